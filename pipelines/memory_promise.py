@@ -1,13 +1,13 @@
-"""What the commands take of memory, beside the budget that they were given.
+"""Peak memory of the commands, compared with their memory budget.
 
     python pipelines/memory_promise.py                          # 12 kernels of 6,000 x 6,000 float32: 1.2 GB on disk
     python pipelines/memory_promise.py --memory 300MiB --commands fit predict
 
-Each command runs with each budget, as a user would run it, while this script adds up the memory of all its processes
-every 50 ms, with shared pages counted once (PSS). The search is one of two norms and two λ in two folds. The same
-command with as many processes on a set of 90 samples says what interpreters and libraries take, and the rest is what
-the budget promises. Files that are mapped into memory, which the system takes back when it needs the room, are told
-apart. A budget that is refused must be refused at once.
+Each command runs with each budget, as a user would run it, while this script sums the memory of all its processes
+every 50 ms, with shared pages counted once (PSS). The search has two norms and two λ in two folds. The same command
+with as many processes on a set of 90 samples measures the memory of interpreters and libraries; the budget limits the
+rest. Memory-mapped files, which the system can evict, are counted separately. A refused budget must be refused at
+once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MIB = 2**20
 
 
 @dataclass
-class Taken:
-    """What a command took at most, in bytes, its seconds, its processes, and its last words where it failed."""
+class Usage:
+    """Peak memory of a command in bytes, its seconds, its processes, and its last line of output if it failed."""
 
     own: int = 0
     files: int = 0
@@ -47,7 +47,7 @@ class Taken:
 
 
 def kernels(n: int, m: int, labels: np.ndarray) -> Iterator[np.ndarray]:
-    """Gaussian kernels, every second one of features that know the classes."""
+    """Yield Gaussian kernels; the features of every second one depend on the classes."""
     rng = np.random.default_rng(1)
     for k in range(n):
         centers = rng.standard_normal((3, 20))
@@ -58,7 +58,7 @@ def kernels(n: int, m: int, labels: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def made(folder: Path, n: int, m: int) -> Path:
-    """A folder with a set of this size, and the names of all its samples."""
+    """Create a kernel set of this size, and a file of its sample names, in a folder; return the folder."""
     if not (folder / "set.zarr").exists():
         labels = np.random.default_rng(0).integers(0, 3, m)
         dmkl.create(folder / "set.zarr", kernels(n, m, labels), labels=labels)
@@ -67,7 +67,7 @@ def made(folder: Path, n: int, m: int) -> Path:
 
 
 def memory_of(process: psutil.Process) -> tuple[int, int]:
-    """Memory of a process of its own, and of files that it maps, with shared pages counted once."""
+    """Return the bytes of a process's own memory and of its mapped files, with shared pages counted once."""
     own = files = 0
     for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -78,43 +78,43 @@ def memory_of(process: psutil.Process) -> tuple[int, int]:
     return own, files
 
 
-def run(arguments: list[str], most_seconds: float) -> Taken:
-    """Run a command of dmkl to its end, or stop it after some time."""
-    taken, started = Taken(), time.monotonic()
-    with tempfile.TemporaryFile("w+") as said:
-        child = subprocess.Popen([sys.executable, "-m", "dmkl", *arguments], stdout=said, stderr=said)
+def run(arguments: list[str], max_seconds: float) -> Usage:
+    """Run a dmkl command until it ends or exceeds the time limit."""
+    usage, started = Usage(), time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        child = subprocess.Popen([sys.executable, "-m", "dmkl", *arguments], stdout=output, stderr=output)
         while child.poll() is None:
             family = [psutil.Process(child.pid)]
-            found = []
+            sizes = []
             try:
                 family += family[0].children(recursive=True)
-                found = [memory_of(process) for process in family]
+                sizes = [memory_of(process) for process in family]
             except (psutil.Error, OSError):
-                pass  # one has just ended
-            taken.own = max(taken.own, sum(own for own, _ in found))
-            taken.files = max(taken.files, sum(files for _, files in found))
-            taken.processes = max(taken.processes, len(found))
+                pass  # a process has just ended
+            usage.own = max(usage.own, sum(own for own, _ in sizes))
+            usage.files = max(usage.files, sum(files for _, files in sizes))
+            usage.processes = max(usage.processes, len(sizes))
             time.sleep(0.05)
-            if time.monotonic() - started > most_seconds:
+            if time.monotonic() - started > max_seconds:
                 child.terminate()
                 child.wait()
-        taken.seconds = time.monotonic() - started
+        usage.seconds = time.monotonic() - started
         if child.returncode:
-            said.seek(0)
-            taken.failed = said.read().strip().splitlines()[-1]
-    return taken
+            output.seek(0)
+            usage.failed = output.read().strip().splitlines()[-1]
+    return usage
 
 
 def main() -> None:
-    """Make the sets, run the commands, print promised and measured."""
+    """Build the sets, run the commands, print the measured memory relative to the budgets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=12, help="kernels")
     parser.add_argument("-m", type=int, default=6000, help="samples")
     parser.add_argument("--memory", nargs="+", default=["300MiB", "600MiB", "1.5GiB"], help="budgets")
     parser.add_argument("--commands", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
-    parser.add_argument("--workers", type=int, help="processes; by the budget where missing")
-    parser.add_argument("--keep", type=Path, help="a folder for the sets, kept and used again")
-    parser.add_argument("--seconds", type=float, default=3600, help="after which a command is stopped")
+    parser.add_argument("--workers", type=int, help="number of processes; derived from the budget by default")
+    parser.add_argument("--keep", type=Path, help="folder in which the sets are kept and reused")
+    parser.add_argument("--seconds", type=float, default=3600, help="time limit of a command")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         base = options.keep or Path(temporary)
@@ -130,17 +130,17 @@ def main() -> None:
                     [part.format(set=folder / "set.zarr", out=folder) for part in COMMANDS[command]] + place
                     for folder in (small, large)
                 ]
-                idle, taken = (run(arguments, options.seconds) for arguments in filled)
-                promised, arrays = dmkl_bytes(budget), taken.own - idle.own
-                told = f"{arrays / MIB:>9.0f}{arrays / promised:>7.2f}{(taken.files - idle.files) / MIB:>14.0f}"
+                idle, usage = (run(arguments, options.seconds) for arguments in filled)
+                allowed, arrays = dmkl_bytes(budget), usage.own - idle.own
+                columns = f"{arrays / MIB:>9.0f}{arrays / allowed:>7.2f}{(usage.files - idle.files) / MIB:>14.0f}"
                 print(
-                    f"{command:<9}{budget:>8}{told}{taken.processes:>11}{taken.seconds:>9.1f}  {taken.failed}",
+                    f"{command:<9}{budget:>8}{columns}{usage.processes:>11}{usage.seconds:>9.1f}  {usage.failed}",
                     flush=True,
                 )
 
 
 def dmkl_bytes(text: str) -> int:
-    """A size in words as bytes."""
+    """Return the bytes of a size such as 300MiB."""
     unit = {"KiB": 2**10, "MiB": MIB, "GiB": 2**30}[text[-3:]]
     return int(float(text[:-3]) * unit)
 

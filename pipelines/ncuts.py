@@ -1,13 +1,13 @@
-"""Weights by cuts beside the uniform sum and MK-FDA, as kernels of noise are added to those of real data.
+"""Weights by normalized cuts, the uniform sum and MK-FDA, as noise kernels are added to kernels of real data.
 
     python pipelines/ncuts.py flower17.npz                            # χ² kernels of histograms, on the stored splits
     python pipelines/ncuts.py uci_digits.npz --function rbf --bandwidth 0.25,0.5,1,2,4
     python pipelines/ncuts.py flower17.npz --pairs 40 --train 10      # random pairs of classes, as in the paper
 
-The file holds views, (samples, columns) each, `label`, and perhaps `split` (split, sample: 0 train, 1 validation, 2
-test), of which training and validation are trained on; three random halves are made where it is missing. Noise: RBF
-kernels of random vectors. No parameter is chosen: C = 10, as in the paper, and λ as it is in the table of models;
-spectral learning, with which the paper compares its weights, has several weights a of the eigengap.
+The file holds views, (samples, columns) each, `label`, and optionally `split` (split, sample: 0 train, 1 validation, 2
+test). Models train on the training and validation samples; without `split`, on three random halves. Noise kernels are
+RBF kernels of random vectors. No parameter is chosen: C = 10, as in the paper, and λ as in the table of models;
+spectral learning, which the paper compares, has several weights a of the eigengap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rows = np.ndarray[Any, np.dtype[np.intp]]
 
 
 def models(n: int) -> dict[str, Any]:
-    """What is compared on n kernels; machines on the mean kernel have the C of those on the sum, divided by n."""
+    """Return the compared models for n kernels; an SVM on the mean kernel with C is one on the sum with C / n."""
     return {
         "ncuts": dmkl.NCuts(),
         "ncuts, own weights": dmkl.NCuts(sharing="own"),
@@ -45,7 +45,7 @@ def models(n: int) -> dict[str, Any]:
 
 
 def kernels(options: argparse.Namespace) -> dmkl.KernelSet:
-    """The kernels of the views and of noise, built where they are not there yet."""
+    """Open the set of view and noise kernels; build it if it does not exist."""
     store = options.output / "kernels.zarr"
     if store.exists():
         return dmkl.open(store)
@@ -66,7 +66,7 @@ def kernels(options: argparse.Namespace) -> dmkl.KernelSet:
 
 
 def parts(K: dmkl.KernelSet, options: argparse.Namespace) -> Iterator[tuple[Rows, Rows]]:
-    """Training and test rows: of the splits, or of random pairs of classes."""
+    """Yield training and test rows: of the splits, or of random pairs of classes."""
     rng = np.random.default_rng(0)
     if options.pairs:
         classes = np.unique(K.labels)
@@ -86,7 +86,7 @@ def parts(K: dmkl.KernelSet, options: argparse.Namespace) -> Iterator[tuple[Rows
 
 
 def main() -> None:
-    """Build, fit, print the table and keep it."""
+    """Build, fit, print and save the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--function", choices=["chi2", "rbf"], default="chi2")

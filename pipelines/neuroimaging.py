@@ -1,12 +1,12 @@
-"""From brain measures of several sites to a tested diagnosis and a report, in five commands.
+"""Diagnosis from brain measures of several sites, with a permutation test and a report, in five commands.
 
     python pipelines/neuroimaging.py --output out/neuroimaging
 
 The subjects are simulated: patients and controls of six sites, with gray matter, white matter and connectivity (the
-correlations of 20 regions), which some subjects lack. Sites differ in their scanners and in their shares of patients;
-age changes all measures. Gray and white matter differ in patients, connectivity does not. Age and site are removed from
-every kernel by a regression on training subjects. No fold splits a site, so that the score is that of new sites, and
-labels are permuted within sites, so that differences between sites are no evidence.
+correlations of 20 regions), which is missing for some subjects. Sites differ in their scanners and in their shares of
+patients; age changes all measures. Gray and white matter differ in patients, connectivity does not. Age and site are
+removed from every kernel by a regression on training subjects. No fold splits a site, so the score measures prediction
+on new sites; labels are permuted within sites, so that differences between sites do not affect the p-value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 
 
 def write_subjects(folder: Path, n: int, n_sites: int = 6, seed: int = 0) -> None:
-    """Write a table of each modality, and those of diagnoses, covariates and sites."""
+    """Write one table for each modality, and tables of diagnoses, covariates and sites."""
     rng = np.random.default_rng(seed)
     subjects = pd.Index([f"sub-{i:03}" for i in range(n)], name="subject")
     site = np.arange(n) % n_sites

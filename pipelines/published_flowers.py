@@ -1,29 +1,29 @@
-"""Compare kernel combinations on the distance matrices of Oxford Flower17, as their authors distribute them.
+"""Compare kernel combinations on the published distance matrices of Oxford Flower17.
 
     python pipelines/published_flowers.py FOLDER               # all .mat files of the set's page, in one folder
     python pipelines/published_flowers.py FOLDER --protocol jmlr --decisions largest means
     python pipelines/published_flowers.py out/compare_models/flower17/kernels-*.zarr --protocol jmlr --ps 1 2 inf
     python pipelines/published_flowers.py FOLDER --protocol jmlr --figures out/figures
 
-The third line takes kernel sets made elsewhere, here those of `compare_models.py`, one for each split. The last
-line draws the weights of each norm on the first split (JMLR Figures 1 to 3) and, for all splits, how the published
-stopping rule converges and the accuracy where it ends (Figure 9).
+The third line uses existing kernel sets, here those of `compare_models.py`, one for each split. The last line draws
+the weights of each norm on the first split (JMLR Figures 1 to 3) and, for all splits, the convergence of the published
+stopping rule and the accuracy at its last step (Figure 9).
 
 Table 3 of Yan et al. (CVPR 2010), whose kernels are centered and of unit trace, with λ from 1e-8 to 10; or Table 2 of
 Yan et al. (JMLR 13, 2012), whose kernels have unit norm in feature space and are then centered, with λ and C from 4⁻⁵
 to 4⁴. p and λ, or C, are chosen on validation, once for each rule that turns scores into labels: the largest score, and
-class means of out-of-sample scores. The papers do not say which one they use.
+class means of out-of-sample scores. The papers do not specify the rule.
 
-What is read of the MATLAB files, whatever they are called:
+The script reads these arrays from the MATLAB files, whatever the names of the files:
 
-- square matrices whose names begin with D: the distances, one matrix a feature, all of one size (the published ones:
+- square matrices whose names begin with D: the distances, one matrix for each feature, all of the same size (published:
   colour, shape, texture, hog, hsv and two of sift, over 17 classes of 80 images, in the order of the classes);
 - trnN, valN and tstN: the samples of split N, counted from one;
-- `labels`, where the samples do not stand class after class, 80 of each.
+- `labels`, unless the samples are sorted by class, with 80 samples in each.
 
-Kernels are exp(−D/η) with η the mean over all pairs of samples. With 1/η from all samples, as published, test samples
-have a say in a scale, and in nothing else. The product is the entrywise geometric mean. Methods that the papers do not
-have are weights by alignments, EasyMKL, MK-FDA with weights of each class, GMKL, NCuts and GS-MKL.
+Kernels are exp(−D/η), where η is the mean over all pairs of samples, as published; test samples thus affect the scale η
+and nothing else. The product is the entrywise geometric mean. Methods that the papers do not include are weights by
+alignments, EasyMKL, MK-FDA with weights of each class, GMKL, NCuts and GS-MKL.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RULES: tuple[Literal["largest", "means"], ...] = ("largest", "means")
 
 
 class Protocol(NamedTuple):
-    """Steps of discriminants and of machines, and the values of λ and C."""
+    """Kernel steps of Fisher discriminants and of SVMs, and the values of λ and C."""
 
     steps: tuple[str, ...]
     machine_steps: tuple[str, ...]
@@ -75,7 +75,7 @@ PROTOCOLS = {
 
 
 class Method(NamedTuple):
-    """A learner, what is chosen on validation, and the kernels: all, their product, the best one, or the weights."""
+    """A learner, its validation grid, and its kernels: all, their product, the best one, or weighted by alignment."""
 
     learner: Any
     grid: dict[str, Sequence[float]]
@@ -83,32 +83,32 @@ class Method(NamedTuple):
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
-    """All arrays of the MATLAB files of a folder."""
+    """Return all arrays of the MATLAB files of a folder."""
     files = sorted(folder.glob("*.mat"))
     if not files:
-        msg = f"{folder} holds no .mat file; put there the distance matrices and datasplits.mat"
+        msg = f"{folder} holds no .mat file; copy the distance matrices and datasplits.mat there"
         raise SystemExit(msg)
     arrays: dict[str, np.ndarray] = {}
     for file in files:
         for name, array in loadmat(file).items():
             if not name.startswith("__") and not np.array_equal(arrays.setdefault(name, array), array):
-                msg = f"{file} holds another {name} than a file before it; its name tells what it is, so rename one"
+                msg = f"{file} holds another {name} than a file before it; array names must be unique, so rename one"
                 raise SystemExit(msg)
     return arrays
 
 
 def kernel_set(folder: Path) -> dmkl.KernelSet:
-    """The kernels, labels and splits of a folder, in memory."""
+    """Return the kernel set of a folder, in memory, with labels and splits."""
     arrays = read(folder)
     distances = {k: v for k, v in arrays.items() if k.startswith("D") and v.ndim == 2 and v.shape[0] == v.shape[1] > 1}
     sizes = {matrix.shape for matrix in distances.values()}
     if len(sizes) != 1:
-        found = ", ".join(f"{name} {matrix.shape}" for name, matrix in distances.items()) or "none"
-        msg = f"{folder} must hold square matrices D… of one size, found {found}"
+        sizes_by_name = ", ".join(f"{name} {matrix.shape}" for name, matrix in distances.items()) or "none"
+        msg = f"{folder} must hold square matrices D… of one size, found {sizes_by_name}"
         raise SystemExit(msg)
     ((m, _),) = sizes
     labels = arrays["labels"].ravel() if "labels" in arrays else np.arange(m) // PER_CLASS
-    numbers = sorted({found[1] for name in arrays if (found := re.fullmatch(r"trn(\d+)", name))})
+    numbers = sorted({match[1] for name in arrays if (match := re.fullmatch(r"trn(\d+)", name))})
     if not numbers:
         msg = f"{folder} has no splits (trn1, val1, tst1, …), which datasplits.mat holds"
         raise SystemExit(msg)
@@ -122,7 +122,7 @@ def kernel_set(folder: Path) -> dmkl.KernelSet:
 
 
 def models(protocol: Protocol, ps: Sequence[float]) -> dict[str, Method]:
-    """What is compared."""
+    """Return the compared methods by name."""
     steps, machine_steps, lams, costs = protocol
     fisher, machine = {"steps": steps}, {"steps": machine_steps}
     return {
@@ -159,13 +159,13 @@ def compare(
     decisions: Sequence[Literal["largest", "means"] | None] = RULES,
     n_splits: int | None = None,
 ) -> pd.DataFrame:
-    """Accuracy on test in percent by each rule (None: the learner's own), its deviation over splits, and their p."""
+    """Return test accuracy in percent by each rule (None: the learner's own), its deviation over splits, and p."""
     splits = [(K, number) for K in sets for number in range(len(K.splits))][:n_splits]
     rows: list[dict[str, Any]] = []
     for name, method in compared.items():
         row: dict[str, Any] = {"method": name}
-        row["passes"], started, began = 0.0, time.perf_counter(), time.process_time()
-        has_rules = "decision" in method.learner.get_params()  # LP-β and LP-B learn scores of which the largest decides
+        row["passes"], started, cpu_started = 0.0, time.perf_counter(), time.process_time()
+        has_rules = "decision" in method.learner.get_params()  # LP-β and LP-B always use the largest score
         for decision in decisions if has_rules else [d for d in decisions if d != "means"]:
             chosen = []
             for K, number in splits:
@@ -177,13 +177,13 @@ def compare(
             row[f"{column}, splits"] = " ".join(test.map("{:.1f}".format))
             if "p" in method.grid:
                 row[f"p, {column}"] = ", ".join(f"{points['p'].item():.4g}" for points in chosen)
-        rows.append(row | {"seconds": time.perf_counter() - started, "CPU seconds": time.process_time() - began})
+        rows.append(row | {"seconds": time.perf_counter() - started, "CPU seconds": time.process_time() - cpu_started})
         print(pd.DataFrame(rows[-1:]).to_string(index=False, float_format="%.1f"), flush=True)
     return pd.DataFrame(rows)
 
 
 def choose(K: dmkl.KernelSet, number: int, method: Method, parameters: Mapping[str, Any]) -> tuple[xr.Dataset, float]:
-    """The point that validation chooses on one split, and the passes of its search."""
+    """Return the point chosen on the validation part of one split, and the passes of its search."""
     learner, train = clone(method.learner).set_params(**parameters), K.split(number).train
     if method.kernels in ("align", "alignf"):
         weights = dmkl.aligned_weights(K[train, train], method=method.kernels, steps=learner.steps)
@@ -206,26 +206,26 @@ def choose(K: dmkl.KernelSet, number: int, method: Method, parameters: Mapping[s
 # --- the figures of JMLR ---------------------------------------------------------------------------------------------
 
 
-def draw_weights(found: dmkl.SearchResult) -> Figure:
-    """JMLR Figures 1 (b), 2 (a) and 3: the weights learned on the training rows, each norm at its best λ."""
-    ps = found.grid["p"]
+def draw_weights(result: dmkl.SearchResult) -> Figure:
+    """Plot the weights learned on the training rows, each norm at its best λ (JMLR Figures 1 (b), 2 (a) and 3)."""
+    ps = result.grid["p"]
     rows, columns = -(-len(ps) // 3), min(3, len(ps))
-    height = 1.0 + 0.24 * min(20, found.scores.sizes["kernel"])
+    height = 1.0 + 0.24 * min(20, result.scores.sizes["kernel"])
     figure = Figure(figsize=(5.4 * columns, height * rows), dpi=110, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, p in zip(panels, ps, strict=False):
-        dmkl.SearchResult(found.scores.sel(p=[p])).plot_weights(ax=axes)
+        dmkl.SearchResult(result.scores.sel(p=[p])).plot_weights(ax=axes)
     for unused in panels[len(ps) :]:
         unused.remove()
     return figure
 
 
-def draw_convergence(splits: Sequence[tuple[dmkl.KernelSet, int]], found: dmkl.SearchResult, steps: Any) -> Figure:
-    """JMLR Figure 9, over steps in place of seconds: the published stopping rule, and the accuracy where it ends."""
-    ps = [p for p in NORMS_OF_FIGURE_9 if p in found.grid["p"]] or found.grid["p"][:1]
+def draw_convergence(splits: Sequence[tuple[dmkl.KernelSet, int]], result: dmkl.SearchResult, steps: Any) -> Figure:
+    """Plot the published stopping rule and the accuracy at its last step (JMLR Figure 9, steps for seconds)."""
+    ps = [p for p in NORMS_OF_FIGURE_9 if p in result.grid["p"]] or result.grid["p"][:1]
     figure = Figure(figsize=(5.2 * len(ps), 6.4), dpi=110, layout="constrained")
     for (above, below), p in zip(figure.subplots(2, len(ps), squeeze=False, sharex="col").T, ps, strict=True):
-        lam = dmkl.SearchResult(found.scores.sel(p=[p])).best_params_["lam"]
+        lam = dmkl.SearchResult(result.scores.sel(p=[p])).best_params_["lam"]
         for place, (K, number) in enumerate(splits):
             (train, _, test), fisher = K.split(number), dmkl.MKFDA(p, lam, steps=steps)
             model = clone(fisher).set_params(solver=dmkl.Direct("taylor"), tol=1e-6).fit(K[train, train])
@@ -251,28 +251,28 @@ def draw_convergence(splits: Sequence[tuple[dmkl.KernelSet, int]], found: dmkl.S
 
 
 def draw_figures(splits: Sequence[tuple[dmkl.KernelSet, int]], protocol: Protocol, ps: Any, folder: Path) -> None:
-    """Search on the first split, and write weights.png and convergence.png."""
+    """Search on the first split, and save weights.png and convergence.png."""
     (K, number), grid = splits[0], {"p": ps, "lam": protocol.lams}
-    how: dict[str, Any] = {"scoring": "mean_class_accuracy", "refit": False, "baselines": "none"}
-    found = dmkl.search(dmkl.MKFDA(steps=protocol.steps), K, K.labels, grid, {str(number): K.split(number)}, **how)
+    common: dict[str, Any] = {"scoring": "mean_class_accuracy", "refit": False, "baselines": "none"}
+    result = dmkl.search(dmkl.MKFDA(steps=protocol.steps), K, K.labels, grid, {str(number): K.split(number)}, **common)
     folder.mkdir(parents=True, exist_ok=True)
-    draw_weights(found).savefig(folder / "weights.png")
-    draw_convergence(splits, found, protocol.steps).savefig(folder / "convergence.png")
+    draw_weights(result).savefig(folder / "weights.png")
+    draw_convergence(splits, result, protocol.steps).savefig(folder / "convergence.png")
 
 
 def main() -> None:
-    """Read, compare, keep."""
+    """Read, compare, and save the table or the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="+", help="the folder of the MATLAB files, or kernel sets")
     parser.add_argument("--protocol", choices=list(PROTOCOLS), default="cvpr")
     parser.add_argument("--decisions", choices=RULES, nargs="+", default=RULES)
-    parser.add_argument("--splits", type=int, help="so many splits, the first ones; all if missing")
-    parser.add_argument("--methods", nargs="+", help="beginnings of the names of methods; all if missing")
+    parser.add_argument("--splits", type=int, help="number of splits, from the first; default: all")
+    parser.add_argument("--methods", nargs="+", help="prefixes of the names of methods; default: all")
     parser.add_argument("--ps", type=float, nargs="+", default=NORMS)
     parser.add_argument("--lams", type=float, nargs="+")
     parser.add_argument("--costs", type=float, nargs="+")
     parser.add_argument("--output", type=Path, default=Path("out/published_flowers"))
-    parser.add_argument("--figures", type=Path, help="draw only the figures of JMLR, with MK-FDA, into this folder")
+    parser.add_argument("--figures", type=Path, help="only save the figures of JMLR, with MK-FDA, to this folder")
     options = parser.parse_args()
     sets = [dmkl.open(data) if (data / "zarr.json").exists() else kernel_set(data) for data in options.data]
     print(*sets, sep="\n")
@@ -283,8 +283,8 @@ def main() -> None:
         draw_figures(splits, protocol, options.ps, options.figures)
         return
     compared = models(protocol, options.ps)
-    beginnings = tuple(options.methods or [""])
-    compared = {name: method for name, method in compared.items() if name.startswith(beginnings)}
+    prefixes = tuple(options.methods or [""])
+    compared = {name: method for name, method in compared.items() if name.startswith(prefixes)}
     options.output.mkdir(parents=True, exist_ok=True)
     table = compare(sets, compared, options.decisions, options.splits)
     table.to_csv(options.output / f"table-{options.protocol}.csv", index=False)

@@ -4,15 +4,15 @@
     python pipelines/published_proteins.py FOLDER --ps 1 2 inf --splits 5
 
 Section 3.6 and Table 3 of Yan et al. (JMLR 13, 2012): 1 − MCC averaged over classes, mean over splits ± its standard
-error. λ and C are, for each p, those of the smallest mean over the splits; as published, and so a little flattering.
+error. For each p, λ and C minimize the mean over the splits, as published; the errors are thus slightly optimistic.
 
-What is read of the MATLAB files of a folder goes by shape, so that names play no part but to name the kernels:
+The script identifies the arrays of the MATLAB files by shape; names of variables and files only name the kernels:
 
-- every square matrix is a kernel, all (m, m). It has the name of its variable, or that of its file where it is the only
-  array of that file or where another file has a variable of the same name;
+- every square matrix is a kernel, all (m, m). Its name is that of its variable, or that of its file if the file has no
+  other array or another file has a variable of the same name;
 - a vector of m numbers, or a matrix (m, 1): the classes; several files may hold the same ones;
-- a matrix (splits, m) or (m, splits) of whole numbers: in each split the samples' order, from one, the first fifth of
-  which is tested on. Without such a matrix, random orders are drawn, and it is said.
+- a matrix (splits, m) or (m, splits) of integers: for each split an order of the samples, counted from one, whose first
+  fifth is the test part. Without such a matrix, the script draws random orders and prints a note.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ Fold = tuple[np.ndarray, np.ndarray]
 
 
 def read(folder: Path, n_splits: int = 30) -> tuple[dmkl.KernelSet, list[Fold]]:
-    """The kernels with their labels, in memory, and (training rows, test rows) of each split."""
+    """Return the kernel set with its labels, in memory, and (training rows, test rows) of each split."""
     files = sorted(folder.glob("*.mat"))
-    held = {f: {k: np.asarray(v) for k, v in loadmat(f).items() if not k.startswith("__")} for f in files}
-    square = {f: {k: v for k, v in arrays.items() if _is_square(v)} for f, arrays in held.items()}
-    times = Counter(name for arrays in square.values() for name in arrays)
+    contents = {f: {k: np.asarray(v) for k, v in loadmat(f).items() if not k.startswith("__")} for f in files}
+    square = {f: {k: v for k, v in arrays.items() if _is_square(v)} for f, arrays in contents.items()}
+    n_uses = Counter(name for arrays in square.values() for name in arrays)
     kernels = {}
     for file, arrays in square.items():
         for name, array in arrays.items():
-            by_file = len(held[file]) == 1 or (times[name] > 1 and len(arrays) == 1)
-            kernels[file.stem if by_file else name if times[name] == 1 else f"{file.stem}/{name}"] = array
+            by_file = len(contents[file]) == 1 or (n_uses[name] > 1 and len(arrays) == 1)
+            kernels[file.stem if by_file else name if n_uses[name] == 1 else f"{file.stem}/{name}"] = array
     print(f"found {len(kernels)} kernels in {len(files)} files")
-    others = [array for file, arrays in held.items() for name, array in arrays.items() if name not in square[file]]
+    others = [array for file, arrays in contents.items() for name, array in arrays.items() if name not in square[file]]
     sizes = {kernel.shape for kernel in kernels.values()}
     if len(sizes) != 1:
         msg = f"{folder} must hold square matrices of one size in .mat files, found {sorted(sizes)}"
         raise SystemExit(msg)
     ((m, _),) = sizes
-    labels = _unlike([array.ravel() for array in others if array.size == m])
-    orders = _unlike([array if array.shape[1] == m else array.T for array in others if _is_orders(array, m)])
+    labels = _unique([array.ravel() for array in others if array.size == m])
+    orders = _unique([array if array.shape[1] == m else array.T for array in others if _is_orders(array, m)])
     if len(labels) != 1 or len(orders) > 1:
         msg = (
             f"{folder} must hold one vector of {m} classes and at most one matrix of orders, found "
@@ -63,13 +63,13 @@ def read(folder: Path, n_splits: int = 30) -> tuple[dmkl.KernelSet, list[Fold]]:
         )
         raise SystemExit(msg)
     if orders:
-        drawn = orders[0].astype(np.int64) - 1
+        permutations = orders[0].astype(np.int64) - 1
     else:
-        print("no orders of splits are given: they are drawn at random")
+        print("no matrix of orders: the splits are drawn at random")
         rng = np.random.default_rng(0)
-        drawn = np.stack([rng.permutation(m) for _ in range(n_splits)])
+        permutations = np.stack([rng.permutation(m) for _ in range(n_splits)])
     cut = round(TESTED * m)
-    folds = [(np.sort(order[cut:]), np.sort(order[:cut])) for order in drawn[:n_splits]]
+    folds = [(np.sort(order[cut:]), np.sort(order[:cut])) for order in permutations[:n_splits]]
     return dmkl.create(None, kernels, labels=labels[0], symmetrize=True), folds
 
 
@@ -77,13 +77,13 @@ def _is_square(array: np.ndarray) -> bool:
     return array.ndim == 2 and array.shape[0] == array.shape[1] > 1
 
 
-def _unlike(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Without those that repeat an earlier one."""
+def _unique(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Return the arrays without duplicates."""
     return [a for k, a in enumerate(arrays) if not any(np.array_equal(a, earlier) for earlier in arrays[:k])]
 
 
 def _is_orders(array: np.ndarray, m: int) -> bool:
-    """Whether every row, or every column, puts 1 … m in an order."""
+    """Return whether every row, or every column, is a permutation of 1 … m."""
     if array.ndim != 2 or m not in array.shape or array.size <= m:
         return False
     rows = array if array.shape[1] == m else array.T
@@ -91,26 +91,26 @@ def _is_orders(array: np.ndarray, m: int) -> bool:
 
 
 def errors(K: dmkl.KernelSet, folds: Sequence[Fold], model: Any, grid: dict[str, Sequence[float]]) -> pd.DataFrame:
-    """100 (1 − MCC) for each p: the mean over splits at the best λ or C, and its standard error."""
-    found = dmkl.search(model, K, grid=grid, cv=folds, scoring="matthews", refit=False)
+    """Return 100 (1 − MCC) for each p: the mean over splits at the best λ or C, and its standard error."""
+    result = dmkl.search(model, K, grid=grid, cv=folds, scoring="matthews", refit=False)
     (other,) = (name for name in grid if name != "p")
-    loss = 100 * (1 - found.scores["score"])
-    at = loss.mean("fold").idxmin(other)
-    chosen = loss.sel({other: at})
+    loss = 100 * (1 - result.scores["score"])
+    best = loss.mean("fold").idxmin(other)
+    chosen = loss.sel({other: best})
     error = chosen.std("fold", ddof=1) / np.sqrt(len(folds))
     return pd.DataFrame(
         {
             "p": chosen["p"].values,
             "1 − MCC, %": chosen.mean("fold").values,
             "± s.e.": error.values,
-            other: at.values,
-            "largest gap": found.scores["gap"].max([other, "fold"]).values,
+            other: best.values,
+            "largest gap": result.scores["gap"].max([other, "fold"]).values,
         }
     )
 
 
 def main() -> None:
-    """Read, fit, print, keep."""
+    """Read, fit, print and save the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ps", type=float, nargs="+", default=NORMS)

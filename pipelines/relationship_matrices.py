@@ -1,12 +1,12 @@
-"""From relationship matrices of GCTA and a phenotype file to a report: which chromosomes matter, in four commands.
+"""Effects of chromosomes on a trait, from relationship matrices of GCTA and a phenotype file, in four commands.
 
     python pipelines/relationship_matrices.py --output out/relationship_matrices
 
-The individuals are simulated: families of full siblings, whose parents are drawn at random. Each chromosome has a
-relationship matrix A = WWᵀ/v of v variants, W standardized by the frequencies, in `chrK.grm.bin`, `.grm.N.bin` and
-`.grm.id`. The trait in `height.pheno` (FID IID value) depends on variants of the first two chromosomes alone, which
-explain 60 % of its variance; for some individuals it is missing (-9). Folds are random, so that most tested individuals
-have siblings in training: the score is that of predictions within families, not of unrelated individuals.
+The individuals are simulated: families of full siblings with random parents. Each chromosome has a relationship matrix
+A = WWᵀ/v of v variants, with W standardized by the allele frequencies, in `chrK.grm.bin`, `.grm.N.bin` and `.grm.id`.
+The trait in `height.pheno` (FID IID value) depends only on variants of the first two chromosomes, which explain 60 % of
+its variance; for some individuals it is missing (-9). Folds are random, so most test individuals have siblings in the
+training part: the score measures prediction within families, not of unrelated individuals.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import numpy as np
 
 HERITABILITY = 0.6
 SHARES = {"chr1": 2 / 3, "chr2": 1 / 3, "chr3": 0.0, "chr4": 0.0}
-"""Of the genetic variance, by chromosome."""
+"""Share of the genetic variance of each chromosome."""
 
 
 def genotypes(n_families: int, n_children: int, n_variants: int, rng: np.random.Generator) -> np.ndarray:
-    """Counts of alleles of all children, (families · children, variants), every variant passed on by itself."""
+    """Return allele counts of all children, (families · children, variants), with independent variants."""
     frequency = rng.uniform(0.1, 0.5, n_variants)
-    parents = rng.random((n_families, 1, 2, 2, n_variants)) < frequency  # of each of two parents two alleles
-    passed_on = rng.integers(2, size=(n_families, n_children, 2, 1, n_variants))
-    alleles = np.take_along_axis(np.broadcast_to(parents, (n_families, n_children, 2, 2, n_variants)), passed_on, 3)
+    parents = rng.random((n_families, 1, 2, 2, n_variants)) < frequency  # two alleles for each of two parents
+    inherited = rng.integers(2, size=(n_families, n_children, 2, 1, n_variants))
+    alleles = np.take_along_axis(np.broadcast_to(parents, (n_families, n_children, 2, 2, n_variants)), inherited, 3)
     return alleles.sum(axis=(2, 3)).reshape(-1, n_variants)
 
 
 def write_relationships(path: Path, relationship: np.ndarray, n_variants: int, names: list[tuple[str, str]]) -> None:
-    """The three files of GCTA: the lower triangle as float32, row after row, counts of variants, FID and IID."""
+    """Write the three files of GCTA: the lower triangle as float32, row by row; variant counts; FID and IID."""
     lower = relationship[np.tril_indices(len(relationship))].astype("<f4")
     lower.tofile(f"{path}.grm.bin")
     np.full(lower.shape, n_variants, "<f4").tofile(f"{path}.grm.N.bin")
-    Path(f"{path}.grm.id").write_text("".join(f"{family}\t{one}\n" for family, one in names))
+    Path(f"{path}.grm.id").write_text("".join(f"{family}\t{individual}\n" for family, individual in names))
 
 
 def simulate(folder: Path, n_families: int, n_children: int = 4, n_variants: int = 300, seed: int = 0) -> None:
@@ -56,7 +56,7 @@ def simulate(folder: Path, n_families: int, n_children: int = 4, n_variants: int
     values = [f"{170 + 8 * value:.1f}" for value in trait]
     for k in rng.choice(len(names), len(names) // 50, replace=False):
         values[k] = "-9"
-    lines = [f"{family} {one} {value}\n" for (family, one), value in zip(names, values, strict=True)]
+    lines = [f"{family} {individual} {value}\n" for (family, individual), value in zip(names, values, strict=True)]
     (folder / "height.pheno").write_text("".join(lines))
 
 

@@ -1,7 +1,7 @@
-"""Small data in the published experiments' formats, made of scikit-learn's handwritten digits.
+"""Small data sets in the formats of the published experiments, built from scikit-learn's handwritten digits.
 
-What is alike: how many views there are and how weak each is, how classes, labels, splits and files are laid out. What
-is not: the images, so that scores are not to be compared with published ones, only what follows from what.
+They have the published number of views, weak views, and the published layout of classes, labels, splits and files. The
+images differ, so scores cannot be compared with published ones; only qualitative conclusions can.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ N_CLASSES = 10
 
 @dataclass(frozen=True)
 class Views:
-    """Non-negative features by name, labels, and splits as dmkl stores them."""
+    """Non-negative features by name, labels, and splits in the format of dmkl."""
 
     tables: dict[str, np.ndarray]
     labels: np.ndarray
@@ -29,15 +29,15 @@ class Views:
 
 
 def _images() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Digits scaled to 1, their classes, and the pixels that are not always white."""
+    """Return digits scaled to [0, 1], their classes, and the pixels that are not always white."""
     images, labels = load_digits(return_X_y=True)
     return images / 16, labels, np.flatnonzero(images.std(axis=0) > 1.6)
 
 
 def pairs(n: int, n_views: int, n_pixels: int, n_splits: int = 1, seed: int = 0) -> Views:
-    """Two digits on top of each other in each sample: the labels are which digits there are, as objects in a photo.
+    """Return samples of two superimposed digits, labelled by the digits present, like objects in a photo.
 
-    A quarter of the samples trains, a quarter validates, a half tests, as in VOC2007.
+    A quarter of the samples is for training, a quarter for validation, a half for testing, as in VOC2007.
     """
     rng = np.random.default_rng(seed)
     images, classes, pixels = _images()
@@ -47,11 +47,11 @@ def pairs(n: int, n_views: int, n_pixels: int, n_splits: int = 1, seed: int = 0)
     chosen = [rng.choice(pixels, n_pixels, replace=False) for _ in range(n_views)]
     quarter = np.minimum(np.arange(n) * 4 // n, 2).astype(np.int8)
     splits = np.stack([rng.permutation(quarter) for _ in range(n_splits)])
-    return Views({f"view {k}": pictures[:, some] for k, some in enumerate(chosen, 1)}, labels, splits)
+    return Views({f"view {k}": pictures[:, columns] for k, columns in enumerate(chosen, 1)}, labels, splits)
 
 
 def flowers(folder: Path, n_features: int = 7, n_pixels: int = 4, seed: int = 0) -> None:
-    """Files as those of Flower17: distances by feature, 80 samples of each class in order, three splits."""
+    """Write files like those of Flower17: distances by feature, 80 samples of each class in order, three splits."""
     rng = np.random.default_rng(seed)
     images, classes, pixels = _images()
     kept = np.concatenate([rng.permutation(np.flatnonzero(classes == k))[:80] for k in range(N_CLASSES)])
@@ -68,13 +68,13 @@ def flowers(folder: Path, n_features: int = 7, n_pixels: int = 4, seed: int = 0)
 
 
 def proteins(folder: Path, n: int = 300, n_kernels: int = 12, n_splits: int = 30, seed: int = 0) -> None:
-    """Files as those of a protein set: a kernel in each, four classes hard to tell, an order for each split."""
+    """Write files like those of a protein set: one kernel in each, four similar classes, an order for each split."""
     rng = np.random.default_rng(seed)
     images, classes, pixels = _images()
     rows = rng.permutation(np.flatnonzero(np.isin(classes, (3, 5, 8, 9))))[:n]
     folder.mkdir(parents=True, exist_ok=True)
     for k in range(n_kernels):
-        # From a good view to pixels alone: what the kernels are worth differs.
+        # One to six pixels: the accuracy of the kernels differs.
         table = images[rows][:, rng.choice(pixels, 1 + k % 6, replace=False)]
         squares = cdist(table, table, "sqeuclidean")
         savemat(folder / f"kernel{k:02d}.mat", {"K": np.exp(-squares / squares.mean())})
@@ -83,7 +83,7 @@ def proteins(folder: Path, n: int = 300, n_kernels: int = 12, n_splits: int = 30
 
 
 def build(path: Path, views: Views, functions: tuple[str, ...], n_noise: int = 0) -> dmkl.KernelSet:
-    """Kernels of each view by each function, those of noise last; what is there already is opened."""
+    """Build kernels of each view by each function, noise kernels last; open the set if it exists."""
     if path.exists():
         return dmkl.open(path)
     specs = [{"function": name, "feature": view, "bandwidth": 1} for name in functions for view in views.tables]

@@ -1,17 +1,17 @@
-"""Multiple kernel ridge regression of many targets, beside himalaya and scikit-learn.
+"""Multiple kernel ridge regression of many targets, compared with himalaya and scikit-learn.
 
     python pipelines/ridge.py                                        # 40 targets, a small grid, all three
-    python pipelines/ridge.py --targets 1000 --ps 2 --lams 1e-3      # what a thousand targets take
+    python pipelines/ridge.py --targets 1000 --ps 2 --lams 1e-3      # time of a thousand targets
     python pipelines/ridge.py --targets 4000 --candidates 20         # weights shared by thousands of targets
 
-Each simulated target depends on three of the kernels and on noise. Three quarters of the samples train; where the grid
-has several points, a quarter of those chooses, for each target, and what is chosen is fitted anew on all of them. The
-rest tests. himalaya's MultipleKernelRidgeCV chooses by random search on the same rows, with the same values of λ, on
-kernels that are centered and scaled as dmkl does it; it runs where it is installed (pip install himalaya).
+Each simulated target depends on three of the kernels and on noise. Three quarters of the samples are for training, the
+rest for testing. If the grid has several points, each target chooses one on a quarter of the training samples, and is
+refitted on all of them. himalaya's MultipleKernelRidgeCV chooses by random search on the same rows, with the same λ
+values, on kernels centered and scaled as in dmkl; it runs if it is installed (pip install himalaya).
 
-With --candidates, dmkl and himalaya try the same weight vectors, drawn as himalaya draws them, in five folds of the
-training samples, and each target chooses one of them and λ. With --refine, dmkl then refines
-the weights of each target.
+With --candidates, dmkl and himalaya evaluate the same weight vectors, drawn by himalaya's method, in five folds of the
+training samples, and each target chooses a weight vector and λ. With --refine, dmkl then refines the weights of each
+target.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sklearn.model_selection import KFold, PredefinedSplit
 import dmkl
 
 
-def simulated(n: int, m: int, n_targets: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """RBF kernels (n, m, m) of features of their own, and targets (m, n_targets)."""
+def simulate(n: int, m: int, n_targets: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return RBF kernels (n, m, m) of independent features, and targets (m, n_targets)."""
     rng = np.random.default_rng(0)
     features = rng.standard_normal((n, m, 5))
     kernels = np.stack([rbf_kernel(x, gamma=0.1) for x in features])
-    # Functions of a kernel's space, by random Fourier features.
+    # Random Fourier features approximate functions of the kernel's space.
     waves = [
         np.sqrt(2 / 100) * np.cos(np.sqrt(0.2) * x @ rng.standard_normal((5, 100)) + 6 * rng.random(100))
         for x in features
@@ -49,46 +49,46 @@ def simulated(n: int, m: int, n_targets: int, noise: float) -> tuple[np.ndarray,
     return kernels, targets
 
 
-def told(name: str, seconds: float, truth: np.ndarray, found: np.ndarray, more: str) -> None:
-    """A line of the table."""
-    scores = r2_score(truth, found, multioutput="raw_values")
-    print(f"{name:12} {seconds:8.1f} s   R² {scores.mean():.4f} ± {scores.std():.4f} over targets   {more}", flush=True)
+def report(name: str, seconds: float, truth: np.ndarray, predicted: np.ndarray, note: str) -> None:
+    """Print a row of the table."""
+    scores = r2_score(truth, predicted, multioutput="raw_values")
+    print(f"{name:12} {seconds:8.1f} s   R² {scores.mean():.4f} ± {scores.std():.4f} over targets   {note}", flush=True)
 
 
 def with_dmkl(K: dmkl.KernelSet, y: np.ndarray, rows: dict[str, np.ndarray], grid: dict[str, list[float]]) -> None:
-    """Search, where there is a choice, and fit."""
+    """Search if the grid has several points, and fit."""
     train, test = rows["train"], rows["test"]
     started = time.monotonic()
     if max(map(len, grid.values())) > 1:
-        found = dmkl.search(dmkl.MKRidge(), K, y, grid, cv=(rows["learn"], rows["choose"]), refit=False)
-        points = found.best_params_.values()
+        result = dmkl.search(dmkl.MKRidge(), K, y, grid, cv=(rows["learn"], rows["choose"]), refit=False)
+        points = result.best_params_.values()
         chosen = {name: tuple(point[name] for point in points) for name in grid}
-        passes, solver = found.n_passes_, found.scores.attrs["solver"]
+        passes, solver = result.n_passes_, result.scores.attrs["solver"]
     else:
         chosen, passes, solver = {name: values[0] for name, values in grid.items()}, 0.0, ""
     model = dmkl.MKRidge(**chosen).fit(K[train, train], y[train])
     seconds = time.monotonic() - started
     solvers = model.solver_ if solver in ("", model.solver_) else f"{solver}, {model.solver_}"
     gap = float(np.max(model.gap_))
-    more = f"{passes + model.n_passes_:g} passes ({solvers}), largest gap {gap:.0e}"
-    told("dmkl", seconds, y[test], model.predict(K[test, train]).values, more)
+    note = f"{passes + model.n_passes_:g} passes ({solvers}), largest gap {gap:.0e}"
+    report("dmkl", seconds, y[test], model.predict(K[test, train]).values, note)
 
 
-def prepared(kernels: np.ndarray, rows: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Kernels centered and of unit trace by the training rows."""
-    found = kernels[:, rows][:, :, train]
+def center_and_scale(kernels: np.ndarray, rows: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Return kernels centered and scaled to unit trace by the training rows."""
+    selected = kernels[:, rows][:, :, train]
     own = kernels[:, train][:, :, train]
     means = own.mean(axis=1)
     grand = means.mean(axis=1)[:, None, None]
     traces = np.trace(own, axis1=1, axis2=2) - len(train) * grand[:, 0, 0]
-    centered = found - found.mean(axis=2)[:, :, None] - means[:, None, :] + grand
+    centered = selected - selected.mean(axis=2)[:, :, None] - means[:, None, :] + grand
     return centered / traces[:, None, None]
 
 
 def with_himalaya(
     kernels: np.ndarray, y: np.ndarray, rows: dict[str, np.ndarray], lams: list[float], n_iter: int
 ) -> None:
-    """Random search over weights, which all targets try alike, and λ for each."""
+    """Run himalaya's random search over weight vectors shared by all targets, with λ for each target."""
     if find_spec("himalaya") is None:
         print("himalaya     is not installed; pip install himalaya")
         return
@@ -98,7 +98,7 @@ def with_himalaya(
     means = y[train].mean(axis=0)
     started = time.monotonic()
     cv = PredefinedSplit(np.where(np.isin(train, rows["choose"]), 0, -1))
-    # Its weights add up to one, those of dmkl are of norm one: more values of λ make up for it.
+    # Weights of himalaya sum to one, those of dmkl have norm one: more values of λ compensate for this.
     alphas = np.unique([lam / 2.0**k for lam in lams for k in range(4)])
     options = {"n_iter": n_iter, "alphas": alphas, "progress_bar": False}
     model = MultipleKernelRidgeCV(
@@ -106,10 +106,10 @@ def with_himalaya(
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(prepared(kernels, train, train), y[train] - means)
+        model.fit(center_and_scale(kernels, train, train), y[train] - means)
     seconds = time.monotonic() - started
-    found = model.predict(prepared(kernels, test, train)) + means
-    told("himalaya", seconds, y[test], found, f"{n_iter} weightings tried")
+    predicted = model.predict(center_and_scale(kernels, test, train)) + means
+    report("himalaya", seconds, y[test], predicted, f"{n_iter} weight vectors")
 
 
 def with_candidates(
@@ -121,20 +121,20 @@ def with_candidates(
     n: int,
     refine: int,
 ) -> None:
-    """Choose one of n weight vectors and λ for each target, by dmkl and by himalaya; dmkl refines them."""
+    """Choose one of n weight vectors and λ for each target, with dmkl and himalaya; refine them with dmkl."""
     train, test = rows["train"], rows["test"]
     ridges = [lam * len(train) for lam in lams]  # in units of the traces: k(x, x) = 1, and no kernel is scaled
     learner = dmkl.MKRidge(weights="shared", n_candidates=n, random_state=0, steps=("center",))
     started = time.monotonic()
     result = dmkl.search(learner, K[train, train], y[train], {"lam": ridges}, cv=KFold(5))
-    told("dmkl", time.monotonic() - started, y[test], result.best_.predict(K[test, train]).values, f"{n} candidates")
+    report("dmkl", time.monotonic() - started, y[test], result.best_.predict(K[test, train]).values, f"{n} candidates")
     if refine:
         started = time.monotonic()
         refined = dmkl.search(
             learner.set_params(refine=refine), K[train, train], y[train], {"lam": ridges}, cv=KFold(5)
         )
-        found = refined.best_.predict(K[test, train]).values
-        told("dmkl, refined", time.monotonic() - started, y[test], found, f"{refine} steps")
+        predicted = refined.best_.predict(K[test, train]).values
+        report("dmkl, refined", time.monotonic() - started, y[test], predicted, f"{refine} steps")
         print(*(line for line in refined.summary().splitlines() if line.startswith("Refined")))
     if find_spec("himalaya") is None:
         print("himalaya     is not installed; pip install himalaya")
@@ -158,7 +158,7 @@ def with_candidates(
     )
     seconds = time.monotonic() - started
     images = kernels[:, test][:, :, train] @ dual
-    told("himalaya", seconds, y[test], (np.exp(log_weights)[:, None] * images).sum(axis=0) + intercept, "the same")
+    report("himalaya", seconds, y[test], (np.exp(log_weights)[:, None] * images).sum(axis=0) + intercept, "the same")
     difference = np.abs(result.chosen["mean_score"].values - scores.max(axis=0)).max()
     weights = result.best_.weights_.values / result.chosen["lam"].values
     n_equal = np.isclose(weights, np.exp(log_weights)).all(axis=0).sum()
@@ -166,20 +166,20 @@ def with_candidates(
 
 
 def main() -> None:
-    """Run all."""
+    """Simulate the data, run and compare the libraries."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", type=int, default=40)
     parser.add_argument("--samples", type=int, default=800)
     parser.add_argument("--kernels", type=int, default=10)
-    parser.add_argument("--noise", type=float, default=0.5, help="standard deviation, that of the signal being 1")
+    parser.add_argument("--noise", type=float, default=0.5, help="standard deviation; that of the signal is 1")
     parser.add_argument("--ps", type=float, nargs="+", default=[1.0, 1.5, 2.0])
     parser.add_argument("--lams", type=float, nargs="+", default=[1e-4, 1e-3, 1e-2])
-    parser.add_argument("--n-iter", type=int, default=100, help="weightings that himalaya tries")
+    parser.add_argument("--n-iter", type=int, default=100, help="number of weight vectors that himalaya tries")
     parser.add_argument("--candidates", type=int, help="number of weight vectors that all targets share")
     parser.add_argument("--refine", type=int, default=0, help="steps that refine the weights of each target after that")
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for the kernels")
     chosen = parser.parse_args()
-    kernels, y = simulated(chosen.kernels, chosen.samples, chosen.targets, chosen.noise)
+    kernels, y = simulate(chosen.kernels, chosen.samples, chosen.targets, chosen.noise)
     shuffled = np.random.default_rng(1).permutation(chosen.samples)
     train, test = (np.sort(part) for part in np.split(shuffled, [3 * chosen.samples // 4]))
     learn, choose = train[np.arange(len(train)) % 4 > 0], train[::4]
@@ -189,10 +189,10 @@ def main() -> None:
         with_candidates(K, kernels, y, rows, chosen.lams, chosen.candidates, chosen.refine)
         return
 
-    one = K.select([K.names[0]])
-    ours = dmkl.MKRidge(lam=0.1, steps=()).fit(one[train, train], y[train]).predict(one[test, train])
-    theirs = KernelRidge(alpha=0.1, kernel="precomputed").fit(kernels[0][np.ix_(train, train)], y[train])
-    difference = np.abs(ours.values - theirs.predict(kernels[0][np.ix_(test, train)])).max()
+    single = K.select([K.names[0]])
+    own_predictions = dmkl.MKRidge(lam=0.1, steps=()).fit(single[train, train], y[train]).predict(single[test, train])
+    reference = KernelRidge(alpha=0.1, kernel="precomputed").fit(kernels[0][np.ix_(train, train)], y[train])
+    difference = np.abs(own_predictions.values - reference.predict(kernels[0][np.ix_(test, train)])).max()
     print(f"one kernel: predictions differ from scikit-learn's KernelRidge by {difference:.1e} at most", flush=True)
 
     with_dmkl(K, y, rows, {"p": chosen.ps, "lam": chosen.lams})

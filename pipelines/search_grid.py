@@ -1,18 +1,17 @@
-"""Search the papers' grid in one shared subspace and with the wrapper method, and compare the two.
+"""Search the papers' grid in a shared subspace and with the wrapper method, and compare the two.
 
     python pipelines/search_grid.py digits                   # 30 kernels of 1,797 handwritten digits
     python pipelines/search_grid.py random                   # 20 kernels of 4,000 samples, 3 classes
     python pipelines/search_grid.py flower17 flower17.npz    # 10 χ² kernels of images, on their stored splits
-    python pipelines/search_grid.py digits --only shared     # compares with what earlier runs have kept
+    python pipelines/search_grid.py digits --only shared     # compares with results of earlier runs
     python pipelines/search_grid.py digits --tol 1e-8 --wrapper-tol 1e-8
 
-The wrapper method runs twice: point by point, a fit of each (p, λ) after the other as the papers describe it, and with
-all points side by side, which share the passes for their combined kernels. Folds are side by side in both.
+The wrapper method runs twice: point by point, with one fit of each (p, λ) after the other, as in the papers, and with
+all points together, which share the passes for their combined kernels. Both fit all folds together.
 
-All searches solve every point on 3 folds to the same proven gap of 1e-4, so their objectives may differ by twice that;
-passes and time are what they should differ in. A sample whose two best classes are all but tied may then
-fall either way: solved to 1e-8 by both, scores are those of the exact solution. Kernels and results are kept in a
-folder for each set.
+All searches solve every point on 3 folds to the same proven gap of 1e-4, so their objectives may differ by up to 2e-4.
+They should differ only in passes and time. The class of a sample with two nearly tied best classes may differ at this
+gap; with 1e-8 for both, scores are those of the exact solution. Kernels and results are kept in a folder for each set.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ import dmkl
 NORMS = [1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf]
 LAMS = [10.0**k for k in range(-8, 2)]
 MOST_DIFFERENT = 2e-4
-"""Relative difference of two objectives that both have a proven gap of 1e-4."""
+"""Largest relative difference of two objectives that both have a proven gap of 1e-4."""
 
 
 # --- the sets --------------------------------------------------------------------------------------------------------
 
 
 def rbf(features: np.ndarray, bandwidth: float = 1.0) -> np.ndarray:
-    """exp(−γ‖x − y‖²), γ being `bandwidth` over the mean of the squared distances; float32."""
+    """Return exp(−γ‖x − y‖²) in float32, where γ is `bandwidth` divided by the mean squared distance."""
     distance = euclidean_distances(features, squared=True)
     return np.exp(-bandwidth * distance / distance.mean()).astype(np.float32)
 
 
 def digit_kernels(pixels: np.ndarray, n: int) -> Iterator[np.ndarray]:
-    """Two thirds of them on 16 random pixels each, the last third on Gaussian noise."""
+    """Yield n kernels: two thirds on 16 random pixels each, the last third on Gaussian noise."""
     rng = np.random.default_rng(0)
     for k in range(n):
         informative = k < n - n // 3
@@ -59,7 +58,7 @@ def digit_kernels(pixels: np.ndarray, n: int) -> Iterator[np.ndarray]:
 
 
 def random_kernels(labels: np.ndarray, n: int) -> Iterator[np.ndarray]:
-    """Every second kernel sees the classes as Gaussians around centers of their own, the others see noise."""
+    """Yield n kernels: every second one of Gaussians with a center for each class, the others of noise."""
     rng = np.random.default_rng(1)
     for k in range(n):
         centers = rng.standard_normal((3, 20))
@@ -67,7 +66,7 @@ def random_kernels(labels: np.ndarray, n: int) -> Iterator[np.ndarray]:
 
 
 def chi2_kernels(data: np.lib.npyio.NpzFile, names: list[str], train: np.ndarray) -> Iterator[np.ndarray]:
-    """exp(−χ²/η), η being the mean over pairs of training samples; float32."""
+    """Yield exp(−χ²/η) in float32, where η is the mean over pairs of training samples."""
     for name in names:
         view = data[name].astype(np.float64)
         view /= view.sum(axis=1, keepdims=True)
@@ -76,7 +75,7 @@ def chi2_kernels(data: np.lib.npyio.NpzFile, names: list[str], train: np.ndarray
 
 
 def three_folds(labels: np.ndarray) -> np.ndarray:
-    """Splits to be stored with the kernels, (fold, sample): 0 train, 1 validation."""
+    """Return splits to store with the kernels, (fold, sample): 0 train, 1 validation."""
     splits = np.zeros((3, len(labels)), dtype=np.int8)
     folds = StratifiedKFold(3, shuffle=True, random_state=0).split(labels, labels)
     for split, (_, validation) in zip(splits, folds, strict=True):
@@ -85,7 +84,7 @@ def three_folds(labels: np.ndarray) -> np.ndarray:
 
 
 def kernel_set(options: argparse.Namespace) -> tuple[dmkl.KernelSet, Path]:
-    """The set that was asked for, and the folder where it is kept."""
+    """Open or build the requested set; return it and its folder."""
     folder = options.output / "-".join([options.set, *(str(size) for size in (options.n, options.m) if size)])
     store = folder / "kernels.zarr"
     try:
@@ -111,9 +110,9 @@ def kernel_set(options: argparse.Namespace) -> tuple[dmkl.KernelSet, Path]:
 
 
 @contextmanager
-def computing_on(where: str) -> Iterator[None]:
-    """Threads of this process, or a process for each core."""
-    if where == "threads":
+def computing_on(scheduler: str) -> Iterator[None]:
+    """Compute on threads of this process, or on one process for each core."""
+    if scheduler == "threads":
         with dask.config.set(scheduler="threads"):
             yield
         return
@@ -123,7 +122,7 @@ def computing_on(where: str) -> Iterator[None]:
 
 
 def print_search(title: str, result: dmkl.SearchResult) -> None:
-    """What was found, each pass of a subspace, and the mean validation scores."""
+    """Print the summary, the passes of a subspace, and the mean validation scores."""
     print(f"\n--- {title} ---\n{result.summary()}\n")
     scores = result.scores
     if scores["round_basis"].any():
@@ -136,22 +135,22 @@ def print_search(title: str, result: dmkl.SearchResult) -> None:
     print(table.to_string(float_format="{:.4f}".format))
 
 
-def points_told(result: dmkl.SearchResult) -> list[str]:
-    """The chosen point, or that of each split where each chooses for itself."""
+def format_points(result: dmkl.SearchResult) -> list[str]:
+    """Format the chosen point, or the choice of each split."""
     places = zip(*(np.atleast_1d(result.chosen[name].values) for name in ("p", "lam")), strict=True)
     return [f"{p:.7g}, {lam:g}" for p, lam in places]
 
 
 def point_by_point(estimator: dmkl.MKFDA, kernels: dmkl.KernelSet, grid: dict[str, list[float]]) -> tuple[float, float]:
-    """Passes and seconds of a search of one point after the other."""
+    """Return passes and seconds of a search of one point after the other."""
     n_passes, started = 0.0, time.perf_counter()
     points = list(product(*grid.values()))
     for done, point in enumerate(points, 1):
-        alone = {name: [value] for name, value in zip(grid, point, strict=True)}
-        found = dmkl.search(
-            estimator, kernels, grid=alone, cv="splits", scoring="accuracy", refit=False, baselines="none"
+        single = {name: [value] for name, value in zip(grid, point, strict=True)}
+        result = dmkl.search(
+            estimator, kernels, grid=single, cv="splits", scoring="accuracy", refit=False, baselines="none"
         )
-        n_passes += found.n_passes_
+        n_passes += result.n_passes_
         if done % 12 == 0:
             print(
                 f"{done} of {len(points)} points, {n_passes:.0f} passes, {time.perf_counter() - started:.0f} s",
@@ -161,13 +160,13 @@ def point_by_point(estimator: dmkl.MKFDA, kernels: dmkl.KernelSet, grid: dict[st
 
 
 def compare(shared: dmkl.SearchResult, wrapper: dmkl.SearchResult, splits: np.ndarray) -> None:
-    """Passes, time, choice, scores, objectives, gaps, side by side."""
-    print(f"\n{'':<34}{'shared subspace':>18}{'side by side':>18}{'ratio':>9}")
+    """Print passes, time, choice, scores, objectives and gaps of both searches."""
+    print(f"\n{'':<34}{'shared subspace':>18}{'wrapper':>18}{'ratio':>9}")
     both = (shared, wrapper)
     passes, seconds = [r.n_passes_ for r in both], [r.scores.attrs["seconds"] for r in both]
     print(f"{'passes':<34}{passes[0]:>18,}{passes[1]:>18,}{passes[1] / passes[0]:>9.1f}")
     print(f"{'wall seconds':<34}{seconds[0]:>18,.1f}{seconds[1]:>18,.1f}{seconds[1] / seconds[0]:>9.1f}")
-    rows = {"chosen p, lam": [" | ".join(points_told(r)) for r in both]}
+    rows = {"chosen p, lam": [" | ".join(format_points(r)) for r in both]}
     rows["mean validation score"] = [f"{float(r.chosen['score'].mean()):.4f}" for r in both]
     if "test_score" in shared.scores:
         rows["mean test score"] = [f"{float(r.chosen['test_score'].mean()):.4f}" for r in both]
@@ -180,9 +179,9 @@ def compare(shared: dmkl.SearchResult, wrapper: dmkl.SearchResult, splits: np.nd
     for part, name in ((1, "score"), (2, "test_score")):
         if name in shared.scores:
             different = np.abs(shared.scores[name] - wrapper.scores[name]) > 1e-12
-            # Accuracies, times the rows of each fold: samples.
-            counted = f"{name}_accuracy" if f"{name}_accuracy" in shared.scores else name
-            samples = np.abs(shared.scores[counted] - wrapper.scores[counted]) * (splits == part).sum(axis=1)
+            # Accuracy times the rows of each fold is a number of samples.
+            measure = f"{name}_accuracy" if f"{name}_accuracy" in shared.scores else name
+            samples = np.abs(shared.scores[measure] - wrapper.scores[measure]) * (splits == part).sum(axis=1)
             print(
                 f"{'validation' if part == 1 else 'test'} scores differ in {int(different.sum()):,} of "
                 f"{different.size:,} fits, by {round(float(samples.max()))} samples at most"
@@ -194,12 +193,12 @@ def compare(shared: dmkl.SearchResult, wrapper: dmkl.SearchResult, splits: np.nd
 
 
 def main() -> None:
-    """Make the set, search in both ways, print and compare."""
+    """Build the set, search with both methods, print and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", choices=["digits", "random", "flower17"])
     parser.add_argument("path", type=Path, nargs="?", help="the file of flower17")
     parser.add_argument("-n", type=int, help="kernels")
-    parser.add_argument("-m", type=int, help="samples, of the other sets than flower17")
+    parser.add_argument("-m", type=int, help="samples; not for flower17")
     parser.add_argument("--ps", type=float, nargs="+", default=NORMS)
     parser.add_argument("--lams", type=float, nargs="+", default=LAMS)
     parser.add_argument("--only", choices=["shared", "wrapper", "points", "all"], default="all", help="what to run")
@@ -214,11 +213,11 @@ def main() -> None:
     print(kernels)
     grid = {"p": options.ps, "lam": options.lams}
     scoring = ["mean_class_accuracy", "accuracy"] if options.set == "flower17" else "accuracy"
-    found: dict[str, dmkl.SearchResult] = {}
+    results: dict[str, dmkl.SearchResult] = {}
     for way, solver in (("shared", "subspace"), ("wrapper", "direct")):
         saved = folder / f"{way}.zarr"
         if options.only in (way, "all"):
-            # Some lines for each fit are fine where a terminal overwrites them, not in a log.
+            # Progress lines only on a terminal, which overwrites them, not in a log.
             watch = dmkl.ConsoleWatch() if sys.stderr.isatty() else nullcontext()
             with computing_on(options.cluster), watch:
                 tol = options.wrapper_tol if way == "wrapper" else options.tol
@@ -229,21 +228,21 @@ def main() -> None:
             result = dmkl.load(saved)
         else:
             continue
-        found[way] = result
-        print_search("shared subspace" if way == "shared" else "wrapper method, all points side by side", result)
+        results[way] = result
+        print_search("shared subspace" if way == "shared" else "wrapper method, all points together", result)
     if options.only in ("points", "all"):
         with computing_on(options.cluster):
-            alone = dmkl.MKFDA(solver="direct", tol=options.wrapper_tol)
-            n_passes, seconds = point_by_point(alone, kernels, grid)
+            estimator = dmkl.MKFDA(solver="direct", tol=options.wrapper_tol)
+            n_passes, seconds = point_by_point(estimator, kernels, grid)
         print(f"\nwrapper method, point by point: {n_passes:,.0f} passes, {seconds:,.1f} s")
-        if "shared" in found:
-            mine = found["shared"]
-            ratios = n_passes / mine.n_passes_, seconds / mine.scores.attrs["seconds"]
-            print(f"the shared subspace: {ratios[0]:.1f} times less passes, {ratios[1]:.1f} times less time")
-    if len(found) == 2:
-        if found["shared"].grid != found["wrapper"].grid:
-            parser.error(f"the search saved in {folder} has another grid than this one; search with --only all")
-        compare(found["shared"], found["wrapper"], kernels.splits)
+        if "shared" in results:
+            shared = results["shared"]
+            ratios = n_passes / shared.n_passes_, seconds / shared.scores.attrs["seconds"]
+            print(f"ratio to the shared subspace: {ratios[0]:.1f} in passes, {ratios[1]:.1f} in time")
+    if len(results) == 2:
+        if results["shared"].grid != results["wrapper"].grid:
+            parser.error(f"the search saved in {folder} has another grid; search with --only all")
+        compare(results["shared"], results["wrapper"], kernels.splits)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What a pass of a search costs a large cluster beside its products, without the cluster and without the kernels.
+"""Simulated overhead of one pass of a search on a large cluster, without the cluster and the kernels.
 
     python pipelines/simulate_scale.py                         # 1,000 kernels of 100,000 samples, 100 nodes of 32 cores
-    python pipelines/simulate_scale.py --plan                  # the same without a cluster: the graph alone
+    python pipelines/simulate_scale.py --plan                  # only the graph of the pass, no scheduler
     python pipelines/simulate_scale.py --kernels 5 --samples 12000 --tile 256 --nodes 15 --cores 1
 
-The pass that multiplies a block of new basis vectors with all kernels is planned as a search plans it, and its graph
-runs on Dask's own scheduler with a worker for each node, all in this process. The kernels are nowhere: a task sleeps,
-and its result says how large it would be. Tasks, seconds and bytes moved are what scheduler and workers count.
+The script plans the pass that multiplies a block of new basis vectors with all kernels, as in a search, and runs its
+graph on Dask's scheduler with one worker for each node, all in this process. There are no kernels: a task sleeps and
+returns a placeholder with the size of its result. Scheduler and workers count tasks, seconds and bytes moved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import psutil
 from dask.sizeof import sizeof
 from distributed import Client, LocalCluster, SchedulerPlugin
 
-# What is measured is how the package plans: this job looks inside, where others use its public names alone.
+# This job measures the planning of passes, and so imports private modules; other jobs use public names only.
 from dmkl.numerics.steps import Centering, Fitted
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes import run
@@ -39,8 +39,8 @@ from dmkl.solvers.fisher.subspace.tasks import Strips, keep
 from dmkl.solvers.jobs import Training
 
 
-class Invented:
-    """Kernels that nobody reads."""
+class Source:
+    """A source of kernels that are never read."""
 
     def __init__(self, n: int, m: int, tile: int) -> None:
         self.names = tuple(f"kernel{j}" for j in range(n))
@@ -49,35 +49,35 @@ class Invented:
         self.content_id, self.reads_per_tile, self.scratch_bytes, self.factors = "invented", 1, 0, None
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[Any]:
-        """Never asked."""
+        """Raise: no task reads kernels."""
         raise NotImplementedError
 
     def diagonal(self, kernels: Any) -> None:
-        """Not known."""
+        """Return no diagonal."""
 
     def row_sum(self, kernels: Any) -> None:
-        """Not known."""
+        """Return no row sums."""
 
 
 class Sized:
-    """Stands for an array of so many bytes."""
+    """A placeholder for an array of n_bytes."""
 
     def __init__(self, n_bytes: int) -> None:
         self.n_bytes = n_bytes
 
 
-sizeof.register(Sized)(lambda one: one.n_bytes)
+sizeof.register(Sized)(lambda array: array.n_bytes)
 EVENTS: dict[str, Any] = {"first": 0.0, "seconds": 1.0}
 
 
 def send(values: Mapping[str, Any]) -> list[None]:
-    """In place of sending values to workers, which are all in this process."""
+    """Store values for the workers, which are all in this process, instead of sending them."""
     (EVENTS["work"],) = values.values()
     return [None]
 
 
 def part_bytes(unit: Any, lens: Any, c: Any) -> int:
-    """Bytes that the task of a unit returns for one of the columns."""
+    """Return the bytes that the task of a unit returns for a column block."""
     if c.want == "project":
         return len(unit.kernels) * c.width**2 * 8
     if c.want == "sum":
@@ -87,7 +87,7 @@ def part_bytes(unit: Any, lens: Any, c: Any) -> int:
 
 
 async def sweep(_: Any, __: Any, number: int, *more: Any) -> Any:
-    """In place of a task that multiplies."""
+    """Sleep in place of a task that multiplies, and return placeholders."""
     EVENTS["first"] = EVENTS["first"] or time.perf_counter()
     await asyncio.sleep(EVENTS["seconds"] * np.random.default_rng(number).uniform(0.8, 1.2))
     shared = EVENTS["work"]
@@ -97,34 +97,34 @@ async def sweep(_: Any, __: Any, number: int, *more: Any) -> Any:
 
 
 async def finish(*arguments: Any) -> Any:
-    """In place of a task that adds up the parts of a kernel's products and keeps them."""
+    """Replace the task that sums and stores the parts of a kernel's products."""
     return arguments[-1](arguments[-2])
 
 
-def merged(partials: list[list[Sized]]) -> list[Sized]:
-    """In place of a task that adds up some parts: as if these had no rows in common."""
+def merge_partials(partials: list[list[Sized]]) -> list[Sized]:
+    """Replace the task that sums partial results; assumes that these have no rows in common."""
     return [Sized(sum(part.n_bytes for part in same)) for same in zip(*partials, strict=True)]
 
 
-def kept(_: Any, *, keepings: Sequence[Any], kernels: tuple[int, ...], tasks_per_machine: int) -> list[Any]:
-    """In place of what writes products."""
+def keep_products(_: Any, *, keepings: Sequence[Any], kernels: tuple[int, ...], tasks_per_machine: int) -> list[Any]:
+    """Replace the function that writes products."""
     return [(np.zeros((len(kernels), 1, 1)), None) for _ in keepings]
 
 
-class Watching(SchedulerPlugin):
-    """Counts tasks that ran, by the start of their keys."""
+class TaskCounter(SchedulerPlugin):
+    """A count of the executed tasks by the prefix of their keys."""
 
     def __init__(self) -> None:
         self.ran: Counter[str] = Counter()
 
     def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
-        """Of Dask."""
+        """Count a task at its end; called by Dask."""
         if start == "processing" and finish == "memory":
             self.ran["-".join(part for part in str(key).split("-")[:4] if not part[:1].isdigit())] += 1
 
 
 class Sampler(threading.Thread):
-    """The most that a worker holds, and that this process takes."""
+    """A thread that measures the peak memory of results on a worker, and of this process."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         super().__init__(daemon=True)
@@ -132,22 +132,22 @@ class Sampler(threading.Thread):
         self.held, self.resident = 0, psutil.Process().memory_info().rss
 
     def run(self) -> None:
-        """Of Thread."""
+        """Sample until the end; called by Thread."""
         while not self._done.wait(0.2):
             self.held = max([self.held, *(worker.nbytes for worker in list(self._scheduler.workers.values()))])
             self.resident = max(self.resident, psutil.Process().memory_info().rss)
 
     def end(self) -> None:
-        """No more of it."""
+        """Stop sampling."""
         self._done.set()
         self.join()
 
 
-def block_list(source: Invented, columns: int, folds: int, folder: Path) -> list[Any]:
-    """New basis vectors of every fold, or of one training set of all samples."""
+def block_list(source: Source, columns: int, folds: int, folder: Path) -> list[Any]:
+    """Return the new basis vectors of every fold, or of one training set of all samples."""
     m, n = len(source.samples), len(source.names)
     rng = np.random.default_rng(0)
-    found = []
+    blocks = []
     for fold in range(folds):
         train = np.arange(m) if folds == 1 else np.flatnonzero(np.arange(m) % folds != fold)
         rows = np.concatenate([train, np.setdiff1d(np.arange(m), train)])
@@ -161,13 +161,13 @@ def block_list(source: Invented, columns: int, folds: int, folder: Path) -> list
         width = columns // folds
         vectors = keep(rng.standard_normal((len(train), width)), str(place / "vectors.npy"))
         strips = Strips((vectors,), len(train), (0, width))
-        found.append(directions._Factor(space, strips, (0, width), source.dtype))
-    return found
+        blocks.append(directions._Factor(space, strips, (0, width), source.dtype))
+    return blocks
 
 
 def plan(options: argparse.Namespace, folder: Path) -> None:
-    """Build the graph of the pass, and print what it has."""
-    load = block_list(Invented(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
+    """Build the graph of the pass, and print its number of tasks and planning time."""
+    load = block_list(Source(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
     started = time.process_time()
     graph = run.pass_graph(*directions._columns(load), "extend-pass", then=run.alone)
     spent = time.process_time() - started
@@ -178,8 +178,8 @@ def plan(options: argparse.Namespace, folder: Path) -> None:
 
 
 def simulate(options: argparse.Namespace, folder: Path) -> None:
-    """Run the pass, and print what it took."""
-    source = Invented(options.kernels, options.samples, options.tile)
+    """Run the pass, and print its seconds, tasks and bytes."""
+    source = Source(options.kernels, options.samples, options.tile)
     load = block_list(source, options.columns, options.folds, folder)
     products = 4 * options.kernels * options.samples * options.columns
     cluster = LocalCluster(
@@ -190,8 +190,8 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         dashboard_address=None,
     )
     with cluster, Client(cluster):
-        watching = Watching()
-        cluster.scheduler.add_plugin(watching)
+        counter = TaskCounter()
+        cluster.scheduler.add_plugin(counter)
         sampler = Sampler(cluster)
         sampler.start()
         before, clock, spent = sampler.resident, time.perf_counter(), time.process_time()
@@ -207,54 +207,54 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         seconds, spent = time.perf_counter() - clock, time.process_time() - spent
         directions.execute = execute
         sampler.end()
-        received = [one for worker in cluster.workers.values() for one in worker.transfer_incoming_log]
-        moved = sum(sum(one["keys"].values()) for one in received)
+        received = [entry for worker in cluster.workers.values() for entry in worker.transfer_incoming_log]
+        moved = sum(sum(entry["keys"].values()) for entry in received)
     vectors = sum(file.stat().st_size for file in folder.rglob("vectors.npy"))
     returned = 8 * options.kernels * options.columns**2 // options.folds
-    told = len(pickle.dumps(EVENTS["work"])) * options.nodes
+    sent = len(pickle.dumps(EVENTS["work"])) * options.nodes
     blocks = f"{options.folds} × {options.columns // options.folds} columns"
     print(f"{options.kernels:,} kernels of {options.samples:,} samples, {blocks}")
     print(f"{options.nodes} nodes of {options.cores} cores; tasks of about {options.seconds:g} s\n")
-    ran = watching.ran
+    ran = counter.ran
     rows = [
         ("tasks of the pass", f"{ran.total():,}  ({', '.join(f'{name} {k:,}' for name, k in ran.most_common(5))})"),
         ("planning", f"{planned[0]:.1f} s"),
         ("until the first task runs", f"{EVENTS['first'] - clock:.1f} s"),
         ("the pass", f"{seconds:.1f} s, {spent:.1f} s of this process's CPU"),
         ("products", f"{products / 1e9:.1f} GB"),
-        ("parts of them moved", f"{moved / 1e9:.1f} GB, {moved / products:.2f} of the products"),
+        ("partial products moved", f"{moved / 1e9:.1f} GB, {moved / products:.2f} of the products"),
         ("vectors that all nodes read from disk", f"{options.nodes * vectors / 1e9:.2g} GB"),
-        ("what tasks are told, sent by the client", f"{told / 1e9:.1f} GB"),
+        ("task arguments sent by the client", f"{sent / 1e9:.1f} GB"),
         ("results sent to the client", f"{returned / 1e9:.1f} GB"),
-        ("most that a node holds", f"{sampler.held / 1e9:.1f} GB"),
-        ("scheduler, client, books of all workers", f"{(sampler.resident - before) / 2**20:.0f} MiB more"),
+        ("peak memory of results on a node", f"{sampler.held / 1e9:.1f} GB"),
+        ("scheduler, client, worker bookkeeping", f"{(sampler.resident - before) / 2**20:.0f} MiB more"),
     ]
     for name, value in rows:
         print(f"{name:<42}{value}")
 
 
 def main() -> None:
-    """Read the options, put in place what stands for work, and simulate."""
+    """Read the options, replace the functions that do the work, and simulate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--tile", type=int, default=2048)
-    parser.add_argument("--columns", type=int, default=384, help="new basis vectors, of all folds together")
+    parser.add_argument("--columns", type=int, default=384, help="number of new basis vectors of all folds")
     parser.add_argument("--folds", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--cores", type=int, default=32)
-    parser.add_argument("--plan", action="store_true", help="build the graph, and run nothing")
-    parser.add_argument("--seconds", type=float, default=5.0, help="that a task sleeps, about")
+    parser.add_argument("--plan", action="store_true", help="build the graph without running it")
+    parser.add_argument("--seconds", type=float, default=5.0, help="mean seconds that a task sleeps")
     options = parser.parse_args()
-    import simulate_scale as job  # tasks must name the functions of a module, and not of the script
+    import simulate_scale as job  # tasks must refer to functions of a module, not of __main__
 
     job.EVENTS["seconds"] = options.seconds
-    run.merge_partials = job.merged
-    run._sweep_part, run._finish, directions.keep_products = job.sweep, job.finish, job.kept
+    run.merge_partials = job.merge_partials
+    run._sweep_part, run._finish, directions.keep_products = job.sweep, job.finish, job.keep_products
     if not options.plan:
         run.send_all = job.send
-    allowed = {"dmkl.memory": options.nodes * 2**38, "distributed.comm.timeouts.connect": "300s"}
-    with dask.config.set(allowed), tempfile.TemporaryDirectory() as folder:
+    settings = {"dmkl.memory": options.nodes * 2**38, "distributed.comm.timeouts.connect": "300s"}
+    with dask.config.set(settings), tempfile.TemporaryDirectory() as folder:
         (job.plan if options.plan else job.simulate)(options, Path(folder))
 
 

@@ -1,22 +1,22 @@
-"""Many weak views of two classes: see the ℓ2 norm overtake the ℓ1 norm as kernels are added.
+"""Test errors of ℓ1 and ℓ2 MK-FDA on simulated weak views of two classes, over the number of kernels.
 
     python pipelines/simulation.py                                               # in full: 2,200 fits for each λ
     python pipelines/simulation.py --kernels 5 30 --repetitions 20 --lams 0.03   # a small one
 
 The simulation of Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis, JMLR 13
 (2012), section 3.1. A view has 50 training and 50 test points of each of two classes, Gaussians in the plane with means
-uniform in [1, 2]². Each of n views is drawn by itself and gives an RBF kernel, centred and of unit trace, that alone is
-little better than guessing. ℓ1 and ℓ2 MK-FDA weight the n kernels. All is drawn anew for each n and repetition.
+uniform in [1, 2]². Each of n independent views gives an RBF kernel, centred and of unit trace, whose error is slightly
+below chance level. ℓ1 and ℓ2 MK-FDA weight the n kernels. Each n and repetition has new random views.
 
-The paper leaves three things open, which are chosen here:
+The paper does not specify three details, which are chosen here:
 
-- a covariance has a random rotation and two variances uniform in [1, 2], so that one kernel errs as the paper's (0.43);
-- the kernel is exp(−‖x − y‖²/D), D being the mean of ‖x − y‖² over the pairs of training points;
-- λ is the same for both norms in the first panels. That favors the one or the other, since the weights of ℓ2 sum up to
-  √n and those of ℓ1 to one; so the last panel has for each norm and n the λ of the lowest mean error on 50 more points
-  of each class.
+- a covariance has a random rotation and two variances uniform in [1, 2], which gives a single kernel the paper's error
+  (0.43);
+- the kernel is exp(−‖x − y‖²/D), where D is the mean of ‖x − y‖² over the pairs of training points;
+- λ is the same for both norms in the first panels. This may favor either norm, since the weights of ℓ2 sum to √n and
+  those of ℓ1 to one; in the last panel, λ of each norm and n minimizes the mean error on 50 more points of each class.
 
-What is done of it is kept, and a run that was stopped goes on from there.
+Finished parts are saved; a stopped run resumes from them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STYLES = {1.0: {"color": "#0072b2", "marker": "o"}, 2.0: {"color": "#d55e00", "m
 
 
 def draw_view(rng: np.random.Generator, n_points: int) -> np.ndarray:
-    """Points of two classes, (2 · points, 2), the first class first."""
+    """Draw points of two classes, (2 · points, 2), the first class first."""
     classes = []
     for _ in range(2):
         angle = rng.uniform(0, np.pi)
@@ -50,7 +50,7 @@ def draw_view(rng: np.random.Generator, n_points: int) -> np.ndarray:
 
 
 def repetition(rng: np.random.Generator, n_kernels: int, lams: list[float], n_points: int = 50) -> xr.Dataset:
-    """Errors over (p, lam) of one draw of all views, and how many kernels have weight."""
+    """Return errors and numbers of weighted kernels over (p, lam), for one draw of all views."""
     views = {f"view {k}": draw_view(rng, len(PARTS) * n_points) for k in range(n_kernels)}
     labels = np.repeat([0, 1], len(PARTS) * n_points)
     split = np.tile(np.repeat(np.arange(len(PARTS), dtype=np.int8), n_points), 2)
@@ -58,19 +58,19 @@ def repetition(rng: np.random.Generator, n_kernels: int, lams: list[float], n_po
         None, views, {"function": "rbf", "feature": "*", "bandwidth": 1}, labels=labels, splits=[split]
     )
     grid = {"p": NORMS, "lam": lams}
-    found = dmkl.search(dmkl.MKFDA(), kernels.persist(), grid=grid, cv="splits", refit=False).scores.isel(fold=0)
-    weights = found["weight"]
+    results = dmkl.search(dmkl.MKFDA(), kernels.persist(), grid=grid, cv="splits", refit=False).scores.isel(fold=0)
+    weights = results["weight"]
     return xr.Dataset(
         {
-            "error": 1 - found["test_score"],
-            "validation_error": 1 - found["score"],
+            "error": 1 - results["test_score"],
+            "validation_error": 1 - results["score"],
             "weighted": (weights > 1e-3 * weights.max("kernel")).sum("kernel"),
         }
     ).drop_vars("fold", errors="ignore")
 
 
 def repetitions(n_kernels: int, number: int, lams: list[float], seed: int) -> xr.Dataset:
-    """All repetitions with so many kernels; `lam` has one more entry, the best in validation for each norm."""
+    """Run all repetitions; the last entry of `lam` is the best in validation for each norm."""
     generators = (np.random.default_rng([seed, n_kernels, k]) for k in range(number))
     fixed = xr.concat([repetition(rng, n_kernels, lams) for rng in generators], "repetition")
     best = fixed["validation_error"].mean("repetition").argmin("lam")
@@ -80,55 +80,55 @@ def repetitions(n_kernels: int, number: int, lams: list[float], seed: int) -> xr
     return every.assign_coords(lam=[*(f"{lam:g}" for lam in lams), CHOSEN], kernels=n_kernels)
 
 
-def kept(folder: Path, n_kernels: int, options: argparse.Namespace) -> xr.Dataset:
-    """The repetitions with so many kernels: as they are in the folder, or simulated and put there."""
+def load_or_simulate(folder: Path, n_kernels: int, options: argparse.Namespace) -> xr.Dataset:
+    """Load the repetitions with n_kernels kernels from the folder, or simulate and save them."""
     file = folder / f"kernels-{n_kernels}.nc"
     settings = f"{options.repetitions} repetitions, lam = {options.lams}, seed = {options.seed}"
     if file.exists():
-        found = xr.load_dataset(file, engine="scipy")
-        if found.attrs["settings"] == settings:
-            return found
-    found = repetitions(n_kernels, options.repetitions, options.lams, options.seed)
-    found["error"].attrs["long_name"] = "test error"
-    found["weighted"].attrs["long_name"] = "kernels with more than a thousandth of the largest weight"
-    found.attrs["settings"] = settings
-    found.to_netcdf(file.with_suffix(".partial"), engine="scipy")
+        results = xr.load_dataset(file, engine="scipy")
+        if results.attrs["settings"] == settings:
+            return results
+    results = repetitions(n_kernels, options.repetitions, options.lams, options.seed)
+    results["error"].attrs["long_name"] = "test error"
+    results["weighted"].attrs["long_name"] = "kernels with more than a thousandth of the largest weight"
+    results.attrs["settings"] = settings
+    results.to_netcdf(file.with_suffix(".partial"), engine="scipy")
     file.with_suffix(".partial").replace(file)
-    return found
+    return results
 
 
-def advantage(found: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """The error of ℓ1 less that of ℓ2: mean over the repetitions and its standard error, from paired differences."""
-    difference = found["error"].sel(p=1) - found["error"].sel(p=2)
+def advantage(results: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Return mean and standard error of the paired differences, error of ℓ1 minus error of ℓ2."""
+    difference = results["error"].sel(p=1) - results["error"].sel(p=2)
     return difference.mean("repetition"), difference.std("repetition", ddof=1) / np.sqrt(difference.sizes["repetition"])
 
 
-def print_rows(found: xr.Dataset) -> None:
-    """Error and its standard deviation, the advantage of ℓ2, kernels with weight; a row for each λ."""
-    ahead, standard_error = advantage(found)
-    for lam in found["lam"].values:
-        row = found.sel(lam=lam)
-        title = lam if lam != CHOSEN else " | ".join(f"{value:g}" for value in found["chosen_lam"].values)
-        cells = [f"{int(found['kernels']):>7}{title:>14}"]
+def print_rows(results: xr.Dataset) -> None:
+    """Print a row for each λ: errors, standard deviations, advantage of ℓ2, numbers of weighted kernels."""
+    gain, standard_error = advantage(results)
+    for lam in results["lam"].values:
+        row = results.sel(lam=lam)
+        title = lam if lam != CHOSEN else " | ".join(f"{value:g}" for value in results["chosen_lam"].values)
+        cells = [f"{int(results['kernels']):>7}{title:>14}"]
         for p in NORMS:
             error = row["error"].sel(p=p)
             cells.append(f"{float(error.mean()):8.3f} ± {float(error.std(ddof=1)):.3f}")
-        cells.append(f"{float(ahead.sel(lam=lam)):+10.4f} ± {float(standard_error.sel(lam=lam)):.4f}")
+        cells.append(f"{float(gain.sel(lam=lam)):+10.4f} ± {float(standard_error.sel(lam=lam)):.4f}")
         cells += [f"{float(row['weighted'].sel(p=p).mean()):8.1f}" for p in NORMS]
         print("".join(cells), flush=True)
 
 
-def draw(found: xr.Dataset) -> Figure:
-    """Test error over the number of kernels, a panel for each λ."""
-    figure = Figure(figsize=(2.6 * found.sizes["lam"], 3.6), dpi=150, layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, found.sizes["lam"], sharey=True))
-    mean = found["error"].mean("repetition")
-    error = found["error"].std("repetition", ddof=1) / np.sqrt(found.sizes["repetition"])
-    for axes, lam in zip(panels, found["lam"].values, strict=True):
+def draw(results: xr.Dataset) -> Figure:
+    """Plot test error over the number of kernels, one panel for each λ."""
+    figure = Figure(figsize=(2.6 * results.sizes["lam"], 3.6), dpi=150, layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, results.sizes["lam"], sharey=True))
+    mean = results["error"].mean("repetition")
+    error = results["error"].std("repetition", ddof=1) / np.sqrt(results.sizes["repetition"])
+    for axes, lam in zip(panels, results["lam"].values, strict=True):
         for p, style in STYLES.items():
             at = {"lam": lam, "p": p}
             axes.errorbar(
-                found["kernels"], mean.sel(at), error.sel(at), label=f"ℓ{p:g}", capsize=2, markersize=4, **style
+                results["kernels"], mean.sel(at), error.sel(at), label=f"ℓ{p:g}", capsize=2, markersize=4, **style
             )
         axes.set(title="λ chosen on validation" if lam == CHOSEN else f"λ = {lam}", xlabel="kernels")
         axes.grid(alpha=0.3)
@@ -138,7 +138,7 @@ def draw(found: xr.Dataset) -> Figure:
 
 
 def main() -> None:
-    """Simulate, print, draw, keep."""
+    """Simulate, print, plot and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", type=int, nargs="+", default=[1, *range(5, 51, 5)], help="numbers of kernels")
     parser.add_argument("--repetitions", type=int, default=100)
@@ -157,13 +157,13 @@ def main() -> None:
     print(f"{'kernels':>7}{'λ':>14}{'ℓ1':>16}{'ℓ2':>16}{'ℓ1 − ℓ2 ± s.e.':>19}{'weighted by ℓ1, ℓ2':>19}")
     parts = []
     for n_kernels in sorted(set(options.kernels)):
-        parts.append(kept(options.output / "parts", n_kernels, options))
+        parts.append(load_or_simulate(options.output / "parts", n_kernels, options))
         print_rows(parts[-1])
-    found = xr.concat(parts, "kernels")
-    found.to_netcdf(options.output / "simulation.nc", engine="scipy")
+    results = xr.concat(parts, "kernels")
+    results.to_netcdf(options.output / "simulation.nc", engine="scipy")
     picture = options.output / "simulation.png"
-    draw(found).savefig(picture)
-    print(f"\ndrawn in {picture}")
+    draw(results).savefig(picture)
+    print(f"\nfigure saved to {picture}")
 
 
 if __name__ == "__main__":

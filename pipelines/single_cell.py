@@ -1,11 +1,11 @@
-"""From cells in an .h5ad to a report: two layers, a kernel of neighborhood, three cell types, four commands.
+"""Classify three cell types from two layers and a neighborhood kernel of an .h5ad file, in four commands.
 
     python pipelines/single_cell.py --output out/single_cell
 
-The cells are simulated: counts of genes, of which each type has some of its own, from donors that differ, and places in
-a tissue, in a frame that all donors share, where types cluster. The file holds the layers `counts` and `log`, the
-kernel exp(−‖x − y‖²) of places in `obsp`, and types and donors in `obs`. Folds keep a donor's cells together, since
-they resemble one another.
+The cells are simulated: gene counts, with marker genes of each type and differences between donors, and positions in a
+tissue, in coordinates common to all donors, where types cluster. The file holds the layers `counts` and `log`, the
+kernel exp(−‖x − y‖²) of positions in `obsp`, and types and donors in `obs`. Folds keep the cells of a donor together,
+since they are similar.
 
 Needs `pip install 'dmkl[anndata]'`.
 """
@@ -25,7 +25,7 @@ TYPES = np.array(["B", "NK", "T"])
 
 
 def cells(n: int, n_genes: int = 40, n_donors: int = 6, seed: int = 0) -> anndata.AnnData:
-    """Simulated cells, (n, n_genes)."""
+    """Simulate cells, (n, n_genes)."""
     rng = np.random.default_rng(seed)
     kind, donor = rng.integers(len(TYPES), size=n), rng.integers(n_donors, size=n)
     rates = rng.gamma(2.0, size=n_genes) * np.where(rng.random((len(TYPES), n_genes)) < 0.15, 1.6, 1.0)
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("out/single_cell"))
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    # pandas 3 has a type of strings of its own, which anndata writes where it is asked to.
+    # anndata writes the string type of pandas 3 only with this setting.
     with anndata.settings.override(allow_write_nullable_strings=True):
         cells(options.cells).write_h5ad(options.output / "cells.h5ad")
     for step in (

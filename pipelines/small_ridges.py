@@ -1,12 +1,11 @@
-"""Whether the smallest λ of the default grid may be left out where samples are few: what the choice loses in test.
+"""Loss of test accuracy if a search of few samples omits the smallest λ of the default grid.
 
     python pipelines/small_ridges.py
 
-On m samples a λ below 1/m², for kernels of unit trace, shrinks a direction with the mean eigenvalue 1/m by less than a
-part in m, which accuracy on so few samples could hardly show. That takes a spectrum without a long tail, or labels with
-noise: where there are neither, as on the spirals, small λ is what is needed. Each search is on m samples in five folds,
-and is made once, on ten values of λ; the choice among those of 1/m² and more is then compared with the choice among
-all, on rows that neither has seen, over several draws of the samples.
+On m samples a λ below 1/m², for kernels of unit trace, shrinks a direction with the mean eigenvalue 1/m by a fraction
+of less than 1/m, which hardly changes accuracy on m samples. This requires a spectrum without a long tail, or noisy
+labels; without either, as on the spirals, the best λ is small. Each search uses m samples, five folds and ten values of
+λ. The choice among λ ≥ 1/m² is compared with the choice among all λ, on unseen rows, over several draws of the samples.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ import dmkl
 SETS = ("cancer", "digits", "moons", "views", "spirals")
 RIDGES = [10.0**k for k in range(-8, 2)]
 NORMS = [1, 1.5, np.inf]
-TESTED = 250
-"""Test rows at most."""
+MAX_TEST = 250
+"""Maximum number of test rows."""
 
 
 def main() -> None:
-    """Draw, search, compare, print."""
+    """Draw the samples, search, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--sizes", type=int, nargs="+", default=[60, 120, 250])
@@ -38,36 +37,36 @@ def main() -> None:
     print("set       samples  λ kept  all λ, test  those kept  difference, paired over draws")
     for name in options.sets:
         for m in options.sizes:
-            pairs = np.array([compared(name, m, seed) for seed in range(options.draws)])
+            pairs = np.array([compare_choices(name, m, seed) for seed in range(options.draws)])
             difference = pairs[:, 1] - pairs[:, 0]
             error = difference.std(ddof=1) / np.sqrt(len(difference))
             everything, kept = pairs.mean(axis=0)
             print(
-                f"{name:<10}{m:>7}{len(kept_of(m)):>8}{everything:>13.4f}{kept:>12.4f}"
+                f"{name:<10}{m:>7}{len(large_ridges(m)):>8}{everything:>13.4f}{kept:>12.4f}"
                 f"{difference.mean():>+11.4f} ± {error:.4f}",
                 flush=True,
             )
 
 
-def kept_of(m: int) -> list[float]:
-    """The λ of 1/m² and more."""
+def large_ridges(m: int) -> list[float]:
+    """Return the values of λ ≥ 1/m²."""
     return [lam for lam in RIDGES if lam >= 1 / m**2]
 
 
-def compared(name: str, m: int, seed: int) -> tuple[float, float]:
-    """Accuracy on the test rows of the choice among all λ, and among those of 1/m² and more."""
-    kernels, labels = drawn(name, m + TESTED, np.random.default_rng(seed))
+def compare_choices(name: str, m: int, seed: int) -> tuple[float, float]:
+    """Return the test accuracy of the choice among all λ, and among λ ≥ 1/m²."""
+    kernels, labels = draw_samples(name, m + MAX_TEST, np.random.default_rng(seed))
     test = np.arange(m, len(labels))
-    folds = [(train, held, test) for train, held in StratifiedKFold(5).split(np.zeros(m), labels[:m])]
-    found = dmkl.search(
+    folds = [(train, validation, test) for train, validation in StratifiedKFold(5).split(np.zeros(m), labels[:m])]
+    result = dmkl.search(
         dmkl.MKFDA(), kernels, labels, {"p": NORMS, "lam": RIDGES}, folds, choice="joint", refit=False, baselines="none"
     )
-    light = dmkl.SearchResult(found.scores.sel(lam=kept_of(m)))
-    return float(found.chosen["test_score"].mean()), float(light.chosen["test_score"].mean())
+    restricted = dmkl.SearchResult(result.scores.sel(lam=large_ridges(m)))
+    return float(result.chosen["test_score"].mean()), float(restricted.chosen["test_score"].mean())
 
 
-def drawn(name: str, n: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
-    """Kernels and labels of n samples, or of as many as there are."""
+def draw_samples(name: str, n: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return kernels and labels of n samples, or of all samples of a smaller data set."""
     labels = rng.integers(0, 2, n)
     if name == "views":
         shifts = (0.3, 0.15, 0.1, 0.0, 0.0)

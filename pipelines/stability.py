@@ -1,12 +1,12 @@
-"""Kernel weights over half-samples that share their passes, against a loop of fits.
+"""Kernel weights over half-samples in shared passes, compared with a loop of fits.
 
     python pipelines/stability.py flower17.npz                    # 100 halves at p = 1 and p = 1.0625
     python pipelines/stability.py flower17.npz --resamples 20 --ps 1 --selected 3
 
-For each norm: what `dmkl.stability` finds, with a picture in --output, and its passes and seconds beside those of a
-loop that fits each half by itself and scores the other. The loop takes --loop of the halves, and what it took is
-multiplied up to all of them; its weights are compared with those of the shared passes. The kernels, χ² ones of the
-views in the file, are kept in --output.
+For each norm the script prints the result of `dmkl.stability`, saves its figure in --output, and compares its passes,
+seconds and weights with those of a loop that fits each half separately and scores the other half. The loop fits --loop
+of the halves; its passes and seconds are extrapolated to all halves. The kernels, χ² kernels of the views in the file,
+are kept in --output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import dmkl
 
 
 def kernels(options: argparse.Namespace) -> dmkl.KernelSet:
-    """The set of this file, built where it is not there yet."""
+    """Open the kernel set of the file; build it if it does not exist."""
     store = options.output / "kernels.zarr"
     if not store.exists():
         with np.load(options.data) as data:
@@ -34,7 +34,7 @@ def kernels(options: argparse.Namespace) -> dmkl.KernelSet:
 
 
 def loop(K: dmkl.KernelSet, p: float, lam: float, n: int) -> tuple[float, float, np.ndarray]:
-    """Passes and seconds of fits to some halves one by one, each scored on the other half; their weights."""
+    """Fit n halves one by one, scored on the other halves; return passes, seconds and mean weights."""
     started, passes, weights, y = time.perf_counter(), 0.0, [], K.labels
     for k in range(n):
         train, test = next(StratifiedKFold(2, shuffle=True, random_state=k).split(y, y))
@@ -53,26 +53,28 @@ def main() -> None:
     parser.add_argument("--ps", type=float, nargs="+", default=[1.0, 1.0625])
     parser.add_argument("--lam", type=float, default=1e-2)
     parser.add_argument("--resamples", type=int, default=100)
-    parser.add_argument("--selected", type=int, help="kernels that each half selects; by weight where missing")
-    parser.add_argument("--loop", type=int, default=10, help="fits of the loop")
+    parser.add_argument("--selected", type=int, help="number of kernels that each half selects; default: by weight")
+    parser.add_argument("--loop", type=int, default=10, help="number of fits of the loop")
     options = parser.parse_args()
     K = kernels(options)
     print(K, flush=True)
-    dmkl.MKFDA().fit(K)  # what is imported and compiled once is nobody's time
+    dmkl.MKFDA().fit(K)  # warm-up: imports and compilation are not timed
     rows = []
     for p in options.ps:
         model = dmkl.MKFDA(p=p, lam=options.lam)
-        found = dmkl.stability(model, K, n_resamples=options.resamples, n_selected=options.selected)
-        print(f"\np = {p:g}\n{found}\n{found.table().to_string(index=False, float_format='{:.4f}'.format)}", flush=True)
-        found.plot()[0].figure.savefig(options.output / f"stability-{p:g}.png", dpi=110)
+        result = dmkl.stability(model, K, n_resamples=options.resamples, n_selected=options.selected)
+        print(
+            f"\np = {p:g}\n{result}\n{result.table().to_string(index=False, float_format='{:.4f}'.format)}", flush=True
+        )
+        result.plot()[0].figure.savefig(options.output / f"stability-{p:g}.png", dpi=110)
         passes, seconds, mean = loop(K, p, options.lam, options.loop)
         times = options.resamples / options.loop
-        apart = float(np.abs(mean - found.data["mean_weight"].values).max())
-        rows.append((p, found.n_passes_, found.data.attrs["seconds"], passes * times, seconds * times, apart))
+        difference = float(np.abs(mean - result.data["mean_weight"].values).max())
+        rows.append((p, result.n_passes_, result.data.attrs["seconds"], passes * times, seconds * times, difference))
     print(f"\n{'':>8}{'shared passes':>24}{f'loop of {options.loop}, times {times:g}':>24}")
     print(f"{'p':>8}{'passes':>12}{'seconds':>12}{'passes':>12}{'seconds':>12}   mean weights differ by")
-    for p, n, s, loop_n, loop_s, apart in rows:
-        print(f"{p:>8g}{n:>12g}{s:>12.1f}{loop_n:>12g}{loop_s:>12.0f}   {apart:.3f}")
+    for p, n, s, loop_n, loop_s, difference in rows:
+        print(f"{p:>8g}{n:>12g}{s:>12.1f}{loop_n:>12g}{loop_s:>12.0f}   {difference:.3f}")
 
 
 if __name__ == "__main__":

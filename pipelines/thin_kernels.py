@@ -1,11 +1,11 @@
-"""Linear kernels of few features over many samples: no kernel is formed, and a grid follows from sums over the samples.
+"""Linear kernels of few features over many samples: a grid is searched from sums over the samples, without kernels.
 
     python pipelines/thin_kernels.py --samples 100000
     python pipelines/thin_kernels.py --samples 1000000 --kernels 50 --features 100 --classes 10 --folds 5
 
-Simulated: half of the kernels, of standard normal features, carry means that differ between the classes. The script
-builds the set in a folder, searches the default grid, refits the choice, tests on a part that no other step has seen
-and predicts new samples from their features. It prints seconds and passes of each step, certified fits, and the memory.
+The features are simulated: standard normal, with class-dependent means in half of the kernels. The script builds the
+set in a folder, searches the default grid, refits the choice, predicts new samples from their features and evaluates by
+nested cross-validation. It prints seconds and passes of each step, numbers of certified fits, and peak memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import dmkl
 
 
 def features(m: int, n: int, d: int, n_classes: int, seed: int) -> tuple[dict[str, da.Array], np.ndarray]:
-    """Tables of d features, made block by block whenever they are read, and the classes of the samples."""
+    """Return tables of d features, generated block by block when read, and the classes of the samples."""
     y = np.random.default_rng(seed).integers(0, n_classes, m)
-    # The classes overlap alike whatever the number of features.
+    # The overlap of the classes does not depend on the number of features.
     scale = np.float32(0.3 * np.sqrt(120 / (n // 2 * d)))
     means = scale * np.random.default_rng(0).standard_normal((n // 2, n_classes, d), dtype=np.float32)
 
@@ -44,15 +44,15 @@ def features(m: int, n: int, d: int, n_classes: int, seed: int) -> tuple[dict[st
 
 
 @contextmanager
-def timed(what: str) -> Iterator[None]:
+def timed(step: str) -> Iterator[None]:
     """Print the seconds of a step."""
     started = time.monotonic()
     yield
-    print(f"{what}: {time.monotonic() - started:.1f} s", flush=True)
+    print(f"{step}: {time.monotonic() - started:.1f} s", flush=True)
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    """Build, fit, search, test and predict."""
+    """Build, search, refit, predict and evaluate."""
     size = options.kernels, options.features, options.classes
     with timed("build"):
         tables, y = features(options.samples, *size, seed=1)
@@ -68,12 +68,12 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         accuracy = float(np.mean(model.predict(features=tables) == y))
     print(f"  accuracy on 1,000 new samples {accuracy:.4f}")
     with timed("evaluate"):
-        tested = dmkl.evaluate(learner, K, grid={"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, outer=2, inner=2)
-    print(tested.summary())
+        evaluation = dmkl.evaluate(learner, K, grid={"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, outer=2, inner=2)
+    print(evaluation.summary())
 
 
 def main() -> None:
-    """Measure it in a process of its own."""
+    """Measure the run in a subprocess."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("samples", 20_000), ("kernels", 6), ("features", 40), ("classes", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)

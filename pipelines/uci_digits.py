@@ -2,8 +2,8 @@
 
     python pipelines/uci_digits.py uci_digits.npz --output out/uci_digits
 
-The file holds views, (samples, features) each, and `label`. A view is standardised; `uci_digits.toml`, beside this
-script, says which kernels are built of it: exp(−γ‖x − y‖²) with 1/γ from ¼ to 4 times the mean squared distance between
+The file holds views, (samples, features) each, and `label`. Each view is standardised; `uci_digits.toml`, in the folder
+of this script, specifies its kernels: exp(−γ‖x − y‖²) with 1/γ from ¼ to 4 times the mean squared distance between
 training samples. The split into train and test is random and stratified.
 """
 

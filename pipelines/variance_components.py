@@ -1,15 +1,15 @@
-"""From relationship matrices and a phenotype file to heritabilities and predictions, in four commands; and a benchmark.
+"""Heritabilities and predictions from relationship matrices and a phenotype file, in four commands; and a benchmark.
 
     python pipelines/variance_components.py --output out/variance_components
     python pipelines/variance_components.py --samples 10000 --kernels 5                       # exact traces
     python pipelines/variance_components.py --samples 20000 --kernels 5 --traces probes       # out of core
 
 The individuals, the matrices of four chromosomes and the trait are those of `relationship_matrices.py`. The commands
-import the matrices, with individuals whose trait is not known (-9); estimate the variance of each chromosome, its share
+import the matrices, with individuals whose trait is missing (-9); estimate the variance of each chromosome, its share
 (heritability) with standard error, and p-values; predict the individuals without phenotype, with standard deviations
-and the part of each chromosome; and write a report.
+and the contribution of each chromosome; and write a report.
 
-With --samples the script times the fit of simulated matrices of so many individuals, with its memory and passes.
+With --samples the script measures the time, peak memory and passes of a fit to simulated matrices of that size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_commands(folder: Path, n_families: int) -> None:
 
 
 def time_fit(folder: Path, m: int, n: int, traces: str, n_probes: int, *, tests: bool) -> None:
-    """Fit n simulated relationship matrices of m unrelated individuals, each with an equal part of 60 %."""
+    """Measure a fit to n simulated relationship matrices of m individuals; each explains an equal part of 60 %."""
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / f"simulated-{m}-{n}.zarr"
     rng = np.random.default_rng(0)
@@ -77,18 +77,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", type=int, default=150)
     parser.add_argument("--output", type=Path, default=Path("out/variance_components"))
-    parser.add_argument("--samples", type=int, help="time the fit of so many simulated individuals")
+    parser.add_argument("--samples", type=int, help="number of simulated individuals of the benchmark")
     parser.add_argument("--kernels", type=int, default=5)
     parser.add_argument("--traces", choices=("auto", "exact", "probes"), default="auto")
     parser.add_argument("--n-probes", type=int, default=50)
     parser.add_argument("--tests", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--fit", type=Path, nargs=2, metavar=("STORE", "TRAIT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    how = options.traces, options.n_probes
+    settings = options.traces, options.n_probes
     if options.fit is not None:
-        fit(*options.fit, *how, tests=options.tests)
+        fit(*options.fit, *settings, tests=options.tests)
     elif options.samples is not None:
-        time_fit(options.output, options.samples, options.kernels, *how, tests=options.tests)
+        time_fit(options.output, options.samples, options.kernels, *settings, tests=options.tests)
     else:
         run_commands(options.output, options.families)
 

@@ -1,4 +1,4 @@
-"""Fixtures: small kernel sets on disk, and every place where Dask can run."""
+"""Fixtures: small kernel sets on disk, and all Dask schedulers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 import threading
 from functools import cache
 
-# One BLAS thread in each process: matrices are small, and threads of tests that run side by side wait for one another.
-# Processes that tests start read it here; this one may have loaded NumPy, and has the fixture below.
+# One BLAS thread in each process: matrices are small, and threads of parallel tests would wait for one another.
+# Child processes read these variables; this process may have loaded NumPy already, and uses the fixture below.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "DASK_DMKL__BLAS_THREADS": "1"}
 
 import dask
@@ -37,15 +37,15 @@ import dmkl.settings
 from dmkl.estimators.saving import MODELS
 from dmkl.estimators.saving import models as all_models
 
-# What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
+# Background processes of a shell ignore Ctrl-C, and their child processes, which tests interrupt, inherit this.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Every pass asks how much memory is free, and the answer takes a fifth of the time of a small fit.
+# Every pass queries the free memory, which takes a fifth of the time of a small fit.
 dmkl.settings.free_bytes = cache(dmkl.settings.free_bytes)
 
-# The same examples on every machine, so that what passes on one passes on the next; "random" looks for others.
+# The same examples on every machine, for reproducible results; "random" searches for new examples.
 settings.register_profile(
     "fast",
     deadline=None,
@@ -58,21 +58,21 @@ settings.load_profile("fast")
 
 
 def pytest_collection_finish():
-    """Spare the garbage collector what is loaded by now: going through it takes a fifth of a second each time."""
+    """Exclude loaded objects from garbage collection: each traversal of them takes 0.2 seconds."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
-    """Fastest for small cases; tests of other schedulers set them."""
+    """Use one thread, which is fastest for small cases; tests of other schedulers set these."""
     with threadpool_limits(1, "blas"), dask.config.set(scheduler="synchronous"):
         yield
 
 
 @pytest.fixture
 def rounds(monkeypatch):
-    """Small sets are solved in rounds, as large ones are."""
+    """Solve small sets in rounds, like large sets."""
     from dmkl.solvers.fisher.subspace import solver
 
     monkeypatch.setattr(solver, "_WHOLE", 0)
@@ -80,7 +80,7 @@ def rounds(monkeypatch):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """Two worker processes on this machine; they wait most of the time, and hardly watch themselves meanwhile."""
+    """Two worker processes on this machine, mostly idle, with rare self-monitoring."""
     watching = {"worker.profile.enabled": False, "admin.tick.interval": "1s", "admin.system-monitor.interval": "1h"}
     with dask.config.set({f"distributed.{key}": value for key, value in watching.items()}), local_cluster(2) as running:
         yield running
@@ -88,14 +88,14 @@ def cluster():
 
 @pytest.fixture
 def client(cluster):
-    """A client of the two processes; computations go there while it lasts."""
+    """A client of the two processes, which run all computations while it is open."""
     with Client(cluster) as connected:
         yield connected
 
 
 @pytest.fixture(params=["synchronous", "threads", "processes"])
 def scheduler(request):
-    """Every place where a pass can run: this thread, this process's threads, the processes of a cluster."""
+    """Every scheduler of passes: this thread, threads of this process, processes of a cluster."""
     if request.param == "processes":
         request.getfixturevalue("client")
         yield request.param
@@ -106,7 +106,7 @@ def scheduler(request):
 
 @pytest.fixture(params=["whole", "apart", "together"])
 def cutting(request, monkeypatch):
-    """How passes cut tiles down to the samples that are looked at; otherwise the cost of each says."""
+    """Fix how passes reduce tiles to the selected samples, instead of a choice by cost."""
     costs = {"_GATHER": np.inf} if request.param == "whole" else {"_GATHER": 1e-9, "_ADD": 0.0, "_CALL": 0.0}
     costs["SMALL"] = 0
     if request.param == "apart":
@@ -117,7 +117,7 @@ def cutting(request, monkeypatch):
 
 @pytest.fixture
 def tasks_of_parts(monkeypatch):
-    """Passes over sets of any size take some tasks for each kernel; small ones take one otherwise."""
+    """Use several tasks for each kernel in passes over small sets; the default is one task."""
     monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1)
 
 
@@ -129,7 +129,7 @@ def dense():
 
 @pytest.fixture(scope="session")
 def stored(tmp_path_factory, dense):
-    """A set with every label there is, in ragged tiles (23 = 4 × 5 + 3)."""
+    """A set with names, labels and splits, in ragged tiles (23 = 4 × 5 + 3)."""
     rng = np.random.default_rng(1)
     return dmkl.create(
         tmp_path_factory.mktemp("stored") / "set.zarr",
@@ -144,7 +144,7 @@ def stored(tmp_path_factory, dense):
 
 @pytest.fixture
 def models():
-    """The learners that there are by name; those that a test makes are gone after it."""
+    """The learners by name; learners that a test defines are removed afterwards."""
     before = dict(all_models())
     yield MODELS
     MODELS.clear()

@@ -1,4 +1,4 @@
-"""Kernels and scores written into annotated data, as its own libraries read them."""
+"""Kernels and scores in annotated data files, read by anndata and mudata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.annotated import cells, modalities, quietly, write
 from dmkl.errors import InputError
 from dmkl.outputs import into_annotated
 
-# anndata asks pandas 3 for an option that goes with pandas 4, and consolidated metadata are no part of Zarr 3 yet.
+# anndata sets an option of pandas 3 that pandas 4 removes, and the Zarr 3 format has no consolidated metadata yet.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'future.infer_string' option:Warning"),
     pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning"),
@@ -34,7 +34,7 @@ def read(path):
 
 
 def expected(array):
-    """Its values by name, NaN where it has none."""
+    """The values by name, NaN for missing names."""
     frame = array.to_pandas()
     return frame.reindex(index=NAMES, columns=NAMES if array is K else frame.columns)
 

@@ -1,4 +1,4 @@
-"""What can be told of images and manifests without building them: what they copy is there, what they run exists."""
+"""Checks of images and manifests without builds: copied files and run commands exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def containers():
 
 
 def copied():
-    """What the images copy from the repository."""
+    """The files that each image copies from the repository."""
     docker = re.findall(r"^COPY (?!--from)(.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     section = re.search(r"^%files\n((?: +.*\n)+)", (DEPLOY / "dmkl.def").read_text(), re.MULTILINE)
     return {

@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/: blocks of Python run as they are copied, and what is named in them is there."""
+"""README.md and the pages of docs/: their blocks of Python run, and the names in them exist."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_lines_of_the_readme_run_in_an_empty_folder_and_print_and_draw_what_
     picture = ROOT / re.search(r"^!\[.*\]\((.*\.png)\)$", README, flags=re.MULTILINE)[1]
     drawn, kept = plt.imread(tmp_path / picture.name), plt.imread(picture)
     assert drawn.shape == kept.shape
-    assert np.mean(np.abs(drawn - kept)) < 0.02  # fonts may differ; another map differs more
+    assert np.mean(np.abs(drawn - kept)) < 0.02  # tolerates other fonts, but no other map
 
 
 def anchors(page):
@@ -129,7 +129,7 @@ def test_paths_named_in_commands_are_there():
 
 
 def options_named():
-    """Each command, with the learner that a page names, and the options that it gives them."""
+    """Each command in the pages, with its learner and its options."""
     pages = "\n".join([README, *PAGES.values()])
     result = {}
     for line in re.findall(r"^ {4}dmkl +(\w.*)$|`dmkl (\w.*?)`", pages, flags=re.MULTILINE):
@@ -141,7 +141,7 @@ def options_named():
 
 @pytest.mark.parametrize(("asked", "options"), options_named().items(), ids=lambda part: " ".join(part)[:30])
 def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, monkeypatch):
-    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)  # which is read once, whatever COLUMNS says later
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)  # it is read once, and COLUMNS has no effect later
     command, *model = asked
     assert command in COMMANDS
     for given in [[], *([["--model", *model]] if model else [])]:  # options of the command, then of the learner
@@ -152,7 +152,7 @@ def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, mon
 
 def test_messages_that_are_explained_are_those_of_the_code():
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "dmkl").rglob("*.py"))
-    source = re.sub(r'"\s*\n\s*f?"', "", source)  # literals that stand on several lines
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # join literals of several lines
     terms = [line for line in PAGES["troubleshooting.md"].splitlines() if line.startswith('"')]
     quoted = [text for line in terms for text in re.findall(r'"([^"]+)"', line)]
     assert len(quoted) > 8

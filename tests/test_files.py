@@ -1,4 +1,4 @@
-"""Files of dmkl's own: whole or not there, checked, and written by one process at a time."""
+"""Files in the formats of dmkl: atomic writes, checksums, and locks between processes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from dmkl.files.writing import lock, lock_path, replacing, write_whole
         np.float64(3),
         np.random.default_rng(0).normal(size=(3, 70, 40))[:, :60, :15],
         np.asfortranarray(np.arange(12).reshape(3, 4)),
-        np.arange(300_000.0),  # of several blocks
-        np.zeros(2**17 - 16),  # whose blocks are full
+        np.arange(300_000.0),  # several blocks
+        np.zeros(2**17 - 16),  # full blocks
     ],
     ids=["vector", "empty", "number", "strided", "fortran", "blocks", "full"],
 )
@@ -53,7 +53,7 @@ def test_some_rows_are_read_and_checked_alone(tmp_path):
     path, array = tmp_path / "array.npy", np.random.default_rng(0).normal(size=(3, 500, 300))
     save_array(path, array)
     np.testing.assert_array_equal(load_rows(path, 1, slice(100, 400)), array[1, 100:400])
-    flip(path, 128 + 8 * 500 * 300 * 2)  # of the last matrix
+    flip(path, 128 + 8 * 500 * 300 * 2)  # in the last matrix
     np.testing.assert_array_equal(load_rows(path, 0, slice(0, 300)), array[0, :300])
     with pytest.raises(DamagedFileError, match=r"array.npy is damaged: bytes 2,097,152 to 3,145,728 have the checksum"):
         load_rows(path, 2, slice(0, 10))
@@ -82,7 +82,7 @@ def test_what_is_cut_or_gone_is_told(tmp_path, keep):
 
 @pytest.fixture
 def small_files():
-    """No file may grow beyond a few bytes: what a full disk does, without one."""
+    """Yield a function that limits the size of files, to simulate a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -113,7 +113,7 @@ def test_other_errors_are_as_they_are(tmp_path):
 
 
 def link_target(kind, path):
-    """What the target of a link holds of what was written last."""
+    """The number that was written last to the target of a link."""
     if kind == "set":
         return np.asarray(dmkl.open(path))[0, 0, 0]
     return dmkl.load(path).lam if kind == "model" else int(path.read_text())
@@ -161,7 +161,7 @@ def test_links_that_older_versions_renamed_are_removed_and_a_link_to_itself_is_r
 
 
 def lock_by(path, **changes):
-    """A lock as another process would have made it."""
+    """Write the lock file of another process."""
     here = psutil.Process().parent()
     holder = {
         "host": socket.gethostname(),
@@ -176,7 +176,7 @@ def lock_by(path, **changes):
 
 def test_an_output_belongs_to_one_process(tmp_path):
     out = tmp_path / "out"
-    with lock(out), lock(out):  # a process may lock again what it holds
+    with lock(out), lock(out):  # locks are reentrant
         assert json.loads(lock_path(out).read_text())["pid"] == os.getpid()
     assert not list(tmp_path.iterdir())
     lock_by(out)
@@ -190,10 +190,10 @@ def test_an_output_belongs_to_one_process(tmp_path):
     ("holder", "lives"),
     [
         ({"pid": 2**22 + 1}, False),  # no such process
-        ({"started": 1.0}, False),  # a later one of its number
+        ({"started": 1.0}, False),  # a reused process number
         ({"host": "elsewhere", "machine": "elsewhere"}, True),
         ({"host": "elsewhere", "machine": "elsewhere"}, False),
-        # Machines may share a name and have a process of the same number.
+        # Machines may share a host name and a process number.
         ({"machine": "another boot", "pid": 2**22 + 1}, True),
     ],
 )
@@ -234,7 +234,7 @@ def test_one_of_many_that_lock_at_once_holds_the_lock(tmp_path):
 
 
 def test_a_step_of_the_clock_does_not_end_a_holder(tmp_path, monkeypatch):
-    """The start of a process in seconds of the wall clock, as psutil has it, moves when the clock is set."""
+    """The start time of a process by psutil, in seconds of the wall clock, changes when the clock is set."""
     code = "import sys; from dmkl.files.writing import lock\nwith lock(sys.argv[1]): print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "out")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -250,7 +250,7 @@ def test_a_step_of_the_clock_does_not_end_a_holder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("lost", ["taken over", "removed"])
 @pytest.mark.parametrize("kind", WRITE)
 def test_who_has_lost_its_lock_changes_nothing(tmp_path, monkeypatch, kind, lost):
-    """As after a suspension during which another process has taken the lock over."""
+    """The case of a suspended process whose lock was taken over by another process."""
     monkeypatch.setattr(writing, "_BEAT", 0.05)
     out = tmp_path / "out"
     WRITE["set" if kind == "file" else kind](out, 1)
@@ -264,7 +264,7 @@ def test_who_has_lost_its_lock_changes_nothing(tmp_path, monkeypatch, kind, lost
             WRITE[kind](out / "state.json" if kind == "file" else out, 2)
         assert not lock_path(out).exists() or json.loads(lock_path(out).read_text())["token"] == "theirs"
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
-    assert (lost == "taken over") == lock_path(out).exists()  # it is theirs to remove
+    assert (lost == "taken over") == lock_path(out).exists()  # the new holder removes it
 
 
 @pytest.mark.parametrize("moment", range(1, 9))

@@ -1,4 +1,4 @@
-"""Whatever bit of whatever file is flipped: what is loaded is what was written, or a plain error; and `check` tells."""
+"""After a flip of any bit of any file, loads return the original data or raise a plain error; `check` reports it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = {"set": 600, "model": 500, "result": 300, "state": 900}
 
 
 class Interrupt(Watch):
-    """Breaks off before the third pass."""
+    """Interrupts before the third pass."""
 
     def __init__(self):
         self.begun = 0
@@ -62,7 +62,7 @@ def made(tmp_path_factory):
     return folder
 
 
-# --- what each of them is read for -----------------------------------------------------------------------------------
+# --- uses of each file -----------------------------------------------------------------------------------------------
 
 
 def read_set(folder):
@@ -90,7 +90,7 @@ def read_result(folder):
 
 
 def go_on(folder):
-    """The search goes on from its state; a copy, since it changes."""
+    """Resume the search from a copy of its state, which changes."""
     shutil.rmtree(folder / "state")
     shutil.copytree(folder / "before", folder / "state")
     scores = searched(folder / "set", folder / "state").scores
@@ -109,14 +109,14 @@ USES = {
     "set": ("set", read_set, damage_of_set, 1),
     "model": ("model", lambda folder: read_model(folder / "model"), damage, 1),
     "result": ("result", read_result, damage, 1),
-    # Going on with a search takes its time.
+    # The resumption of a search is slow.
     "state": ("before", go_on, damage_of_state, 12),
 }
 
 
 @contextmanager
 def one_gib_more():
-    """Whatever allocates more than is there is out of memory."""
+    """Limit the address space, so that excessive allocations raise MemoryError."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     held = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (held + 2**30, before[1]))
@@ -127,7 +127,7 @@ def one_gib_more():
 
 
 def means_the_same(file, before, after):
-    """Whether a file of JSON says what it said: that is no damage."""
+    """Whether a JSON file has the same content, so that it is not damaged."""
     try:
         return file.suffix == ".json" and json.loads(before) == json.loads(after)
     except ValueError:
@@ -135,7 +135,7 @@ def means_the_same(file, before, after):
 
 
 def flips(files, count, seed):
-    """(file, byte, bit): every file is there, and of each file its beginning and its end."""
+    """Yield flips (file, byte, bit) that cover every file, its beginning and its end."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(files))
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What importing dmkl costs: names are imported when they are first used."""
+"""The cost of an import of dmkl: modules are imported at their first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEARNERS = ("mkfda", "single-best", "mkridge")
 
 
 def loaded(*stages):
-    """The heavy modules that a fresh interpreter has loaded after each stage of some code."""
+    """The heavy modules loaded by a new interpreter after each stage of some code."""
     code = ["import contextlib, io, sys"]
     for stage in stages:
         code += [stage, f"print(*(module for module in {HEAVY!r} if module in sys.modules))"]
@@ -28,7 +28,7 @@ def loaded(*stages):
 
 @pytest.mark.slow
 def test_what_is_imported_when(tmp_path, stored):
-    """Nothing heavy by dmkl and by help, no tables by imports, and by small fits what they need alone."""
+    """dmkl and help load no heavy modules, imports no tables, and small fits only the modules they need."""
     np.save(tmp_path / "kernel.npy", np.eye(6))
     (tmp_path / "labels.txt").write_text("a\nb\n" * 3)
     imports = [["import", *(str(tmp_path / name) for name in ("set.zarr", "kernel.npy")), "--labels"]]

@@ -1,4 +1,4 @@
-"""What a process may take: faked control groups, environments of SLURM, resource settings."""
+"""Limits of a process: simulated control groups, environments of SLURM, resource settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A machine of 16 cores and 64 GiB free without limits; writes files of cgroups and says which are its own."""
+    """A machine with 16 cores and 64 GiB free; the returned function writes cgroup files and names the own cgroups."""
     for name in ("CPUS_PER_TASK", "CPUS_ON_NODE", "MEM_PER_NODE", "MEM_PER_CPU", "JOB_ID"):
         monkeypatch.delenv(f"SLURM_{name}", raising=False)
     monkeypatch.setattr(settings, "free_bytes", settings.free_bytes.__wrapped__)
@@ -47,11 +47,11 @@ V1 = "4:memory:/slurm/uid_0/job_7\n3:cpu,cpuacct:/slurm\n1:name=systemd:/\n"
         ("", {}, 16, 65536),
         (V2, {}, 16, 65536),
         (V2, {"slurm/job_7/step_0/memory.max": "max", "slurm/job_7/step_0/cpu.max": "max 100000"}, 16, 65536),
-        # of a step, of the job above it, of a container whose own cgroup is the root
+        # limits of a step, of its job, and of a container whose own cgroup is the root
         (V2, {"slurm/job_7/step_0/memory.max": f"{1024 * MIB}", "slurm/job_7/cpu.max": "250000 100000"}, 3, 1024),
         (V2, {"slurm/job_7/memory.high": f"{512 * MIB}", "slurm/job_7/step_0/memory.max": f"{1024 * MIB}"}, 16, 512),
         (V2, {"memory.max": f"{300 * MIB}", "cpu.max": "50000 100000"}, 1, 300),
-        # what it holds counts, but not its files
+        # used memory counts, without the page cache
         (
             V2,
             {
@@ -76,7 +76,7 @@ V1 = "4:memory:/slurm/uid_0/job_7\n3:cpu,cpuacct:/slurm\n1:name=systemd:/\n"
             4,
             1200,
         ),
-        # as Docker mounts version 1: paths of the host, its own group at the top
+        # version 1 as mounted by Docker: paths of the host, the own group at the root
         ("4:memory:/docker/abc\n", {"memory/memory.limit_in_bytes": f"{100 * MIB}"}, 16, 100),
     ],
 )
@@ -92,7 +92,7 @@ def test_control_groups(machine, own, files, cores, mib):
         ({"CPUS_ON_NODE": 4, "MEM_PER_CPU": 500}, 4, 2000),
         ({"CPUS_PER_TASK": 2, "MEM_PER_CPU": 500}, 2, 1000),
         ({"CPUS_ON_NODE": 64, "MEM_PER_NODE": 0}, 16, 65536),  # more cores than the affinity; all memory
-        ({"CPUS_ON_NODE": "", "MEM_PER_NODE": "4G"}, 16, 65536),  # nothing that SLURM writes
+        ({"CPUS_ON_NODE": "", "MEM_PER_NODE": "4G"}, 16, 65536),  # formats that SLURM does not write
     ],
 )
 def test_what_slurm_grants(machine, monkeypatch, granted, cores, mib):

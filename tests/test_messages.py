@@ -1,4 +1,4 @@
-"""Messages name values as people write them: 0 and 'a', not np.int64(0) and np.str_('a')."""
+"""Messages show plain values: 0 and 'a', not np.int64(0) and np.str_('a')."""
 
 from __future__ import annotations
 

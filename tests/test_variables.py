@@ -1,4 +1,4 @@
-"""What dmkl writes and returns is described: meaning and units of every variable and coordinate."""
+"""All returned and stored data have descriptions: meaning and units of every variable and coordinate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def K(tmp_path_factory):
 
 
 def undescribed(dataset):
-    """Names of what lacks a meaning, or as a number its units; or is not as the registry has it."""
+    """Variables without a description, numbers without units, and variables that differ from the registry."""
     names = []
     for name, values in dataset.variables.items():
         described = variable(str(name))
@@ -43,7 +43,7 @@ def undescribed(dataset):
 
 
 def labeled(result):
-    """Every labeled data set or array that `result` is, holds, or has as a public attribute, with where it is."""
+    """Yield every labeled data set or array in `result`, its items and public attributes, with its location."""
     if isinstance(result, xr.Dataset):
         yield "", result
     elif isinstance(result, xr.DataArray):
@@ -54,14 +54,14 @@ def labeled(result):
     elif type(result).__module__.startswith("dmkl."):
         for name in dir(result):
             value = None
-            with contextlib.suppress(InputError):  # a property that this one has not, as a regression's confusion
+            with contextlib.suppress(InputError):  # an unavailable property, such as the confusion of a regression
                 value = None if name.startswith("_") else getattr(result, name)
             if isinstance(value, xr.Dataset | xr.DataArray | dict):
                 yield from ((f".{name}{where}", dataset) for where, dataset in labeled(value))
 
 
 def on_disk(result, path):
-    """The labeled data of a result or model as others open them: those of the root, and of each group."""
+    """Save a result or model, and yield the labeled data of its root and of each group, opened by xarray."""
     result.save(path)
     for group in (None, *(name for name, _ in zarr.open_group(path, mode="r").groups())):
         with xr.open_zarr(path, group=group) as opened:
@@ -142,7 +142,7 @@ UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "
     [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in [*MODELS_FITTED, *RESULTS]],
 )
 def test_all_that_is_labeled_is_described(name, K, tmp_path):
-    """Attributes, what methods return, and what is on disk, of every learner and every function with a result."""
+    """Attributes, return values of methods, and files of every learner and every result are described."""
     result = (MODELS_FITTED | RESULTS)[name](K)
     parts = list(labeled(result))
     if name in MODELS_FITTED:
@@ -182,4 +182,4 @@ def test_meanings_are_words_and_units_fit():
         assert not (described.kinds == "UOT" and described.units), name
     assert variable("nothing of this name") is None
     data = xr.Dataset({"gap": ("fold", np.zeros(2), {"long_name": "mine", "units": "%"})})
-    assert describe(data)["gap"].attrs == {"long_name": "mine", "units": "%"}  # of its own
+    assert describe(data)["gap"].attrs == {"long_name": "mine", "units": "%"}  # its own attributes are kept

@@ -1,4 +1,4 @@
-"""Kernel sets as they are indexed, selected and transformed, against dense matrices."""
+"""Indexing, selection and transformation of kernel sets, against dense matrices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEST = np.array([2, 5, 21, 9])
 
 
 def computed(build):
-    """What `build` makes, with the promise that nothing was computed before."""
+    """Compute the result of `build`, which must be lazy."""
     with raise_if_computes():
         lazy = build()
     return np.asarray(lazy.compute())
@@ -65,7 +65,7 @@ def test_indexing_again_takes_from_what_was_taken(stored, dense):
     view = stored[::-1, MASK][TEST, 1:][[2, 0], ::-2]
     expected = dense[:, ::-1][:, :, MASK][:, TEST][:, :, 1:][:, [2, 0]][:, :, ::-2]
     np.testing.assert_array_equal(computed(view.to_dask), expected)
-    np.testing.assert_array_equal(stored[np.int64(4), :].to_dask(), dense[:, [4], :])  # an integer keeps its axis
+    np.testing.assert_array_equal(stored[np.int64(4), :].to_dask(), dense[:, [4], :])  # an integer index keeps the axis
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_square_means_the_same_samples_in_the_same_order(stored):
 
 @pytest.mark.parametrize("chain", CHAINS, ids="-".join)
 def test_steps_in_any_order(stored, dense, chain):
-    """Training kernels, test rows by the training samples, and positions taken between the steps."""
+    """Training kernels, test rows by training samples, and selections between the steps."""
     rng = np.random.default_rng(0)
     taken = [(TRAIN[::-1], TRAIN[::-1]), (np.array([1, 5, 5, 0]), np.array([0, 2, 4, 4, 9, 1, 7]))]
     between = [s for step, take in itertools.zip_longest(chain, taken) for s in (step, take) if s is not None]
@@ -241,7 +241,7 @@ NORMALIZING = [("center", "trace"), ("center", "multiplicative"), ("multiplicati
     ("rounded", "chain"), [*zip(ROUNDED, NORMALIZING, strict=True), *zip(ROUNDED, NORMALIZING[::-1], strict=True)]
 )
 def test_a_constant_kernel_is_named(tmp_path, rounded, chain):
-    """What rounding leaves of a constant kernel is not normalised to unit size."""
+    """Rounding errors of a constant kernel are not normalised to unit size."""
     dtype, value = rounded
     K = np.stack([psd(1, 13)[0], np.full((13, 13), value)])
     view = dmkl.create(tmp_path / "constant.zarr", K, names=["good", "flat"], tile=5, dtype=dtype)[:11, :11]
@@ -285,7 +285,7 @@ def test_to_dask_is_lazy_and_cut_as_asked(stored, dense, tmp_path):
     np.testing.assert_array_equal(plain, dense)
     np.testing.assert_array_equal(cut, dense[:, 1:])
     np.testing.assert_array_equal(np.asarray(stored.center()), centred)
-    K = dmkl.create(tmp_path / "single.zarr", psd(1, 5).astype("f4"), tile=2)  # its precision is kept without steps
+    K = dmkl.create(tmp_path / "single.zarr", psd(1, 5).astype("f4"), tile=2)  # without steps the precision is kept
     assert K.to_dask().dtype == K.to_dask().compute().dtype == np.float32
     assert K.center().to_dask().dtype == K.center().to_dask().compute().dtype == np.float64
 
@@ -396,7 +396,7 @@ def test_a_persisted_set_reads_nothing(stored, dense):
 
 
 def test_statistics_over_tiles_that_are_not_held_are_read(stored, dense):
-    """Test rows held in memory; their steps need the training samples' own kernels."""
+    """Test rows are in memory; their steps need the kernels of the training samples."""
     rows, cols = np.arange(8), np.arange(10, 23)
     K, source = over(stored[rows, cols], Counting)
     held = K.persist()
@@ -428,7 +428,7 @@ def test_persisted_on_a_cluster(stored, dense, cluster):
         held = stored.select([3, 0]).persist()
         view = held[TEST, TRAIN].center().normalize("cosine")
         assert error(view.apply(np.eye(12)), expected) < 1e-12
-        # Where the workers' memory is out of reach the tiles are read instead.
+        # If the memory of the workers is not accessible, the tiles are read instead.
         with dask.config.set(scheduler="synchronous"):
             assert error(view.apply(np.eye(12)), expected) < 1e-12
     assert error(view.apply(np.eye(12)), expected) < 1e-12

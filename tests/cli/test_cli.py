@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it leaves on disk, how it fails."""
+"""The command line: output, files on disk, errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dmkl.cli import demo as demo_module
 from dmkl.cli.commands import COMMANDS
 
 M = 45
-"""Samples of the set."""
+"""Number of samples of the set."""
 
 
 # --- as a program -------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_the_status_of_check_tells_warnings_from_errors(run, output_of, tmp_path
 
 @pytest.mark.slow
 def test_the_demo_twice(output_of, tmp_path, monkeypatch):
-    """On every twelfth digit, for speed."""
+    """Runs on every twelfth digit, for speed."""
 
     def fewer(whole=demo_module.digits):
         views, labels, _ = whole()
@@ -222,7 +222,7 @@ def test_a_log_is_appended_to_and_has_the_error(error_of, tmp_path):
     assert " ERROR " in error
     assert error.split(" ERROR ")[1] in err.replace("dmkl: error: ", "")
     assert last.endswith("ended with status 1")
-    assert not dmkl.progress.LOGGER.isEnabledFor(10)  # the logger is as it was before
+    assert not dmkl.progress.LOGGER.isEnabledFor(10)  # the level of the logger is restored
 
 
 def test_a_log_that_cannot_be_written_is_refused_before_anything_is_done(error_of, store, tmp_path):

@@ -1,4 +1,4 @@
-"""`dmkl analyze`: tables, files, what is refused."""
+"""`dmkl analyze`: tables, files, errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PICTURES = {"alignment.png", "spectra.png", "targets.png"}
 
 @pytest.mark.filterwarnings("ignore:.*netcdf_file:RuntimeWarning")
 def test_tables_and_files(error_of, output_of, store, tmp_path):
-    """They are replaced only when that is asked for."""
+    """Files are replaced only with --overwrite."""
     folder, pictures = tmp_path / "result", tmp_path / "pictures"
     command = ("analyze", store, "--output", folder, "--plot", pictures)
     expected = dmkl.analyze(dmkl.open(store))
@@ -39,12 +39,12 @@ def test_tables_and_files(error_of, output_of, store, tmp_path):
     (pictures / "notes.txt").write_text("mine")
     output_of(*command, *other, "--overwrite")
     assert (folder / "analysis.nc").read_bytes() != before
-    # Pictures of the analysis that was replaced are gone, what is somebody's own is not.
+    # Pictures of the replaced analysis are removed; files of the user remain.
     assert {file.name for file in pictures.iterdir()} == PICTURES - {"targets.png"} | {"notes.txt"}
 
 
 def test_json_and_options(json_of, output_of, store):
-    """Training samples of the split by default; steps, kernels and probes as they are asked for."""
+    """Training samples of the split by default; steps, kernels and probes by options."""
     K = dmkl.open(store)
     train = K.split(0).train
     printed, expected = json_of("analyze", store), dmkl.analyze(K[train, train])

@@ -1,4 +1,4 @@
-"""`dmkl build`, and what other commands know of kernels that were computed from features."""
+"""`dmkl build`, and other commands on kernels that were computed from features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dmkl.cli.main import main
 from dmkl.store.writer import StoreWriter
 
 M, TRAIN = 45, 30
-"""Samples, and those of them in the training part of the split."""
+"""Number of samples, and of samples in the training part of the split."""
 NAMES = [f"s{i:02}" for i in range(M)]
 PART = np.where(np.arange(M) < TRAIN, 0, 2)
 RBF = ("--function", "rbf", "--bandwidth", "0.5,2")
@@ -33,7 +33,7 @@ def tables():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tables, classes):
-    """Features as one file of arrays and as tables with names; the last samples once more, as new ones."""
+    """Features as one file of arrays and as named tables; the last samples also in a file of new samples."""
     path = tmp_path_factory.mktemp("features")
     np.savez(path / "all.npz", **tables, y=classes, split=PART)
     np.savez(path / "new.npz", **{name: values[TRAIN:] for name, values in tables.items()}, y=classes[TRAIN:])
@@ -77,7 +77,7 @@ def rbf(values, rows, bandwidth):
     return np.exp(-gamma(distances, rows, bandwidth) * distances)
 
 
-# --- what is built ---------------------------------------------------------------------------------------------------
+# --- the built set ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("always::dmkl.errors.FeatureWarning")
@@ -192,7 +192,7 @@ def test_predictions_of_samples_that_lack_a_table(error_of, output_of, tmp_path,
     assert "Predicted 15 samples" in output_of(*command, "--missing", "zero")
 
 
-# --- what info says --------------------------------------------------------------------------------------------------
+# --- output of info --------------------------------------------------------------------------------------------------
 
 
 def test_info_says_how_kernels_were_made(json_of, output_of, tmp_path, folder, tables):
@@ -230,7 +230,7 @@ def test_info_says_how_kernels_were_made(json_of, output_of, tmp_path, folder, t
 
 
 def test_after_an_interrupt_the_same_command_goes_on(run, error_of, output_of, tmp_path, folder, built, monkeypatch):
-    """Builds that are killed are in tests/features and tests/faults."""
+    """For killed builds see tests/features and tests/faults."""
     out, command = tmp_path / "set.zarr", ("build", tmp_path / "set.zarr", folder / "all.npz", *RBF, "--tile", 16)
 
     def end(self, *given, ended=StoreWriter.end_kernel):
@@ -263,7 +263,7 @@ def interrupted(*_, **__):
 creating.dmkl.build = interrupted
 sys.exit(main.main())
 """
-"""An interrupt while a store's reads have begun on the event loop of another thread."""
+"""A program that is interrupted while the event loop of another thread reads a store."""
 
 
 def test_an_interrupt_says_nothing_of_what_it_cut_short(tmp_path, folder):
@@ -272,7 +272,7 @@ def test_an_interrupt_says_nothing_of_what_it_cut_short(tmp_path, folder):
     assert (ended.returncode, ended.stderr) == (130, "")
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_bad_input_leaves_nothing(error_of, tmp_path, folder, tables, built, fit
     [("fit", []), pytest.param("search", ["--cv", "2", "--baselines", "none"], marks=pytest.mark.slow)],
 )
 def test_the_command_that_uses_a_model_of_built_kernels_works(output_of, tmp_path, folder, built, command, options):
-    """The set holds no samples that the model has not seen, and the kernels of new ones are computed from features."""
+    """The model has seen all samples of the set; kernels of new samples are computed from features."""
     arguments = [command, built, tmp_path / "model", "--lam", "0.1", "-p", "2", *options]
     words = " ".join(output_of(*arguments, "--all").split()).partition("use it with: dmkl ")[2]
     assert words == f"predict {tmp_path / 'model'} --features NEW_SAMPLES"

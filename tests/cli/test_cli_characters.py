@@ -1,4 +1,4 @@
-"""Names from files cannot steer the terminal: what a command prints holds no control characters but line ends."""
+"""Names from files cannot control the terminal: commands print no control characters except line ends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dmkl.cli.main import main
 from dmkl.progress import PlainConsole
 
 HARM = "\x1b]0;title\x07\x1b[2J\r\x08\x9b31m\u202e\u2028\n"
-"""Sets the title, clears the screen, goes back, sets a color, turns the direction of writing, ends lines."""
+"""Characters that set the title, clear the screen, move back, set a color, reverse the text, end lines."""
 
 
 @pytest.fixture
 def harmful(tmp_path, monkeypatch):
-    """A set as older versions wrote them, whose names of all kinds are harmful, in a folder of such a name."""
+    """A set with harmful names of all kinds, as older versions wrote them, in a folder with a harmful name."""
     for module in ("names", "labels"):
         monkeypatch.setattr(f"dmkl.inputs.{module}.refuse_control", lambda *_: None)
     r = np.random.default_rng(0)

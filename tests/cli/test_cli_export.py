@@ -1,4 +1,4 @@
-"""`dmkl export`: what it writes is read back as it was; and predictions in several forms."""
+"""`dmkl export`: files are read back unchanged; predictions in several formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_npy_and_zarr(error_of, json_of, output_of, tmp_path, store, model, weig
     assert zarr.open_array(tmp_path / "k.zarr/combined", mode="r").chunks == (16, 16)
     assert "k.npy exists already" in error_of(*export, tmp_path / "k.npy")
     output_of(*export, tmp_path / "k.zarr", "--overwrite")
-    output_of(*export, tmp_path / "rows.npy", "--rows", "40:,3")  # against the training samples
+    output_of(*export, tmp_path / "rows.npy", "--rows", "40:,3")  # columns: the training samples
     expected = estimator.combined_kernel(K[[40, 41, 42, 43, 44, 3], K.split(0).train]).values
     np.testing.assert_array_equal(np.load(tmp_path / "rows.npy"), expected)
 
@@ -54,9 +54,9 @@ def test_a_relationship_matrix_reads_back_as_a_kernel(error_of, output_of, tmp_p
         write_kernel(tmp_path / "other.grm.bin", spaced)
 
 
-@pytest.mark.filterwarnings("ignore:The .future.infer_string. option")  # anndata sets it
+@pytest.mark.filterwarnings("ignore:The .future.infer_string. option")  # anndata sets this option
 def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model, weighted):
-    """How kernels and scores come to their observations is in tests/test_annotated_out.py."""
+    """For the matching of kernels and scores with observations see tests/test_annotated_out.py."""
     anndata = pytest.importorskip("anndata")
     order = np.random.default_rng(0).permutation(47)
     names = np.array([*weighted["sample"].values, "new 1", "new 2"])[order]
@@ -167,7 +167,7 @@ def test_rows_by_position_name_and_mask(output_of, tmp_path, store, model):
 
 
 def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, store, kernels, classes):
-    """Each way out that a message names is one."""
+    """Each command that a message suggests succeeds."""
     samples = [f"s{i:02}" for i in range(45)]
     plain = dmkl.create(tmp_path / "plain.zarr", kernels, samples=samples, labels=classes).view.source.location
     output_of("fit", plain, tmp_path / "model", "--all")
@@ -182,7 +182,7 @@ def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, store,
     assert "there is no split 2: this set has 2, numbered from 0" in err
 
 
-# --- what was written, looked at -------------------------------------------------------------------------------------
+# --- info and check of exported files --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

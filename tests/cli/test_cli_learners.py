@@ -1,4 +1,4 @@
-"""Learners on the command line: their options come from their constructors, in help and in what is trained."""
+"""Learners on the command line: options follow the constructors, in help texts and in fits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def narrow(monkeypatch):
 
 @pytest.fixture
 def toy():
-    """A learner that somebody adds: a class, and nothing else."""
+    """A learner added by its class alone."""
 
     class ToyLearner(dmkl.MKFDA):
         """Toy of the tests.
@@ -53,7 +53,7 @@ def toy():
 
 
 def words(text):
-    """What a panel says, whatever the width."""
+    """The text of a panel, independent of its width."""
     return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
 
 
@@ -66,7 +66,7 @@ def test_the_source_declares_what_the_class_has(name):
     assert [*read.parameters] == [*inspected.parameters]
     for name, parameter in read.parameters.items():
         expected = inspected.parameters[name]
-        # The types in an ArrayLike are no matter: an option for it has a reader.
+        # The types in an ArrayLike are ignored: its option has a reader.
         assert parameter == (replace(expected, kinds=parameter.kinds) if parameter.form.read else expected)
     assert type(read.make()) is getattr(dmkl, read.name)
 
@@ -82,7 +82,7 @@ def test_help_fits_two_screens_and_lists_the_learners(output_of, command):
     assert len(out.splitlines()) <= SCREENS
     assert max(map(len, out.splitlines())) <= 80
     listed = out.split("Learners")[1].split(f"dmkl {command} --model NAME --help")[0]
-    assert ("kmeans" in listed) == (command == "fit")  # other commands compare with labels
+    assert ("kmeans" in listed) == (command == "fit")  # other commands need labels
     for name in OWN if command == "fit" else [name for name in OWN if "kmeans" not in name]:
         (line,) = (line for line in listed.splitlines() if line.split()[:1] == [name])
         title = getattr(dmkl, learners()[name].name).__doc__.splitlines()[0]
@@ -100,29 +100,29 @@ def test_help_of_a_learner_tells_its_own_options_and_defaults(output_of, name):
     panel = out.split(f"Options of {name}")[1]
     made = learners()[name]
     for parameter, item in inspect.signature(getattr(dmkl, made.name)).parameters.items():
-        if parameter in ("b", "constraints"):  # the file of constraints has it too; a function has no option
+        if parameter in ("b", "constraints"):  # b is in the file of constraints; a function has no option
             continue
-        known = made.parameters[parameter]
-        rest = panel[re.search(rf"│ {known.options[0]}\b", panel).start() :]
+        described = made.parameters[parameter]
+        rest = panel[re.search(rf"│ {described.options[0]}\b", panel).start() :]
         text = words(rest.split("│ --", 1)[1].split("│ --")[0] if rest.startswith("│ --") else rest)
-        assert known.description or known.form.help, parameter
+        assert described.description or described.form.help, parameter
         if isinstance(item.default, bool):
             assert f"[default: {parameter if item.default else f'no-{parameter}'}]" in text
         elif item.default is not None:
             shown = f"{item.default:g}" if isinstance(item.default, float) else item.default
             assert f"[default: {shown}]" in text, parameter
-        for choice in known.choices:
+        for choice in described.choices:
             assert choice in text, parameter
     for other in OWN:
-        for parameter, known in learners()[other].parameters.items():
+        for parameter, described in learners()[other].parameters.items():
             if parameter not in made.parameters:
-                assert known.options[0] + " " not in panel
+                assert described.options[0] + " " not in panel
 
 
 def test_a_search_has_the_options_that_its_grid_has_not(output_of):
     panel = output_of("search", "--model=gsmkl", "--help").split("Options of gsmkl")[1]
     assert "--n-groups" in panel
-    for option in ("--groups", "--lam", "--C "):  # of the folds, and of the grid
+    for option in ("--groups", "--lam", "--C "):  # options of the folds and of the grid
         assert option not in panel
 
 

@@ -129,7 +129,7 @@ def test_options_of_other_models_are_refused(error_of, tmp_path, store, rules, m
     assert words in error_of("fit", *arguments)
     if option in ("--p", "--lam", "--C"):
         words = f"'{option[2:]}' is no parameter of {learners()[model].name}"
-    if option != "--groups":  # of a search, groups of samples
+    if option != "--groups":  # a search uses --groups for groups of samples
         assert words in error_of("search", *arguments)
     assert not (tmp_path / "out").exists()
 
@@ -177,7 +177,7 @@ def test_normalized_cuts(json_of, output_of, tmp_path, store):
     ["kernel,price\n2,2\n1,1\n", "1,1\n2,2\n", "\ufeffkernel, price\r\n1, 1e0\r\n\r\n2, 2\r\n", '"1",1\n"2",2'],
 )
 def test_tables_of_prices(tmp_path, text):
-    """Also of kernels whose names are numbers."""
+    """Kernel names may be numbers."""
     path = tmp_path / "prices.csv"
     path.write_text(text, encoding="utf-8")
     assert read_prices(str(path), ("1", "2")) == [1.0, 2.0]
@@ -265,7 +265,7 @@ def test_weights_of_groups(json_of, output_of, tmp_path, store):
     assert result.best_.n_groups == counts
     numbers = ",".join(f"{label}={count}" for label, count in counts.items())
     assert numbers in text
-    # The same numbers by hand, and everything else that a learner of groups has.
+    # The same groups by number, with all other options of a learner of groups.
     rest = ["--weighting", "softmax", "--no-regroup", "--restarts", 2, "--max-iter", 2]
     output_of("fit", store, tmp_path / "again", "--model", "gsmkl", "--groups", numbers, *rest)
     model = dmkl.load(tmp_path / "again")

@@ -13,7 +13,7 @@ from dmkl.cli.parsing import parse_p
 from dmkl.errors import InputError
 
 M = 45
-"""Samples of the set."""
+"""Number of samples of the set."""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_fit_prints_what_the_model_holds(error_of, json_of, output_of, tmp_path,
 
 
 def test_predict_writes_what_the_model_predicts(error_of, json_of, output_of, tmp_path, store, model):
-    """Also probabilities, with what they were calibrated on."""
+    """Predictions include probabilities and name the samples of their calibration."""
     out, estimator, K = tmp_path / "predictions.csv", dmkl.load(model), dmkl.open(store)
     train, validation, test = K.split(0)
     command = ("predict", model, store, "--split", 0, "--probabilities")
@@ -71,7 +71,7 @@ def test_predict_writes_what_the_model_predicts(error_of, json_of, output_of, tm
     assert json_of(*command, "--out", out, "--overwrite")["calibrated_on"] == estimator.calibrated_on_
     assert "--overwrite" in error_of("predict", model, store, "--out", out)
     assert "--out FILE" in error_of(*command)
-    # Without a split: all that the model was not trained on.
+    # Without a split: all samples outside the training set of the model.
     assert json_of("predict", model, store)["samples"] == len(validation) + len(test)
 
 
@@ -150,7 +150,7 @@ def test_predict_draws_the_confusion_of_what_it_predicted(error_of, output_of, t
 def test_predict_on_new_samples_without_labels(output_of, tmp_path, store, model, kernels):
     K = dmkl.open(store)
     train, _, test = K.split(0)
-    # Columns in another order, and one more than the model knows: they are found by name.
+    # Columns in another order and an additional one: columns are matched by name.
     columns = np.concatenate([train[::-1], test[:1]])
     dmkl.create(
         tmp_path / "new.zarr",
@@ -202,7 +202,7 @@ def test_what_fit_and_predict_refuse(error_of, tmp_path, store, model, kernels):
 
 
 def test_covariates_of_a_file_are_taken_out(error_of, output_of, store, tmp_path):
-    """New samples need theirs."""
+    """New samples need covariates as well."""
     rng, K = np.random.default_rng(0), dmkl.open(store)
     Z = pd.DataFrame({"age": rng.normal(50, 9, M), "site": rng.choice(["n", "s"], M)}, [f"s{i:02}" for i in range(M)])
     train, _, test = K.split(0)

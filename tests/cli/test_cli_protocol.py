@@ -1,4 +1,4 @@
-"""What commands say of samples that were not chosen by and not trained on: evaluate, predict, fit and search."""
+"""Results of evaluate, predict, fit and search on samples outside selection and training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POINT = ("--p", "2", "--lam", "1e-2")
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory, kernels, classes):
-    """Two splits of three parts, where what validates for the first tests for the second."""
+    """Two splits of three parts: validation samples of the first split are test samples of the second."""
     splits = np.zeros((2, M), dtype=int)
     splits[0, 27:36], splits[0, 36:] = 1, 2
     splits[1, 36:], splits[1, 27:36] = 1, 2
@@ -184,7 +184,7 @@ def test_measures_of_a_fit_and_of_its_predictions(error_of, json_of, output_of, 
 
 @pytest.fixture(scope="module")
 def rare(tmp_path_factory, kernels, classes):
-    """One sample of the class "rare" and two of "few", in a stored split that validates on some of them."""
+    """A set with one sample of class "rare" and two of "few", some of them in the validation part of the split."""
     labels = np.array(classes, dtype=object)
     labels[[3, 9, 30]] = "rare", "few", "few"
     splits = np.where(np.arange(M) < 27, 0, np.where(np.arange(M) < 36, 1, 2))[None]

@@ -1,4 +1,4 @@
-"""`dmkl search`: what it finds, saves and says, and how it goes on after it was stopped."""
+"""`dmkl search`: results, files and messages, and resumption after an interruption."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("rounds")
 search = partial(dmkl.search, baselines="none")
 
 M = 45
-"""Samples of the set."""
+"""Number of samples of the set."""
 GRID = {"p": [1.0, 2.0], "lam": [0.01, 1.0]}
 NO_BASELINES = ("--baselines", "none")
 SMALL = ("--p", "1,2", "--lam", "1e-2,1", *NO_BASELINES)
@@ -44,7 +44,7 @@ POINT = ("--p", "2", "--lam", "1", *NO_BASELINES)
 
 @pytest.fixture
 def stopped():
-    """Lets searches end after so many passes, in the way that is given, until what it returns is called."""
+    """Make searches raise `error` after a number of passes, until the returned function is called."""
     patch = pytest.MonkeyPatch()
 
     def stop(after, error):
@@ -64,7 +64,7 @@ class KilledError(Exception):
     pass
 
 
-# --- what is found and saved -----------------------------------------------------------------------------------------
+# --- results and files -----------------------------------------------------------------------------------------------
 
 
 def test_it_saves_what_a_search_finds(output_of, tmp_path, plain):
@@ -101,7 +101,7 @@ def test_which_samples_the_search_may_see(output_of, tmp_path, store):
     names.write_text("\n".join(K.samples[3:33]))
     everything, first, second = range(M), K.split(0).train, K.split(1).train
     for arguments, rows, folds in (
-        (["--cv", "2"], first, 2),  # not the test samples, unless they are asked for
+        (["--cv", "2"], first, 2),  # without the test samples, unless --all includes them
         (["--cv", "2", "--all"], everything, 2),
         (["--split", "1"], second, 5),
         (["--train", names, "--cv", "3"], range(3, 33), 3),
@@ -170,11 +170,11 @@ def test_pictures(error_of, output_of, tmp_path, plain):
     assert "scores.png exists already" in error_of("search", plain, tmp_path / "other", *POINT, "--plot", pictures)
     assert not (tmp_path / "other").exists()
     output_of(*command, "-p", 2, "--lam", 0.1, "--overwrite")
-    assert not (pictures / "weights_over_p.png").exists()  # it was of a search that this one replaces
+    assert not (pictures / "weights_over_p.png").exists()  # a picture of the replaced search
 
 
 def test_no_point_with_a_score(run, error_of, json_of, tmp_path, kernels):
-    """Of folds of one sample the area under the curve is undefined; what was computed is not lost."""
+    """The area under the curve is undefined on folds of one sample; finished work is kept."""
     dmkl.create(tmp_path / "set", kernels[:, :6, :6], labels=np.arange(6) % 2, tile=16)
     arguments = ["search", tmp_path / "set", tmp_path / "result", *POINT, "--cv", "LeaveOneOut", "--scoring", "roc_auc"]
     err = error_of(*arguments)
@@ -281,7 +281,7 @@ def test_groups(error_of, output_of, tmp_path, plain):
         assert words in error_of(*base, "--groups", file)
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_it_refuses_before_anything_runs(error_of, tmp_path, plain, monkeypatch):
@@ -302,16 +302,16 @@ def test_what_it_refuses_before_anything_runs(error_of, tmp_path, plain, monkeyp
 
 
 def test_a_wrong_argument_that_shows_late_leaves_nothing(error_of, tmp_path, plain):
-    """The precision of the kernels is known after a pass; another λ is another search."""
+    """The precision of the kernels is known after one pass; a corrected λ makes a new search."""
     assert "lam=1e-25 is below" in error_of("search", plain, tmp_path / "result", *POINT, "--lam", "1e-25")
     assert not list(tmp_path.iterdir())
 
 
-# --- going on --------------------------------------------------------------------------------------------------------
+# --- resumption ------------------------------------------------------------------------------------------------------
 
 
 def test_several_subspaces_go_on(notes_of, run, tmp_path, plain, stopped):
-    """Each value of another parameter has a state of its own."""
+    """Each value of a parameter other than p and λ has its own state."""
     arguments = ["search", plain, tmp_path / "result", *SMALL, "--grid", "steps=center+trace,none", "--cv", "2"]
     undo = stopped(4, KilledError())
     assert run(*arguments)[0] == 1
@@ -333,7 +333,7 @@ def test_the_state_of_another_search(notes_of, run, error_of, tmp_path, plain, s
     assert "--restart" in err
     assert "going on" not in err
     assert "the same command continues" not in err
-    # A wrong option neither uses nor harms it.
+    # A wrong option neither uses nor changes the state.
     assert run(*arguments, "--scoring", "beauty")[0] == 1
     assert (kept / "state.json").exists()
     err = notes_of(*arguments, "--cv", "3", "--restart")
@@ -367,7 +367,7 @@ NOTE = "12,584/16,000 settings solved, error ≤ 0.014 %, pass 7"
 
 
 def screens(text):
-    """What stood on the terminal, redrawn line by line."""
+    """The lines shown on the terminal, in order of drawing."""
     return [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)) if line.strip()]
 
 
@@ -387,7 +387,7 @@ def test_progress_on_a_terminal_is_a_line(monkeypatch):
         watch.end()
         watch.expect(8)
         watch.note("0/16,000 settings solved, pass 1")
-        draw(119.7)  # rounds to a full minute
+        draw(119.7)  # rounded to a full minute
         watch.expect(1)
         watch.note(NOTE)
         draw(960)
@@ -419,7 +419,7 @@ def test_progress_in_a_log_is_a_line_now_and_then():
 
 
 class Terminal(io.StringIO):
-    """Standard error that is a terminal."""
+    """A text stream that is a terminal."""
 
     def isatty(self):
         return True
@@ -450,7 +450,7 @@ def test_python_shows_progress_where_somebody_sees_it(monkeypatch, kernels, clas
 
 @pytest.fixture(scope="module")
 def unlike(tmp_path_factory):
-    """Samples that differ in k(x, x), in single precision."""
+    """A set in single precision whose samples differ in k(x, x)."""
     rng = np.random.default_rng(0)
     y = np.arange(36) % 2
     X = (rng.standard_normal((36, 6)) + 2 * np.eye(2, 6)[y]) * np.exp(0.7 * rng.standard_normal((36, 1)))

@@ -1,4 +1,4 @@
-"""What cannot be at a URL refuses one in a line, and writes nothing."""
+"""Options that accept no URL refuse one in a single line, and write nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ URL = "s3://bucket/name"
 
 
 def options_of_files():
-    """Each option that takes a file or a folder, with its command."""
+    """Yield each option that takes a file or a folder, with its command."""
     for name in COMMANDS:
         for parameter in inspect.signature(command(name), eval_str=True).parameters.values():
             kind, *info = get_args(parameter.annotation) or (None,)

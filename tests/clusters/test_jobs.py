@@ -1,4 +1,4 @@
-"""What is said of jobs, and what is submitted: without a batch system, by a program that stands for it."""
+"""Messages about jobs, and submitted scripts; a stub program replaces the batch system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENOUGH = {"cores": 4, "memory": "8GiB"}
 
 @pytest.fixture
 def sbatch(tmp_path, monkeypatch):
-    """An sbatch that keeps the script of a job that it is asked about, and refuses it."""
+    """A stub of sbatch that stores the submitted script and refuses the job."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "sbatch"
@@ -30,7 +30,7 @@ def sbatch(tmp_path, monkeypatch):
 
 
 def script_of(tmp_path, where="slurm", **options):
-    """The script that would be submitted."""
+    """The submitted script."""
     with pytest.raises(NoWorkersError, match="no such account"), dmkl.cluster(where, **options):
         pass
     return (tmp_path / "job.sh").read_text()
@@ -52,7 +52,7 @@ def test_a_script_says_what_was_given_and_then_what_is_configured(tmp_path):
         "--resources x=1",
         "--local-directory ${TMPDIR:-/tmp}",
         "--dashboard-address 127.0.0.1:0",
-        "--host $(",  # where workers reach the scheduler, unless an interface is named
+        "--host $(",  # the address of the scheduler for workers, unless an interface is named
     ):
         assert words in script
     assert (tmp_path / "state" / "dmkl" / "jobs").stat().st_mode & 0o777 == 0o700
@@ -132,7 +132,7 @@ def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path, options,
 
 
 def test_ctrl_c_still_interrupts():
-    """Importing dask-jobqueue alone makes it end the process."""
+    """An import of dask-jobqueue alone makes Ctrl-C end the process."""
     code = "import signal; from dmkl.clusters.job_options import batch_system; batch_system('slurm');"
     code += "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     subprocess.run([sys.executable, "-c", code], check=True)

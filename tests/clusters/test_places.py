@@ -1,4 +1,4 @@
-"""Where commands and programs compute: threads, processes, and schedulers that are there."""
+"""Places of computation of commands and programs: threads, processes, running schedulers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each host of a cluster sees is looked at before anything long; what one does not see is told in a line."""
+"""Hosts of a cluster are checked before long work; a path that a host does not see is reported in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dmkl.clusters import preflight
 from dmkl.errors import InputError, StoreNotFoundError
 
 HERE = Path("/proc/self/cwd")
-"""A path that means another folder in each process: where that process works."""
+"""A path that resolves to the working directory of each process."""
 HOST = socket.gethostname()
 
 pytestmark = pytest.mark.skipif(not HERE.exists(), reason="this system has no /proc/self/cwd")
@@ -27,25 +27,25 @@ pytestmark = pytest.mark.skipif(not HERE.exists(), reason="this system has no /p
 
 @pytest.fixture
 def apart(client, tmp_path, monkeypatch):
-    """The folder of the workers, and that of this process, which has a set; both are HERE."""
-    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
-    theirs.mkdir()
-    mine.mkdir()
-    dmkl.create(mine / "set.zarr", psd(3, 12), labels=np.arange(12) % 2, tile=5)
+    """The working directories of the workers and of this process, which holds a set; both have the path HERE."""
+    worker_folder, client_folder = tmp_path / "theirs", tmp_path / "mine"
+    worker_folder.mkdir()
+    client_folder.mkdir()
+    dmkl.create(client_folder / "set.zarr", psd(3, 12), labels=np.arange(12) % 2, tile=5)
     before = client.run(os.getcwd)
-    client.run(os.chdir, str(theirs))
-    monkeypatch.chdir(mine)
-    yield theirs, mine
+    client.run(os.chdir, str(worker_folder))
+    monkeypatch.chdir(client_folder)
+    yield worker_folder, client_folder
     for address, folder in before.items():
         client.run(os.chdir, folder, workers=[address])
 
 
 def test_a_worker_that_does_not_see_the_set_names_host_and_path_and_goes_on_later(apart):
-    theirs, mine = apart
+    worker_folder, client_folder = apart
     K = dmkl.open(HERE / "set.zarr")
     with pytest.raises(StoreNotFoundError, match=f"no kernel set at {HERE}/set.zarr on {HOST}, where a task"):
         dmkl.MKFDA(p=1.5).fit(K)
-    shutil.copytree(mine / "set.zarr", theirs / "set.zarr")
+    shutil.copytree(client_folder / "set.zarr", worker_folder / "set.zarr")
     assert np.isfinite(K.apply(np.ones((12, 1))).compute()).all()
 
 
@@ -58,31 +58,31 @@ def test_a_worker_that_does_not_see_the_set_names_host_and_path_and_goes_on_late
     ],
 )
 def test_commands_look_before_they_begin(run, apart, client, given, words):
-    theirs, mine = apart
+    worker_folder, client_folder = apart
     if given == "other":
-        dmkl.create(theirs / "set.zarr", psd(3, 12, seed=5), tile=5)
+        dmkl.create(worker_folder / "set.zarr", psd(3, 12, seed=5), tile=5)
     if given == "same":
-        shutil.copytree(mine / "set.zarr", theirs / "set.zarr")
+        shutil.copytree(client_folder / "set.zarr", worker_folder / "set.zarr")
     arguments = [HERE / "set.zarr", "--cluster", client.scheduler.address]
     status, _, err = run("search", *arguments[:1], HERE / "found", *arguments[1:], "--cv", "2", "-p", "1", "--lam", "1")
-    line = err.splitlines()[-1]  # after the address of the dashboard
+    line = err.splitlines()[-1]  # the first line is the address of the dashboard
     assert (status, line[: len(words) + 13]) == (1, f"dmkl: error: {words}")
-    assert sorted(os.listdir(mine)) == ["set.zarr"]
+    assert sorted(os.listdir(client_folder)) == ["set.zarr"]
     status, out, err = run("preflight", *arguments, "--state", HERE / "found.partial", "--json")
     assert (status, "error" in err) == (1, False)
     (host,) = json.loads(out)["hosts"]
     assert host["problems"][(given != "same" and -2) or -1].startswith(words)
     assert (host["name"], host["workers"], host["slots"]) == (HOST, 2, 2)
-    assert sorted(os.listdir(mine)) == ["set.zarr"]
+    assert sorted(os.listdir(client_folder)) == ["set.zarr"]
 
 
 def test_a_build_that_workers_do_not_see_is_refused(run, apart, client):
-    theirs, mine = apart
-    np.savez(mine / "features.npz", table=np.random.default_rng(0).random((9, 2)))
+    worker_folder, client_folder = apart
+    np.savez(client_folder / "features.npz", table=np.random.default_rng(0).random((9, 2)))
     arguments = ["build", HERE / "new.zarr", HERE / "features.npz", "--function", "rbf"]
     err = run(*arguments, "--cluster", client.scheduler.address)[2]
     assert f"do not see {HERE}/new.zarr.partial, where the kernels are written; write to a file system" in err
-    assert not list(theirs.iterdir())
+    assert not list(worker_folder.iterdir())
 
 
 # --- hosts without a common folder for temporary files ----------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_a_build_that_workers_do_not_see_is_refused(run, apart, client):
 
 @pytest.fixture
 def own_temporary(apart, monkeypatch, tmp_path):
-    """A kernel set that all see, where TMPDIR of this process is a folder that workers do not see."""
+    """A kernel set visible to all processes; the workers do not see the TMPDIR of this process."""
     (apart[1] / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(HERE / "tmp"))
     return dmkl.open(apart[1] / "set.zarr")
@@ -122,7 +122,7 @@ def test_a_folder_that_workers_do_not_see_is_found_before_the_first_pass(own_tem
     learner, grid = LEARNERS[name]
     begun = []
     monkeypatch.setattr(progress.Watch, "begin", lambda self, what, total: begun.append(what))
-    K, y = own_temporary[:10, :10], np.arange(10) % 2  # whose statistics take a pass
+    K, y = own_temporary[:10, :10], np.arange(10) % 2  # a view whose statistics need a pass
     with dask.config.set(scheduler=client), progress.watching(progress.Watch()):
         for work in (lambda: dmkl.search(learner, K, y, grid=grid, cv=2), lambda: learner.fit(K, y)):
             with pytest.raises(InputError, match=f"do not see {HERE}/tmp/dmkl-.*set TMPDIR to a folder"):
@@ -157,7 +157,7 @@ def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch)
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a machine with one core binds nothing")
 def test_workers_that_share_a_core_are_told_of(run, stored, client):
-    """As in a SLURM step that was not told how many cores its tasks need."""
+    """The case of a SLURM step without the number of cores of its tasks."""
     location = stored.view.source.location
     before = client.run(os.sched_getaffinity, 0)
     words = f"{HOST} runs 2 threads of workers on 1 core, which makes them slow; give the workers more cores"

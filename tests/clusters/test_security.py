@@ -1,4 +1,4 @@
-"""Schedulers that are reached by certificates."""
+"""Schedulers that require certificates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def secure(certificates):
-    """The address of a scheduler with a worker, in this process, that take our certificates alone."""
+    """The address of a scheduler with a worker in this process; both accept our certificates alone."""
     from distributed.utils import LoopRunner
 
     security = security_of(**certificates[0])

@@ -1,4 +1,4 @@
-"""The files that disturbed commands work on, what comes out undisturbed, and places of a test's own."""
+"""Fixtures of fault tests: input files, results without faults, and folders of each test."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, files):
-    """The result of a phase that nothing disturbs, computed once."""
-    folder, known = tmp_path_factory.mktemp("undisturbed"), {}
+    """The result of a phase without faults, computed once."""
+    folder, results = tmp_path_factory.mktemp("undisturbed"), {}
 
     def of(phase):
-        if phase not in known:
+        if phase not in results:
             out = folder / phase.replace(" ", "-")
             assert main(PHASES[phase].command(files, out)) == 0
-            known[phase] = result(out)
-        return known[phase]
+            results[phase] = result(out)
+        return results[phase]
 
     return of
 
 
 @pytest.fixture
 def places(tmp_path, files, monkeypatch):
-    """Files of this test's own, its output, and its folder for temporary files, which must be empty in the end."""
+    """The input files and output of one test, with a temporary folder that must be empty at the end."""
     own, scratch, out = tmp_path / "files", tmp_path / "scratch", tmp_path / "outputs" / "out"
     shutil.copytree(files, own)
     for folder in (scratch, out.parent):
@@ -40,4 +40,4 @@ def places(tmp_path, files, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr("tempfile.tempdir", None)
     yield own, out
-    assert [entry.name for entry in scratch.iterdir() if entry.name != "dask-scratch-space"] == []  # Dask's own stays
+    assert [entry.name for entry in scratch.iterdir() if entry.name != "dask-scratch-space"] == []  # folder of Dask

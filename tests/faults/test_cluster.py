@@ -1,4 +1,4 @@
-"""Processes of a cluster that are killed in the middle of a command, and commands that are killed themselves."""
+"""Faults on a cluster: processes of the cluster or the command itself are killed during a command."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ON_CLUSTERS = [name for name in PHASES if name != "import"]
 
 
 def after(phase):
-    """Tasks that end before the fault: of predictions there are few."""
+    """Number of tasks that end before the fault; predictions have few tasks."""
     return 1 if phase == "predict" else 3
 
 
 @pytest.fixture
 def revived():
-    """Two workers that their nannies start again."""
+    """Two workers that their nannies restart."""
     with revived_workers() as client:
         yield client
 
@@ -102,7 +102,7 @@ with disturbed(lambda: os.kill(victim, getattr(signal, name)), after):
 
 
 def disturbed_child(name, phase, own, out, *more, cluster="threads", victim=0, moment=None):
-    """A command in a process of its own that sends a signal, by default to itself; its status, and what it said."""
+    """Run a command in a child process that signals itself or `victim`; return its status and messages."""
     arguments = [name, str(victim), str(moment or after(phase)), *PHASES[phase].command(own, out, cluster), *more]
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     child = subprocess.run(
@@ -124,7 +124,7 @@ def test_a_killed_command_leaves_nothing_in_the_way(run, places, undisturbed, ph
     assert (status, err) == (-signal.SIGKILL, "")
     kept = {"out.partial", "out.partial.lock"} if PHASES[phase].state else set()
     assert {entry.name for entry in out.parent.iterdir()} <= {"out.lock", *kept}
-    for folder in (own.parent / "scratch").glob("dmkl-*"):  # of which nobody is left to remove them
+    for folder in (own.parent / "scratch").glob("dmkl-*"):  # left by the killed process
         shutil.rmtree(folder)
     assert_goes_on(run, phase, own, out, undisturbed)
 

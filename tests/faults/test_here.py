@@ -1,4 +1,4 @@
-"""Faults in the middle of a command that computes in threads: `deploy/FAULTS.md` says what happens in each phase."""
+"""Faults during a command that computes in threads; `deploy/FAULTS.md` describes the effects on each phase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from helpers.faults import (
 from dmkl.files.writing import _machine, _start, lock_path
 
 FEW = ("build", "search", "predict")
-"""Phases that stand for the mechanisms; the others take the same ones, and are tried with the slow tests."""
+"""Phases that cover all mechanisms; the slow tests run the other phases, which use the same mechanisms."""
 EACH = [pytest.param(phase, marks=[] if phase in FEW else pytest.mark.slow) for phase in PHASES]
 _QUICK = [("search", "exchanged")]
 
@@ -65,7 +65,7 @@ def test_a_disk_that_fills(run, places, undisturbed, phase):
         pytest.param(phase, damage, marks=[] if (phase, damage) in _QUICK else pytest.mark.slow)
         for phase in READING
         for damage in DAMAGES
-        # One pass over a few tiles is over before anything can happen to it.
+        # One pass over a few tiles ends before a fault can occur.
         if phase not in ("predict", "fit machines")
     ],
 )

@@ -1,5 +1,5 @@
-"""What several tests need: small kernel sets, dense references, exact optima, the command line."""
+"""Helpers shared by tests: small kernel sets, dense references, exact optima, the command line."""
 
 import pytest
 
-pytest.register_assert_rewrite("helpers.command_line")  # a module that names it as a plugin may be loaded later
+pytest.register_assert_rewrite("helpers.command_line")  # modules may load it as a plugin later

@@ -1,4 +1,4 @@
-"""Annotated data of cells for tests, and writing them with whatever versions of anndata and pandas are there."""
+"""Annotated data of cells for tests, and a writer for all supported versions of anndata and pandas."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pandas as pd
 import scipy.sparse
 
 quietly = partial(warnings.catch_warnings, action="ignore")
-"""Without what anndata and mudata say of versions to come."""
+"""Suppress warnings of anndata and mudata about future versions."""
 
 
 def cells(names, seed=0):
-    """AnnData of some cells with everything that dmkl looks at."""
+    """AnnData of some cells with all fields that dmkl reads."""
     rng = np.random.default_rng(seed)
     n = len(names)
     kinds = np.array(["B", "NK", "T"])[np.arange(n) % 3]
     obs = pd.DataFrame(
         {
             "cell_type": pd.Categorical(kinds),
-            "sample": [f"donor {i // 3}" for i in range(n)],  # several cells of each
+            "sample": [f"donor {i // 3}" for i in range(n)],  # three cells of each donor
             "split": np.array(["train", "train", "test"])[np.arange(n) % 3],
             "counts": np.arange(n) + 0.5,
             "doublet": np.arange(n) % 2 == 0,
@@ -46,13 +46,13 @@ def cells(names, seed=0):
 
 
 def modalities(first, second):
-    """MuData of two modalities, each with cells of its own."""
+    """MuData of two modalities with different cells."""
     with quietly(), mudata.set_options(pull_on_update=False):
         return mudata.MuData({"rna": cells(first), "protein": cells(second, seed=1)})
 
 
 def write(data, path: Path, zarr_format: int = 3):
-    """Write AnnData or MuData in the form that the name of the path tells."""
+    """Write AnnData or MuData in the format of the file extension."""
     with quietly(), anndata.settings.override(allow_write_nullable_strings=True, zarr_write_format=zarr_format):
         data.write_zarr(path) if path.suffix == ".zarr" else data.write(path)
     return path

@@ -1,4 +1,4 @@
-"""Certificates of a scheduler, its workers and their client, for tests."""
+"""Certificates of a scheduler, its workers and its client, for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distributed import Security
 
 
 def make_certificates(folder: Path) -> dict[str, str]:
-    """A self-signed certificate, which is its own authority, and its key, by the options of `dmkl.cluster`."""
+    """Write a self-signed certificate, also used as its authority, and its key; return options of `dmkl.cluster`."""
     made = Security.temporary()
     texts = {"tls_ca": made.tls_ca_file, "tls_cert": made.tls_client_cert, "tls_key": made.tls_client_key}
     folder.mkdir(parents=True)

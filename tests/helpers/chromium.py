@@ -1,4 +1,4 @@
-"""A headless Chromium that opens pages of this machine, spoken to by its DevTools protocol through two pipes."""
+"""A headless Chromium that opens local pages, controlled by the DevTools protocol through two pipes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _SECONDS = 60.0
 
 _OPTIONS = (
     "--headless",
-    "--remote-debugging-pipe",  # reads from file 3 and writes to file 4: no port, and no library that knows websockets
-    "--no-sandbox",  # root may not have one, nor may containers; it opens nothing but what tests have written
-    "--disable-dev-shm-usage",  # containers have little of it
+    "--remote-debugging-pipe",  # reads from file 3 and writes to file 4; needs no port and no websocket library
+    "--no-sandbox",  # no sandbox for root or in containers; only files of the tests are opened
+    "--disable-dev-shm-usage",  # containers have little shared memory
     "--disable-gpu",
-    "--hide-scrollbars",  # the page has the whole width of its window, as on a phone
+    "--hide-scrollbars",  # the page uses the full width of its window, as on a phone
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # nothing is fetched, whatever a page asks for
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no network access for pages
 )
 
 
 def find_chromium() -> str | None:
-    """The program, or None where this machine has none."""
+    """The path of the program, or None if it is not installed."""
     return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
@@ -50,30 +50,30 @@ class Chromium:
     _read: bytes = b""
 
     def open(self, path: Path, *, width: int, height: int = 1000, media: str = "screen") -> None:
-        """Show a file in a window of so many pixels, as on a screen or as it is laid out for ``media="print"``."""
-        # Windows of headless browsers have 500 pixels at least; the metrics of a device may be smaller.
+        """Show a file in a window of the given size in pixels, with the layout of a screen or of ``media="print"``."""
+        # Windows of headless browsers have at least 500 pixels; emulated devices may be smaller.
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", **metrics)
         self._call("Emulation.setEmulatedMedia", media=media)
-        told = self._call("Page.navigate", url=path.resolve().as_uri())
-        if "errorText" in told:
-            msg = f"{path} was not opened: {told['errorText']}"
+        response = self._call("Page.navigate", url=path.resolve().as_uri())
+        if "errorText" in response:
+            msg = f"{path} was not opened: {response['errorText']}"
             raise RuntimeError(msg)
         self._wait_for(lambda message: message.get("method") == "Page.loadEventFired", f"the end of loading {path}")
 
     def run(self, expression: str) -> Any:
-        """The value of an expression of JavaScript in the page that is shown, as plain data."""
-        told = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raised = told["exceptionDetails"]
+        """Evaluate a JavaScript expression in the page, and return its value as plain data."""
+        response = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in response:
+            raised = response["exceptionDetails"]
             msg = f"JavaScript failed: {raised.get('exception', {}).get('description', raised['text'])}"
             raise RuntimeError(msg)
-        return told["result"].get("value")
+        return response["result"].get("value")
 
     def picture(self) -> bytes:
-        """The whole page that is shown, also what is below the window, as a PNG."""
-        told = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(told["data"])
+        """The whole page, including the part below the window, as a PNG."""
+        response = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        return base64.b64decode(response["data"])
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         self._sent += 1
@@ -89,7 +89,7 @@ class Chromium:
         return result
 
     def _wait_for(self, wanted: Any, what: str) -> dict[str, Any]:
-        """The next message that is wanted; events that nobody waits for are dropped."""
+        """Return the next message that satisfies `wanted`; drop other messages."""
         deadline = time.monotonic() + _SECONDS
         while True:
             while b"\0" in self._read:
@@ -108,12 +108,12 @@ class Chromium:
 
 @contextmanager
 def chromium(program: str, folder: Path) -> Iterator[Chromium]:
-    """Run a browser whose files are in `folder`, and end it with this context."""
+    """Run a browser with its files in `folder`, and end it when the context exits."""
     log = folder / "chromium.log"
-    theirs_in, to = os.pipe()
-    come, theirs_out = os.pipe()
-    # The shell gives the pipes the numbers that Chromium expects.
-    join = f'exec "$0" "$@" 3</dev/fd/{theirs_in} 4>/dev/fd/{theirs_out}'
+    child_in, write_to = os.pipe()
+    read_from, child_out = os.pipe()
+    # The shell maps the pipes to the file descriptors that Chromium expects.
+    join = f'exec "$0" "$@" 3</dev/fd/{child_in} 4>/dev/fd/{child_out}'
     command = ["sh", "-c", join, program, *_OPTIONS, f"--user-data-dir={folder / 'profile'}"]
     try:
         with log.open("w") as out:
@@ -122,24 +122,24 @@ def chromium(program: str, folder: Path) -> Iterator[Chromium]:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                pass_fds=(theirs_in, theirs_out),
+                pass_fds=(child_in, child_out),
                 start_new_session=True,
             )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        os.close(child_in)
+        os.close(child_out)
         try:
-            browser = Chromium(to, come, log)
+            browser = Chromium(write_to, read_from, log)
             target = browser._call("Target.createTarget", url="about:blank")["targetId"]
             attached = browser._call("Target.attachToTarget", targetId=target, flatten=True)
             browser._session = attached["sessionId"]
             browser._call("Page.enable")
             yield browser
         finally:
-            os.close(to)  # it ends when its pipe does
+            os.close(write_to)  # Chromium ends when the pipe is closed
             try:
                 running.wait(10)
             except subprocess.TimeoutExpired:
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
     finally:
-        os.close(come)
+        os.close(read_from)

@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests: a set, a model, and running a command in this process."""
+"""Fixtures of command line tests: a set, a model, and functions that run a command in this process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ M = 45
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """Run a command; its exit status, standard output and standard error."""
-    # However slow the machine is: lines of progress come with the time that work takes.
+    """Run a command; return its exit status, standard output and standard error."""
+    # No lines of progress on slow machines: they appear after some time.
     monkeypatch.setattr(ConsoleWatch.__init__, "__defaults__", (None, math.inf))
 
     def call(*arguments):
@@ -32,7 +32,7 @@ def run(capsys, monkeypatch):
 
 @pytest.fixture
 def output_of(run):
-    """Run a command that succeeds; its standard output."""
+    """Run a command that succeeds; return its standard output."""
 
     def call(*arguments):
         status, out, err = run(*arguments)
@@ -44,13 +44,13 @@ def output_of(run):
 
 @pytest.fixture
 def json_of(output_of):
-    """Run a command that succeeds; what it prints with --json."""
+    """Run a command that succeeds; return its parsed --json output."""
     return lambda *arguments: json.loads(output_of(*arguments, "--json"))
 
 
 @pytest.fixture
 def error_of(run):
-    """Run a command that is refused; the line that says why."""
+    """Run a command that fails; return its error message."""
 
     def call(*arguments):
         status, out, err = run(*arguments)
@@ -64,7 +64,7 @@ def error_of(run):
 
 @pytest.fixture
 def notes_of(run):
-    """Run a command that succeeds; what it prints to standard error."""
+    """Run a command that succeeds; return its standard error."""
 
     def call(*arguments):
         status, _, err = run(*arguments)
@@ -81,7 +81,7 @@ def classes():
 
 @pytest.fixture(scope="module")
 def kernels(classes):
-    """Three kernels that know the classes, more or less, and one of noise."""
+    """Three kernels related to the classes, to different degrees, and one of noise."""
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((3, 4)) * 2
     kernels = []
@@ -117,7 +117,7 @@ def plain(tmp_path_factory, kernels, classes):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, store):
-    """A model of split 0, made by the command."""
+    """A model of split 0, fitted by `dmkl fit`."""
     path = tmp_path_factory.mktemp("cli") / "model"
     assert main(["fit", store, str(path), "--cluster", "threads", "--p", "1", "--split", "0"]) == 0
     return path

@@ -1,4 +1,4 @@
-"""The conformance checker of storage/, and what the tests of the format need to compare stores."""
+"""The conformance checker of storage/, and functions to compare and change stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _spec.loader.exec_module(check_store)
 
 
 def problems(path):
-    """What the checker finds wrong with what is at `path`: the rules that fail and their details, in one text."""
+    """The rules of the format that the store at `path` violates, with details, as one text."""
     lines = []
     good = check_store.checker(Path(path), lines.append).run()
     assert good == (not any(line.startswith("FAIL") for line in lines))
@@ -25,7 +25,7 @@ def problems(path):
 
 
 def unseal(path, **attributes):
-    """Change attributes of a Zarr group, None for those that go, as somebody would who removes its seal with it."""
+    """Change attributes of a Zarr group (None removes one), and remove its checksum and consolidated metadata."""
     file = Path(path) / "zarr.json"
     metadata = json.loads(file.read_text())
     metadata.pop("consolidated_metadata", None)
@@ -36,7 +36,7 @@ def unseal(path, **attributes):
 
 
 def recode(path, tile, **codecs):
-    """Write the tiles of a symmetric set anew with other codecs."""
+    """Rewrite the tiles of a symmetric set with other codecs."""
     group = zarr.open_group(path, mode="r+", use_consolidated=False)
     held = group["gram_upper"][...]
     shape = {"shape": held.shape, "chunks": (1, tile, tile), "dimension_names": ("kernel", "sample", "sample_2")}
@@ -48,5 +48,5 @@ def recode(path, tile, **codecs):
 
 
 def tree(path):
-    """Every file below `path` with its bytes."""
+    """The content of every file below `path`."""
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(Path(path).rglob("*")) if file.is_file()}

@@ -1,4 +1,4 @@
-"""Commands that are disturbed in the middle of their work: the phases, the faults, and what must hold afterwards."""
+"""Faults during commands: the phases, the faults, and the conditions that hold afterwards."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ GRID = ("-p", "1,1.5", "--lam", "1e-3,1e-1", "--cv", "2")
 
 
 _TOLD = ("score", "weight", "weight_share", "null_score", "null_weight_share", "score_without", "objective_without")
-"""Variables of results that are compared, where a result has them."""
+"""Variables of results that are compared, if present."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A command over the files of `make_files`, in whose arguments OUT is its output."""
+    """A command on the files of `make_files`; OUT in its arguments is its output."""
 
     arguments: tuple[str, ...]
-    passes: bool = True  # whether it reads kernels, on a cluster where it is told to
-    state: bool = False  # whether it keeps what is done in OUT.partial
+    passes: bool = True  # whether it reads kernels, which can run on a cluster
+    state: bool = False  # whether it keeps finished work in OUT.partial
 
     def command(self, files: Path, out: Path, cluster: str = "threads") -> list[str]:
-        """Its arguments, where everything is."""
+        """The arguments with the paths of all files."""
         named = {"OUT": out, **{file.name: file for file in files.iterdir()}}
-        found = [str(named.get(argument, argument)) for argument in self.arguments]
-        return found if self.arguments[0] == "import" else [*found, "--cluster", cluster]
+        paths = [str(named.get(argument, argument)) for argument in self.arguments]
+        return paths if self.arguments[0] == "import" else [*paths, "--cluster", cluster]
 
 
 PHASES = {
@@ -80,7 +80,7 @@ READING = [name for name, phase in PHASES.items() if phase.passes]
 
 
 def make_files(folder: Path) -> Path:
-    """Kernels in files, features, two kernel sets, a model."""
+    """Write kernels, features, two kernel sets and a model."""
     rng, labels = np.random.default_rng(0), np.arange(M) % 3
     near = rng.standard_normal((3, 4))[labels] * 2 + rng.standard_normal((M, 4))
     tables = {"near": near, "far": rng.standard_normal((M, 9))}
@@ -106,15 +106,15 @@ def result(out: Path) -> dict[str, np.ndarray]:
     try:
         return {"kernels": np.asarray(dmkl.open(out))}
     except dmkl.errors.StoreError:
-        found = dmkl.load(out)
-    if hasattr(found, "weights_"):
-        return {"weights": np.asarray(found.weights_), "dual": np.asarray(found.dual_coef_)}
-    data = found.data if hasattr(found, "data") else found.scores
+        loaded = dmkl.load(out)
+    if hasattr(loaded, "weights_"):
+        return {"weights": np.asarray(loaded.weights_), "dual": np.asarray(loaded.dual_coef_)}
+    data = loaded.data if hasattr(loaded, "data") else loaded.scores
     return {str(name): values.values for name, values in data.data_vars.items() if name in _TOLD}
 
 
 def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """Results are equal, whatever they were disturbed by."""
+    """Assert that two results are equal up to rounding."""
     assert found.keys() == expected.keys()
     assert found
     for name, values in expected.items():
@@ -126,16 +126,16 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 @contextmanager
 def revived_workers(n_workers=2):
-    """A client of worker processes of one thread, which their nannies start again, quietly, when they die."""
+    """A client of single-threaded worker processes, which their nannies restart without log messages."""
     with local_cluster(n_workers, silence_logs=logging.CRITICAL) as cluster, Client(cluster) as client:
         yield client
 
 
-# --- what must hold --------------------------------------------------------------------------------------------------
+# --- conditions ------------------------------------------------------------------------------------------------------
 
 
 def told(err):
-    """The one error, and the notes, of what a command said; nothing else may be there."""
+    """Return the errors and notes of a command; its other lines must be progress."""
     lines = [line for line in err.strip().splitlines() if not line.startswith("dmkl: note: dashboard of")]
     errors = [line for line in lines if line.startswith("dmkl: error: ")]
     notes = [line for line in lines if line.startswith("dmkl: note: ")]
@@ -147,7 +147,7 @@ def told(err):
 
 
 def left(out, phase):
-    """What stands beside an output that was not reached: nothing but what the same command goes on with."""
+    """Whether a failed command left a checkpoint beside its output; no other file may be there."""
     there = {entry.name for entry in out.parent.iterdir()}
     assert there <= ({"out.partial"} if PHASES[phase].state else set()), there
     return bool(there)
@@ -165,7 +165,7 @@ def assert_goes_on(run, phase, own, out, undisturbed):
 
 @contextmanager
 def disturbed(act: Callable[[], None], after: int = 3):
-    """Act once, when a command has been told of so many tasks that ended; yields whether it came to that."""
+    """Call `act` once, when `after` tasks of a command have ended; yield a list that is non-empty after the call."""
     n_ended, acted, whole = 0, [], ConsoleWatch.advance
 
     def advance(self: ConsoleWatch, n_bytes: int) -> None:
@@ -182,7 +182,7 @@ def disturbed(act: Callable[[], None], after: int = 3):
 
 @contextmanager
 def interrupted(owner, name: str, after: int = 0):
-    """Interrupt what calls a function, once it was called so many times."""
+    """Raise KeyboardInterrupt in the callers of a function after `after` calls."""
     calls, whole = itertools.count(), getattr(owner, name)
 
     def call(*given, **named):
@@ -196,7 +196,7 @@ def interrupted(owner, name: str, after: int = 0):
 
 @contextmanager
 def disk_that_fills():
-    """Yields what fills the disk: no file of this process can grow any more."""
+    """Yield a function that simulates a full disk: no file of this process can grow after its call."""
     before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
@@ -211,14 +211,14 @@ def _tiles(store: Path) -> list[Path]:
 
 
 def delete(store: Path, _: Path) -> None:
-    # At once: a reader that finds some files of a folder and not others may say of either what is wrong.
+    # Atomic: a reader of a partly deleted folder could raise either of two errors.
     shutil.rmtree(store.rename(store.with_name("deleted.zarr")))
 
 
 def cut(store: Path, _: Path) -> None:
     for tile in _tiles(store):
         part = tile.read_bytes()[:40]
-        tile.unlink()  # a file that shrinks while it is mapped kills who reads it
+        tile.unlink()  # truncation would crash processes that map the file
         tile.write_bytes(part)
 
 
@@ -242,7 +242,7 @@ DAMAGES = {"deleted": delete, "cut": cut, "flipped": flip_all, "missing": lose, 
 
 
 def by_signal(name: str) -> None:
-    """What a batch system or a user sends, to this process."""
+    """Send this process a signal, as a batch system or a user does."""
     os.kill(os.getpid(), getattr(signal, name))
 
 
@@ -250,7 +250,7 @@ def by_signal(name: str) -> None:
 
 
 class Processes:
-    """A scheduler and two workers that nobody starts again, in processes that can be killed one by one."""
+    """A scheduler and two workers without nannies, in processes that can be killed one by one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -264,7 +264,7 @@ class Processes:
         self.add_workers()
 
     def add_workers(self) -> None:
-        """Start two workers, and wait for them."""
+        """Start two workers and wait for them."""
         here = ("--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self._folder))
         self.workers += [self._start("worker", *here) for _ in range(2)]
         with Client(scheduler_file=str(self.file)) as client:
@@ -275,7 +275,7 @@ class Processes:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self, *victims: subprocess.Popen[bytes]) -> None:
-        """End some of them at once."""
+        """Kill some of the processes at once."""
         for victim in victims:
             victim.kill()
             victim.wait()

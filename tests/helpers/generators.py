@@ -1,4 +1,4 @@
-"""Running generators that ask for what they need."""
+"""A driver of solvers that are generators of requests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from dmkl.solvers.driver import drive
 
 
 def driven(solver):
-    """The outcomes of a subspace solver, whose requests the driver answers."""
+    """Run a subspace solver, with its requests served by the driver, and return its outcomes."""
     return drive([(solver._spaces[0].training.square, solver.run())])[0][0]

@@ -1,4 +1,4 @@
-"""Work that ends on the way, for tests of how it goes on."""
+"""Interruption of work, for tests of its resumption."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dmkl.solvers.workspace import Workspace
 
 
 class _CutOff(Exception):
-    """Where the work ends."""
+    """Interrupts the work."""
 
 
 @contextmanager
 def cut_off(n_calls, *, before=False, method="commit"):
-    """End the work after so many passes are committed (or outcomes kept) and one more: before or after this is."""
+    """Interrupt the work after `n_calls` committed passes (or kept outcomes), before or after the next commit."""
     original, left, numbers = getattr(Workspace, method), iter(range(n_calls)), set()
 
     def call_or_end(self, *arguments):

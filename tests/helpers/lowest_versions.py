@@ -1,6 +1,6 @@
-"""The lowest versions that pyproject.toml allows, as requirements of pip: those of dmkl and of its tests.
+"""The lowest versions that pyproject.toml allows for dmkl and its tests, as requirements of pip.
 
-Those of object stores are left out: they ask for exact versions of one another, which pip takes very long to find.
+Packages of object stores are omitted: they pin versions of one another, which makes pip very slow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _APART = ("moto", "s3fs")
 
 
 def lowest() -> list[str]:
-    """A line for each package, such as ``numpy==2.0``."""
+    """Return one requirement for each package, such as ``numpy==2.0``."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     return [re.sub(r"(\[.*\])?>=", "==", line) for line in needed if not line.startswith(_APART)]

@@ -1,4 +1,4 @@
-"""Margin-based problems on kernels in memory, and their optima by cvxpy."""
+"""Margin-based problems on kernels in memory, and their optima, computed by cvxpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from helpers.optima import conjugate, power_norm, to_optimality
 
 
 def made(n, m, seed=0, noisy=0.4):
-    """Gaussian kernels, on features that the labels follow or on noise, and the labels."""
+    """Gaussian kernels of informative features or of noise, and the labels."""
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((m, 6))
     score = features[:, 0] + features[:, 1] * features[:, 2] + 0.5 * rng.standard_normal(m)
@@ -24,8 +24,8 @@ def made(n, m, seed=0, noisy=0.4):
 
 
 def optimum(kernels, y, C, p):
-    """max over u of Σα − ½‖v‖_p*, by Clarabel; to 1e-8, or what the arithmetic gives up to 1e-6."""
-    share = cp.Variable(len(y))  # u/C, so that all is near one
+    """max over u of Σα − ½‖v‖_p*, by Clarabel, to a tolerance of 1e-8, or at most 1e-6 if that fails."""
+    share = cp.Variable(len(y))  # u/C, so that the variables are near one
     forms = []
     for kernel in kernels:
         values, vectors = np.linalg.eigh(kernel)
@@ -41,7 +41,7 @@ def optimum(kernels, y, C, p):
 
 
 def svm_optimum(kernel, y, C):
-    """The value of the dual of one support vector machine, by Clarabel."""
+    """The dual optimum of one support vector machine, by Clarabel."""
     values, vectors = np.linalg.eigh(kernel)
     root = vectors * np.sqrt(np.maximum(values, 0))
     u = cp.Variable(len(y))
@@ -52,7 +52,7 @@ def svm_optimum(kernel, y, C):
 
 
 def reference(kernels, problem):
-    """The dual of Varma and Ray as it stands, by cvxpy.
+    """The dual problem of Varma and Ray in its original form, by cvxpy.
 
     max Σα + bᵀp   over   0 ≤ α ≤ C,  αᵀy = 0,  p ≥ 0,   ½ uᵀK_ju + (Aᵀp)_j ≤ σ_j  for all j,   u = α∘y
     """
@@ -68,6 +68,6 @@ def reference(kernels, problem):
 
 
 def composite_kernel(kernels, weights, rows, columns=None):
-    """K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j), (r, c); the columns are the rows where missing."""
+    """K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j), (r, c); the columns default to the rows."""
     left, right = weights[:, rows], weights[:, rows if columns is None else columns]
     return np.einsum("nr,nc,nrc->rc", left, right, np.asarray(kernels, dtype=np.float64), optimize=True)

@@ -1,4 +1,4 @@
-"""MATLAB files of both kinds, as MATLAB lays them out."""
+"""MATLAB files of versions 5 and 7.3, in the layout of MATLAB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLASSES = {"float64": "double", "float32": "single", "uint8": "logical"}
 
 
 def write_v5(path, **variables):
-    """A file of version 5; a list is a column of cells."""
+    """Write a file of version 5; a list is a column of cells."""
     values = {name: _cells(value) if isinstance(value, list) else value for name, value in variables.items()}
     scipy.io.savemat(path, values, do_compression=True)
 
@@ -23,7 +23,7 @@ def _cells(values):
 
 
 def write_v73(path, **variables):
-    """A file of version 7.3: an HDF5 file behind a block of text, every axis order reversed."""
+    """Write a file of version 7.3: an HDF5 file behind a block of text, with all axes reversed."""
     with h5py.File(path, "w", userblock_size=512) as file:
         refs = file.create_group("#refs#")
         for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""An object store of this machine, for as long as a test session lasts."""
+"""A local object store for the duration of a test session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def object_store(tmp_path_factory):
-    """The environment in which s3:// means a server of this process, with nothing but an empty bucket named "data"."""
+    """The environment that directs s3:// to a server in this process with one empty bucket, "data"."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -35,13 +35,13 @@ def object_store(tmp_path_factory):
 
 @pytest.fixture
 def s3(object_store, request):
-    """A URL of its own for each test, in the server."""
+    """A URL in the server, different for each test."""
     return f"s3://data/{_name(request)}"
 
 
 @pytest.fixture
 def bucket(request):
-    """A URL of its own for each test, in this process's memory: for what is the same in every store, but quicker."""
+    """A URL in the memory of this process, different for each test; faster, for tests that suit any store."""
     return f"memory://data/{_name(request)}"
 
 

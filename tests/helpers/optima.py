@@ -15,7 +15,7 @@ from helpers.references import dense_view, digits
 
 
 def norm(x, p):
-    """‖x‖_p as NumPy has it, scaled against overflow."""
+    """‖x‖_p by NumPy, scaled against overflow."""
     size = np.abs(x).max()
     return size * np.linalg.norm(x / size, p) if size else 0.0
 
@@ -26,13 +26,13 @@ def conjugate(p):
 
 
 def power_norm(x, p):
-    """The ℓp-norm of an expression of cvxpy; an older cvxpy takes p as a fraction, which those of the tests are."""
+    """The ℓp-norm of a cvxpy expression; older versions approximate p by a fraction, exact for p of the tests."""
     exact = {"approx": False} if "approx" in inspect.signature(cp.pnorm).parameters else {}
     return cp.pnorm(x, p, **exact)
 
 
 def value(kernels, alpha, beta, h, lam):
-    """S(α, β), entry by entry as it is defined."""
+    """S(α, β) by its definition."""
     combined = np.tensordot(beta, kernels, axes=1)
     return sum(0.25 * a @ a + 0.25 / lam * a @ combined @ a - t @ a for a, t in zip(alpha.T, h.T, strict=True))
 
@@ -48,7 +48,7 @@ def system(kernels, beta, lam):
 
 
 def bounds(kernels, alpha, beta, h, lam, p):
-    """S − ‖R‖² and F, which enclose the optimum for any α and any β of the ball."""
+    """S − ‖R‖² and F, bounds of the optimum for any α and any β in the ball."""
     residual = h - system(kernels, beta, lam) @ alpha
     upper = 0.25 * np.sum(alpha**2) - np.sum(h * alpha) + norm(slopes(kernels, alpha, lam), conjugate(p))
     return value(kernels, alpha, beta, h, lam) - np.sum(residual**2), upper
@@ -61,8 +61,8 @@ def solve(kernels, beta, h, lam):
 
 
 def optimum(kernels, h, lam, p):
-    """The value of the problem, min over α of F(α), by Clarabel."""
-    # F is homogeneous of degree 2 in (α, H): solved in units in which its value is near one.
+    """The optimum min over α of F(α), by Clarabel."""
+    # F is homogeneous of degree 2 in (α, H); scaled so that its value is near one.
     unit = np.sqrt(-solve(kernels, np.full(len(kernels), 1 / len(kernels)), h, lam)[1])
     alpha = cp.Variable(h.shape)
     forms = []
@@ -78,7 +78,7 @@ def optimum(kernels, h, lam, p):
 
 
 def to_optimality(problem, where):
-    """The value of a problem by Clarabel; to 1e-8, or what the arithmetic gives up to 1e-6."""
+    """The optimum of a problem by Clarabel, to a tolerance of 1e-8, or at most 1e-6 if that fails."""
     for tolerance in (1e-8, 1e-7, 1e-6):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Solution may be inaccurate")
@@ -99,19 +99,19 @@ LABELS = {
 
 
 def pairwise_covered(ps, lams, kinds=tuple(LABELS)):
-    """Points of a grid in which each two values of different parameters meet once or more."""
+    """Points of a grid that contain each pair of values of different parameters."""
     return [(p, lam, kinds[(i + j) % len(kinds)]) for i, p in enumerate(ps) for j, lam in enumerate(lams)]
 
 
 def few_digits():
-    """Few enough for cvxpy to be quick; the one that is an 8 goes with the 3s."""
+    """A subset of the digits small enough for cvxpy; its single 8 is labeled 3."""
     kernels, y = digits()
     return kernels[:, :45, :45], np.where(y[:45] == 8, 3, y[:45])
 
 
 @cache
 def case(kind):
-    """The kernels centred and of unit trace, the labels, and H of each problem."""
+    """The centred kernels of unit trace, the labels, and H of each problem."""
     kernels, y = few_digits()
     labels = LABELS[kind](y)
     return dense_view(kernels, steps=STEPS), labels, encode_targets(labels, len(y)).problems

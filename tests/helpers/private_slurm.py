@@ -1,4 +1,4 @@
-"""A private SLURM of one node on loopback: munged, slurmctld and slurmd as children of this process."""
+"""A private SLURM of one node on the loopback interface; its daemons are child processes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def stream(self, keys, whole=StoreReader.stream):
 
 StoreReader.stream = stream
 """
-"""What workers preload to take their time for each tile, so that jobs end in the middle of a pass."""
+"""A preload script that makes workers slow on each tile, so that jobs end during a pass."""
 
 _CLIENTS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 
-# `config_overrides`: more CPUs than the machine has, so that jobs of one core run side by side anywhere.
-# `NoInAddrAny`, `NoCtldInAddrAny`: daemons listen on the address of their node, and not on every one.
-# `cgroup.conf` beside it keeps slurmd from reading /etc.
+# `config_overrides`: more CPUs than the machine has, so that jobs of one core run in parallel on any machine.
+# `NoInAddrAny`, `NoCtldInAddrAny`: daemons listen on the address of their node only.
+# `cgroup.conf` in the same folder prevents slurmd from reading /etc.
 _CONF = """\
 ClusterName=private
 SlurmctldHost={host}(127.0.0.1)
@@ -79,24 +79,24 @@ PartitionName=closed Nodes=ALL MaxTime=INFINITE State=DOWN
 
 @dataclass(frozen=True)
 class PrivateSlurm:
-    """A SLURM that runs: partitions ``debug``, and ``closed``, whose jobs never start."""
+    """A running SLURM with partitions ``debug`` and ``closed``; jobs of ``closed`` never start."""
 
     folder: Path
     bin: Path
-    """A folder for PATH: sbatch, squeue … of this SLURM."""
+    """A folder for PATH, with sbatch, squeue … of this SLURM."""
 
     def __call__(self, program: str, *arguments: object) -> str:
-        """Call one of its programs, and return what it prints."""
+        """Run a program of this SLURM, and return its output."""
         command = [str(self.bin / program), *map(str, arguments)]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
 
     def jobs(self, state: str = "PENDING,RUNNING") -> list[int]:
-        """Numbers of the jobs that wait or run."""
+        """Numbers of the pending and running jobs."""
         return sorted(map(int, self("squeue", "--noheader", "--format=%A", f"--states={state}").split()))
 
 
 def find_programs(root: Path | None = None) -> Path | None:
-    """The root of an installed SLURM: a folder with its unpacked packages, or ``/``; None where there is none."""
+    """The root of a SLURM installation: a folder of unpacked packages, or ``/``; None if there is none."""
     for candidate in [root, Path("/")]:
         if candidate is not None and _program(candidate, "slurmctld") and _program(candidate, "munged"):
             return candidate
@@ -104,7 +104,7 @@ def find_programs(root: Path | None = None) -> Path | None:
 
 
 def _program(root: Path, name: str) -> Path | None:
-    """Debian's packages call the daemons ``slurmd-wlm`` and so on."""
+    """Find a program by its name or, in Debian packages, by its name with the suffix ``-wlm``."""
     folders = ("usr/sbin", "usr/bin", "usr/local/sbin", "usr/local/bin")
     found = (root / folder / (name + suffix) for suffix in ("", "-wlm") for folder in folders)
     return next((path for path in found if path.exists()), None)
@@ -114,9 +114,9 @@ def _program(root: Path, name: str) -> Path | None:
 def private_slurm(
     root: Path, folder: Path, *, cpus: int = 4, memory_mb: int = 8000, bind: bool = False
 ) -> Iterator[PrivateSlurm]:
-    """Run a SLURM whose programs are below `root` and whose files are in `folder`, which needs a short path.
+    """Run a SLURM with programs below `root` and files in `folder`, whose path must be short.
 
-    With `bind` the tasks of a step are bound to the cores asked for, of `cpus` that there are.
+    With `bind` the tasks of a step are bound to the requested cores, out of `cpus`.
     """
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name in ("bin", "controller", "node"):
@@ -150,7 +150,7 @@ def private_slurm(
     munge += [f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munged.seed", "--num-threads=2"]
     with ExitStack() as daemons:
         for name, options in {
-            "munged": munge,  # --force: it would refuse a folder that others may not enter
+            "munged": munge,  # --force: accept a folder without access for others
             "slurmctld": ["-D", "-f", f"{folder}/slurm.conf"],
             "slurmd": ["-D", "-f", f"{folder}/slurm.conf", "-d", str(_program(root, "slurmstepd"))],
         }.items():
@@ -165,13 +165,13 @@ def private_slurm(
 def _free_ports(n: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _write_wrapper(path: Path, program: Path, environment: dict[str, str]) -> None:
-    """A program of this SLURM that needs nothing in the environment of who calls it, and leaves nothing to its jobs."""
+    """Write a wrapper that needs no environment variables of the caller and passes none of its own to jobs."""
     library = environment.get("LD_LIBRARY_PATH", "")
     path.write_text(
         f"#!/bin/sh\nSLURM_CONF='{environment['SLURM_CONF']}' LD_LIBRARY_PATH='{library}' exec '{program}' \"$@\"\n"
@@ -213,7 +213,7 @@ def _wait_until_idle(slurm: PrivateSlurm) -> None:
 
 
 def _end_all_jobs(slurm: PrivateSlurm) -> None:
-    """Processes of jobs outlive the daemons otherwise."""
+    """Cancel all jobs, as their processes would outlive the daemons."""
     slurm("scancel", f"--user={getpass.getuser()}")
     deadline = time.monotonic() + 15
     while slurm("squeue", "--noheader") and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Slow, plain references in float64, and the scripted sources and schedulers that the tests share."""
+"""Simple reference implementations in float64, and sources and schedulers for tests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dmkl.passes.view import View
 
 
 def psd(n, m, seed=0, rank=None):
-    """n positive definite kernels over m samples, away from singular unless `rank` says otherwise."""
+    """n positive definite kernels over m samples, well-conditioned unless `rank` is low."""
     features = np.random.default_rng(seed).standard_normal((n, m, rank or m + 7))
     return features @ features.transpose(0, 2, 1)
 
 
 def dense_view(K, rows=None, cols=None, steps=()):
-    """K[rows, cols] after `steps` (names, or positions to take), by the definitions over the column samples."""
+    """K[rows, cols] after `steps` (names, or positions to select), by their definitions on the column samples."""
     K = np.asarray(K, dtype=np.float64)
     every = np.arange(K.shape[1])
     rows, cols = (every if positions is None else np.asarray(positions) for positions in (rows, cols))
@@ -58,7 +58,7 @@ def dense_view(K, rows=None, cols=None, steps=()):
 
 
 def stepped(K, steps):
-    """The same steps on a KernelSet."""
+    """Apply the same steps to a KernelSet."""
     for step in steps:
         if step == "center":
             K = K.center()
@@ -70,7 +70,7 @@ def stepped(K, steps):
 
 
 def error(found, expected):
-    """The largest relative error of a kernel, in the Frobenius norm."""
+    """The largest relative error of the kernels, in the Frobenius norm."""
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape
     axes = tuple(range(1, expected.ndim))
@@ -79,7 +79,7 @@ def error(found, expected):
 
 @contextmanager
 def raise_if_computes():
-    """A scheduler that refuses to run anything, for calls that may only build a graph."""
+    """Use a scheduler that raises at any computation, to test calls that must only build a graph."""
 
     def refuse(dsk, keys, **kwargs):
         msg = "a graph was computed while it was built"
@@ -90,21 +90,21 @@ def raise_if_computes():
 
 
 def unit_keys(result, prefix):
-    """Keys of the tasks that go through the tiles: the prefix and a number."""
+    """Keys of the tasks that process tiles: the prefix and a number."""
     return [key for key in dict(result.__dask_graph__()) if re.match(rf"{prefix}-\d+(-|$)", str(key))]
 
 
 def local_cluster(n_workers, **more):
-    """Workers of one thread on this machine, and a dashboard that nobody else reaches."""
+    """A cluster of single-threaded workers on this machine, with a dashboard on the loopback interface."""
     here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     return LocalCluster(n_workers=n_workers, **{**here, **more})
 
 
-# --- sources that watch or break what they wrap -------------------------------------------------------------
+# --- wrappers of sources, to observe or fail ----------------------------------------------------------------
 
 
 class Wrapped:
-    """A source of tiles that passes everything on."""
+    """A source of tiles that delegates to another."""
 
     def __init__(self, source):
         self.source = source
@@ -123,7 +123,7 @@ class Wrapped:
             yield key, tile
 
     def see(self, key):
-        """Called for each tile before it is handed on."""
+        """Observe a tile before it is returned."""
 
 
 class Counting(Wrapped):
@@ -161,13 +161,13 @@ class Killing(Wrapped):
 
 
 def over(K, wrap, *args):
-    """The same kernel set over a wrapped source, and the wrapper."""
+    """A kernel set with its source wrapped, and the wrapper."""
     source = wrap(K.view.source, *args)
     return KernelSet(View(source, K.view.kernels, K.view.rows, K.view.cols, K.view.steps)), source
 
 
 class InMemory:
-    """A symmetric set that was never stored: for properties over many shapes and tiles."""
+    """A symmetric set in memory, for property tests over many shapes and tile sizes."""
 
     def __init__(self, K, tile):
         n, m, _ = K.shape
@@ -202,7 +202,7 @@ def in_memory(K, tile):
 
 
 def few_columns(m=60, seed=0, dtype=np.float64):
-    """Tables of few columns, of which the first follows three classes, and the classes."""
+    """Tables of few columns and labels of three classes; the first table depends on the classes."""
     rng = np.random.default_rng(seed)
     y = np.arange(m) % 3
     wide = rng.normal(size=(m, 9)) + 1.0
@@ -213,7 +213,7 @@ def few_columns(m=60, seed=0, dtype=np.float64):
 
 @cache
 def digits():
-    """90 digits and 5 kernels without negative entries: of pixels, of half the pixels, of noise."""
+    """Five nonnegative kernels of 90 digits (all pixels, half of the pixels, noise), and the digits."""
     rng = np.random.default_rng(0)
     x, y = load_digits(return_X_y=True)
     chosen = rng.permutation(len(y))[:90]

@@ -1,4 +1,4 @@
-"""What there are reports of: models and results on a small kernel set, by kind."""
+"""Models and results on a small kernel set, by kind, for tests of reports."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ MADE = {
     "analysis": lambda K, found: dmkl.analyze(K),
     "permutation test": lambda K, found: permuted(K),
 }
-"""Functions of a kernel set and of what gives its search."""
+"""Functions of a kernel set and of a function that returns its search."""

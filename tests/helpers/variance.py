@@ -1,4 +1,4 @@
-"""Restricted maximum likelihood of variance components by dense algebra: error contrasts and a general optimizer."""
+"""Restricted maximum likelihood of variance components by dense algebra, error contrasts and a general optimizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 
 FLOOR = 1e-6
-"""Least residual variance, in units of the variance of y without kernels."""
+"""Lower bound of the residual variance, relative to the variance of y without kernels."""
 
 
 class Reference(NamedTuple):
@@ -19,7 +19,7 @@ class Reference(NamedTuple):
     variances: np.ndarray
     log_likelihood: float
     errors: np.ndarray
-    """Standard errors by the average information of the components that are not on the boundary, NaN for the others."""
+    """Standard errors by average information; NaN for components on the boundary."""
     effects: np.ndarray
     effect_errors: np.ndarray
     dual: np.ndarray
@@ -31,7 +31,7 @@ def contrasts(X):
 
 
 def log_likelihood(variances, kernels, y, X):
-    """The density of the error contrasts."""
+    """The log density of the error contrasts."""
     A = contrasts(X)
     V = np.tensordot(variances[:-1], kernels, 1) + variances[-1] * np.eye(len(y))
     return multivariate_normal(np.zeros(A.shape[1]), A.T @ V @ A).logpdf(A.T @ y)

@@ -1,4 +1,4 @@
-"""Job files: what they ask for, what is wrong with them, what is noted beside results, and scripts of batch jobs."""
+"""Job files: commands, errors, copies beside results, and scripts of batch jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_search_and_its_record_which_does_the_same_again(run, error_of, notes_
     assert recorded["recorded"]["versions"]["numpy"] == np.__version__
     assert recorded["recorded"]["contents"] == {str(store): f"kernel set {dmkl.open(store).content_id}"}
     assert "warning" not in notes_of("run", tmp_path / "found.job.toml", "--into", tmp_path / "again")
-    # The command gives the same.
+    # The command has the same result.
     options = ["-p", "1,1.5", "--lam", "0.1", "--tol", "1e-3", "--cv", "2", "--split", "1", "--cluster", "threads"]
     assert run("search", store, tmp_path / "other", *options)[0] == 0
     for other in ("again/found", "other"):
@@ -140,13 +140,13 @@ def test_a_job_is_shown_with_its_defaults_or_as_a_script_and_nothing_is_done(out
         assert f"#SBATCH --{line}\n" in out
     assert "#SBATCH --exclusive\nmodule load python\n" in out
     assert "--nworkers 2 --nthreads 4 --memory-limit 8589934592" in out
-    assert re.search(r"^srun .*--cpus-per-task=8 ", out, re.MULTILINE)  # SLURM 22.05 takes none from the job
+    assert re.search(r"^srun .*--cpus-per-task=8 ", out, re.MULTILINE)  # SLURM 22.05 does not inherit it
     assert subprocess.run(["bash", "-n"], input=out, text=True, check=False).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
 def submitted(folder, sent):
-    """What a script runs, and what it sends to go on: the job files and scripts, as contents by name."""
+    """The contents, by name, of the job file that a script runs and of the script that it submits to continue."""
     script = sent.read_text()
     (job,) = re.findall(r"-m dmkl run (\S+)", script)
     (following,) = re.findall(r"sbatch --parsable --dependency=\S+ (\S+)\)", script)
@@ -172,7 +172,7 @@ def test_a_job_in_the_queue_is_not_changed_by_editing_its_file(output_of, job, t
     assert not set(first) & set(second)
     assert all((tmp_path / name).read_text() == text for name, text in first.items())
     before = set(tmp_path.iterdir())
-    output_of("submit", file)  # the same again needs no further files
+    output_of("submit", file)  # an identical submission adds no files
     assert set(tmp_path.iterdir()) == before
 
 
@@ -277,7 +277,7 @@ permute = "significance"
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory, store):
-    """The folder of a job that asks three questions, done."""
+    """The folder of a completed job with three analyses."""
     from dmkl.cli.main import main
 
     folder = tmp_path_factory.mktemp("questions")

@@ -1,4 +1,4 @@
-"""The papers' two experiments, at sizes that a test can bear, decided by paired differences on the same draws."""
+"""Two experiments of the papers, at small sizes, tested by paired differences on the same draws."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ JOBS = Path(__file__).parents[2] / "pipelines"
 
 
 def run(job, *arguments, output):
-    """What the job printed, and what it kept; the picture must be there."""
+    """Run a job; return its output and its data set, and check that its picture exists."""
     command = [sys.executable, str(JOBS / job), *map(str, arguments), "--output", str(output)]
     done = subprocess.run(command, cwd=output, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -23,12 +23,12 @@ def run(job, *arguments, output):
 
 
 def surely_positive(values, level=0.01):
-    """Whether the mean of independent values is above zero, by a one-sided t-test."""
+    """Whether the mean of independent values is positive, by a one-sided t-test."""
     return stats.ttest_1samp(values, 0, alternative="greater").pvalue < level
 
 
 def surely_larger(first, second, level=0.01):
-    """Whether the mean of `first` is above that of `second`: draws of their own, of unequal variance (Welch)."""
+    """Whether the mean of `first` is above that of `second`, by Welch's t-test on independent draws."""
     return stats.ttest_ind(first, second, equal_var=False, alternative="greater").pvalue < level
 
 
@@ -40,7 +40,7 @@ def simulated(tmp_path_factory):
 
 @pytest.mark.slow
 def test_more_kernels_favor_the_second_norm(simulated):
-    """With few kernels the norms are alike; with many ℓ2 is ahead, where λ is the same and where it is chosen."""
+    """With few kernels both norms have similar errors; with many ℓ2 has a lower error, for fixed and chosen λ."""
     _, result = simulated
     ahead = result["error"].sel(p=1) - result["error"].sel(p=2)
     assert abs(float(ahead.sel(lam="0.03", kernels=5).mean())) < 0.02
@@ -52,7 +52,7 @@ def test_more_kernels_favor_the_second_norm(simulated):
 
 @pytest.mark.slow
 def test_many_weak_kernels_are_strong(simulated):
-    """One errs as often as the paper says; both norms err less the more there are."""
+    """The error of one kernel is that of the paper; the errors of both norms decrease with the number of kernels."""
     _, result = simulated
     error = result["error"].sel(lam="chosen")
     assert (abs(error.sel(kernels=1).mean("repetition") - 0.43) < 0.05).all()
@@ -62,7 +62,7 @@ def test_many_weak_kernels_are_strong(simulated):
 
 @pytest.mark.slow
 def test_the_first_norm_drops_kernels(simulated):
-    """With five kernels all have weight under both norms, with thirty under ℓ2 alone."""
+    """Five kernels all have nonzero weights under both norms; thirty kernels only under ℓ2."""
     _, result = simulated
     weighted = result["weighted"].sel(lam="0.03").mean("repetition")
     assert weighted.sel(kernels=5).min() > 4.5
@@ -72,7 +72,7 @@ def test_the_first_norm_drops_kernels(simulated):
 
 @pytest.mark.slow
 def test_one_kernel_has_no_norm(simulated):
-    """The same draws and the same weight: no difference at all, and the table says so."""
+    """With one kernel the norms have identical results; the table shows differences of zero."""
     printed, result = simulated
     alone = result.sel(kernels=1, lam=["0.03", "0.1"])
     np.testing.assert_array_equal(alone["error"].sel(p=1), alone["error"].sel(p=2))
@@ -82,7 +82,7 @@ def test_one_kernel_has_no_norm(simulated):
 
 @pytest.mark.slow
 def test_sparse_weights_bear_noise(tmp_path):
-    """Thirty kernels of noise cost the uniform sum accuracy, ℓ1 weights and normalized cuts next to none."""
+    """Thirty kernels of noise reduce the accuracy of the uniform sum, and hardly that of ℓ1 weights and NCuts."""
     options = ["--samples", 400, "--noise", 0, 30, "--ps", 1, "inf", "--lams", 1e-2, "--costs", 10]
     printed, result = run("noise_kernels.py", "digits", *options, output=tmp_path)
     assert "learnt" in printed
@@ -90,7 +90,7 @@ def test_sparse_weights_bear_noise(tmp_path):
     for model in ("p = 1", "NCuts"):
         assert abs(float(lost.sel(model=model).mean())) < 0.02
         more = (lost.sel(model="p = inf") - lost.sel(model=model)).values
-        # Random splits of one set overlap: the variance of their mean is 1/J + test/train of theirs (Nadeau, Bengio:
+        # Random splits overlap: the variance of their mean is (1/J + test/train) times their variance (Nadeau, Bengio:
         # Inference for the generalization error, Machine Learning 52, 2003).
         t = more.mean() / (more.std(ddof=1) * np.sqrt(1 / len(more) + 100 / 200))
         assert stats.t.sf(t, len(more) - 1) < 0.05

@@ -1,4 +1,4 @@
-"""Every job of pipelines/ runs to its end on a small set."""
+"""Every job of pipelines/ completes on a small set."""
 
 import ast
 import math
@@ -21,7 +21,7 @@ JOBS = Path(__file__).parents[2] / "pipelines"
 
 
 def run(job, *arguments, cwd):
-    """The output of a job."""
+    """Run a job and return its output."""
     command = [sys.executable, str(JOBS / job), *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -30,7 +30,7 @@ def run(job, *arguments, cwd):
 
 @pytest.fixture(scope="module")
 def views(tmp_path_factory):
-    """Two views of 120 samples of 3 classes, histograms, with two splits."""
+    """Histograms of two views of 120 samples of 3 classes, with two splits."""
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], 40)
     centers = rng.random((2, 3, 8)) ** 3
@@ -150,12 +150,12 @@ def test_flat_spectra(views, tmp_path):
     printed = run("flat_spectra.py", views, "--seeds", 1, "--ps", 1, "--lams", 0.01, "--output", tmp_path, cwd=tmp_path)
     noise = [line.split() for line in printed.splitlines() if line.strip().startswith("0.01 ")]
     assert [row[1] for row in noise] == ["equal", "dimension", "null"]
-    assert float(noise[0][2]) == 1  # the narrow kernel of noise is selected by every half
+    assert float(noise[0][2]) == 1  # every half of the samples selects the narrow kernel of noise
     assert "views.npz: test accuracy" in printed
 
 
 PRIVATE = {"simulate_scale.py"}
-"""Jobs that look at how passes are cut into tasks, which has no public name."""
+"""Jobs that use the division of passes into tasks, which is not public."""
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_shared_candidates_beside_himalaya(tmp_path):
 def test_thin_kernels(tmp_path):
     printed = run("thin_kernels.py", "--samples", 600, "--features", 5, cwd=tmp_path)
     assert ", factors\n" in printed
-    # Both words mean a proven gap within the tolerance.
+    # Both states have a proven gap within the tolerance.
     certified, finished = map(int, re.search(r"360 fits \((\d+) certified(?:, (\d+) finished)?\)", printed).groups("0"))
     assert certified + finished == 360
     assert float(printed.split("new samples ")[1].split()[0]) > 0.4
@@ -259,14 +259,14 @@ def test_neuroimaging(tmp_path):
     for train, held_out in estimate.folds.values():
         names = estimate.scores["sample"].values
         assert not {*site[names[train]]} & {*site[names[held_out]]}
-    assert estimate.mean_score_ > 0.7  # by chance 0.5
+    assert estimate.mean_score_ > 0.7  # chance level 0.5
     assert test.p_value == 1 / 20
     assert test.data["sample_block"].values.tolist() == site[test.data["sample"].values].tolist()
     assert (tmp_path / "out" / "scores.png").stat().st_size > 0
 
 
 def test_whole_jobs_are_short():
-    """At most five commands or fifteen lines."""
+    """Jobs have at most five commands or fifteen lines."""
     trees = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in JOBS.glob("*.py")}
     for job in ("gene_sets", "single_cell", "variance_components", "relationship_matrices", "neuroimaging"):
         loops = [node for node in ast.walk(trees[job]) if isinstance(node, ast.For)]
@@ -294,5 +294,5 @@ def test_matlab_views(tmp_path):
     predictions = pd.read_csv(tmp_path / "out" / "predictions.csv")
     right = (predictions["predicted"].to_numpy() == K.labels[split == 2]).mean()
     assert f"{100 * right:.2f} %" in printed
-    assert right > 0.7  # by chance 0.1
+    assert right > 0.7  # chance level 0.1
     assert "X_1-rbf" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

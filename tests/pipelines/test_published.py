@@ -1,4 +1,4 @@
-"""Jobs that take published files, and the page of all experiments, on replicas of those files."""
+"""Jobs on published files, and the page of all experiments, tested on replicas of the files."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ JOBS = Path(__file__).parents[2] / "pipelines"
 
 @pytest.fixture(scope="module")
 def jobs():
-    """The modules of the jobs, importable as where they run."""
+    """The imported modules of the jobs."""
     sys.path.insert(0, str(JOBS))
     try:
         names = ("experiments", "published_flowers", "published_proteins", "replicas")
@@ -64,7 +64,7 @@ def test_distances_of_one_name_that_differ_and_lack_their_splits_are_refused(job
 
 
 def test_the_product_is_one_kernel_for_machines_too(jobs, tmp_path):
-    """JMLR's protocol against scikit-learn's machines on the geometric mean, one against the rest."""
+    """The JMLR protocol agrees with scikit-learn's one-vs-rest machines on the geometric mean."""
     jobs["replicas"].flowers(tmp_path, n_features=2)
     K = jobs["flowers"].kernel_set(tmp_path)
     methods = jobs["flowers"].models(jobs["flowers"].PROTOCOLS["jmlr"]._replace(costs=[4.0]), [1.0])
@@ -74,12 +74,12 @@ def test_the_product_is_one_kernel_for_machines_too(jobs, tmp_path):
     machines = OneVsRestClassifier(SVC(C=4.0, kernel="precomputed")).fit(product[np.ix_(train, train)], K.labels[train])
     predicted = machines.predict(product[np.ix_(test, train)])
     expected = np.mean([np.mean(predicted[K.labels[test] == k] == k) for k in range(10)])
-    assert table["largest"].item() == pytest.approx(100 * expected, abs=0.7)  # a sample or two at the tolerance
+    assert table["largest"].item() == pytest.approx(100 * expected, abs=0.7)  # one or two samples may differ
 
 
 @pytest.mark.slow
 def test_the_voc_protocol_measures_average_precision_without_interpolation(jobs, tmp_path, monkeypatch):
-    """Against a fit on training and validation rows for each label, and scikit-learn's average precision."""
+    """Results agree with a fit for each label on training and validation rows, scored by scikit-learn."""
     monkeypatch.setattr(jobs["experiments"], "NORMS", [1.0])
     monkeypatch.setattr(jobs["experiments"], "LAMS", [1e-3])
     part = jobs["experiments"].voc(jobs["experiments"].Place(tmp_path, 0.1))
@@ -92,7 +92,7 @@ def test_the_voc_protocol_measures_average_precision_without_interpolation(jobs,
 
 
 def test_errors_of_proteins_are_those_of_single_fits(jobs, tmp_path):
-    """Against a fit and scikit-learn's coefficient for each split."""
+    """Results agree with a fit for each split, scored by scikit-learn's correlation coefficient."""
     jobs["replicas"].proteins(tmp_path, n=60, n_kernels=3, n_splits=3)
     K, folds = jobs["proteins"].read(tmp_path, 2)
     assert len(folds) == 2
@@ -113,7 +113,7 @@ def test_errors_of_proteins_are_those_of_single_fits(jobs, tmp_path):
 
 
 def test_kernels_of_one_name_are_told_by_their_files(jobs, tmp_path, capsys):
-    """Each file holds its kernel as K, the classes, and something else."""
+    """Each file holds a kernel K, the classes, and another variable."""
     jobs["replicas"].proteins(tmp_path / "apart", n=40, n_kernels=3, n_splits=3)
     expected, folds = jobs["proteins"].read(tmp_path / "apart")
     (tmp_path / "alike").mkdir()
@@ -151,7 +151,7 @@ def test_jobs_on_published_files(jobs, tmp_path):
     grid = ["--ps", 1, "inf", "--lams", "1e-3", "1e-1", "--costs", 1]
     run("published_flowers.py", tmp_path / "flowers", *grid, "--output", tmp_path / "out", cwd=tmp_path)
     table = pd.read_csv(tmp_path / "out/table-cvpr.csv").set_index("method")
-    assert (table["largest"] > 30).all()  # of ten classes, by views that alone are weak
+    assert (table["largest"] > 30).all()  # ten classes, weak views
     assert (table["means"].drop(["LP-β", "LP-B"]) > 30).all()
     run("published_flowers.py", tmp_path / "flowers", *grid, "--figures", tmp_path / "figures", cwd=tmp_path)
     for name in ("weights", "convergence"):
@@ -175,4 +175,4 @@ def test_the_page_has_every_experiment_beside_the_published_figures(tmp_path):
     for text in sections:
         assert all(f"**{word}:**" in text for word in ("Here", "Published", "What differs"))
         assert text.count("\n|") > 3
-    assert made() == page  # what is done is not done again, seconds included
+    assert made() == page  # finished parts are not repeated; recorded seconds are equal

@@ -1,4 +1,4 @@
-"""The same answer on any number of threads and workers, also of a cluster that is scaled while it computes."""
+"""Results are equal on any number of threads and workers, also on a cluster that is scaled during the search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def opened(data, tmp_path_factory):
-    """The set in tiles of some side and precision."""
+    """Open the set with a given tile size and precision."""
     folder = tmp_path_factory.mktemp("anywhere")
 
     def of(tile=20, dtype="float32"):
@@ -46,7 +46,7 @@ def opened(data, tmp_path_factory):
 
 @pytest.fixture
 def cut(monkeypatch):
-    """Passes over this small set take some tasks for each kernel."""
+    """Use several tasks for each kernel in passes over this small set."""
     monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1)
     monkeypatch.setattr("dmkl.passes.view._TASKS", 6)
 
@@ -58,7 +58,7 @@ def searched(K, solver="subspace", p=(1.0, 1.5), state=None):
 
 
 def learnt(K):
-    """The weights of a search, and of a fit whose combined kernels passes add up."""
+    """The weights of a search, and of a fit that combines kernels in passes."""
     return [searched(K), dmkl.MKFDA(p=1.5, solver="direct").fit(K).weights_]
 
 
@@ -69,7 +69,7 @@ def agree(result, expected, tolerance=1e-10):
 
 @pytest.fixture(scope="module")
 def reference(opened):
-    """In one thread."""
+    """The weights computed in one thread."""
     with dask.config.set(scheduler="synchronous"), pytest.MonkeyPatch.context() as patched:
         patched.setattr("dmkl.passes.view._SMALLEST", 1)
         patched.setattr("dmkl.passes.view._TASKS", 6)
@@ -86,7 +86,7 @@ def test_threads(opened, reference, slots):
 
 @pytest.fixture
 def bookkeeping(monkeypatch):
-    """This process computes nothing on vectors of the samples; gives what tasks have returned to it, by their name."""
+    """Forbid computations on vectors of samples in the client; return the results of its tasks by name."""
 
     def refuse(*_, **__):
         pytest.fail("the client computes")
@@ -111,7 +111,7 @@ def bookkeeping(monkeypatch):
 
 
 def matrices(result):
-    """The matrices somewhere in what tasks have returned."""
+    """All matrices in nested results of tasks."""
     if isinstance(result, list | tuple):
         return [matrix for one in result for matrix in matrices(one)]
     return [result] if isinstance(result, np.ndarray) and result.ndim > 1 else []
@@ -123,11 +123,11 @@ def test_processes(opened, reference, bookkeeping):
     agree(learnt(opened()), reference)
     words = {name for name, result in bookkeeping.items() if matrices(result)}
     assert {"residuals", "precondition", "choose-directions", "project"} <= set(bookkeeping)
-    assert words == {"scores", "dual"}  # decision rules are learnt from α, (m, classes) of each point
+    assert words == {"scores", "dual"}  # decision rules are learnt from α, (m, classes), of each point
 
 
 class Scaling(progress.Watch):
-    """Gives a cluster another size whenever a stage begins."""
+    """Changes the size of a cluster at the start of each stage."""
 
     def __init__(self, cluster):
         self.cluster, self.sizes = cluster, []
@@ -167,7 +167,7 @@ def test_factors_that_left_with_their_workers_are_made_again(opened):
         first = [factor.held for factor in factors]
         agree(by_factors("solve", Factor.solve, factors, blocks), expected)
         assert [factor.held for factor in factors] == first
-        client.cancel(first, force=True)  # as Dask says it of results whose last worker has left
+        client.cancel(first, force=True)  # as Dask does for results that were on a lost worker
         agree(by_factors("solve", Factor.solve, factors, blocks), expected)
         assert not {factor.held.key for factor in factors} & {held.key for held in first}
 
@@ -197,7 +197,7 @@ def test_a_search_goes_on_elsewhere(opened, reference, tmp_path):
     [
         ("direct", "float32", 1e-8),
         ("subspace", "float64", 1e-8),
-        # Products in single precision round by the tile, and a solver of subspaces stops where the gap is proven.
+        # Rounding in single precision depends on the tiles, and the subspace solver stops once the gap is proven.
         ("subspace", "float32", 1e-5),
     ],
 )

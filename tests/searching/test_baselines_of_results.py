@@ -1,4 +1,4 @@
-"""The plain sum and single kernels as baselines of a search, against direct fits, and which of them scores higher."""
+"""Baselines of a search (plain sum and single kernels) against direct fits, and comparisons of scores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def K():
 
 
 def dense(kernel, train, lam):
-    """S at its minimum over α for one kernel of unit trace or a sum of such, by a dense solve of the α-step."""
+    """The minimum of S over α for a kernel of unit trace or a sum of such kernels, by a dense solve."""
     labels = Y[train]
     sizes = np.bincount(labels)
     m = len(train)
@@ -55,14 +55,14 @@ def dense(kernel, train, lam):
 
 
 def stepped(kernel, train):
-    """All rows and columns, centered by the training samples and divided by the trace over these."""
+    """Center a kernel by the training samples, and divide it by the trace over them."""
     mean = kernel[:, train].mean(axis=1)
     centered = kernel - mean - mean[:, None] + kernel[np.ix_(train, train)].mean()
     return centered / np.trace(centered[np.ix_(train, train)])
 
 
 def test_each_baseline_is_a_fit_of_its_own(K):
-    """Objectives are those of dense solves, and scores those of searches on the sum and on each kernel alone."""
+    """Objectives equal those of dense solves; scores equal those of searches on the sum and on each kernel."""
     cv, given = folds(), kernels((1.0, 0.6, 0.0))
     scores = dmkl.search(
         dmkl.MKFDA(tol=1e-6), K, grid={"p": [1, 2], "lam": LAM}, cv=cv, refit=False, baselines="all"
@@ -111,7 +111,7 @@ def test_of_machines_it_is_the_support_vector_machine():
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks"])
 def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(kind, tmp_path):
-    """Scores of each C are those of scikit-learn's machines on the same rows; the choice is by validation alone."""
+    """Scores of each C equal those of scikit-learn's machines on the same rows; C is chosen by validation alone."""
     y = {"binary": (Y > 0).astype(int), "multiclass": Y, "tasks": np.stack([Y > 0, Y == 1], axis=1).astype(int)}[kind]
     given, cv = kernels((1.0, 0.4)), folds()
     K, more = dmkl.create(None, given, labels=y), {"scoring": "accuracy", "cv": cv, "refit": False}
@@ -134,7 +134,7 @@ def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(k
 
 
 def machine_accuracy(kernel, y, train, rows, C):
-    """Of one machine, or of one against the rest for each class, the largest score deciding."""
+    """The accuracy of one machine, or of one-vs-rest machines with the largest score."""
     classes = np.unique(y)
     columns = [
         SVC(C=C, kernel="precomputed", tol=1e-8)
@@ -150,7 +150,7 @@ def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, mon
     question = {"grid": {"lam": LAM}, "cv": 3, "refit": False}
     plain = dmkl.search(dmkl.MKFDA(), K, **question)
     assert "svm_score" in plain.scores
-    # The memory of a task is less than 8 (n + 4) m² and than 32 m² bytes, so that nothing of a machine may be held.
+    # The memory of a task is below 8 (n + 4) m² and 32 m² bytes: too small for the matrices of a machine.
     monkeypatch.setattr(module, "machine", lambda: Machine(2, 2, 30 * 40**2, 60 * 40**2))
     without = dmkl.search(dmkl.MKFDA(), K, **question)
     assert "svm_score" not in without.scores
@@ -159,7 +159,7 @@ def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, mon
     (note,) = [line for line in without.notes() if "SVM" in line]
     assert "was not fitted: a support vector machine on the sum would take" in note
     assert note in without.summary().splitlines()
-    # A sum fits, and more machines than ride a pass do not.
+    # One machine fits into memory, but all machines need too many passes.
     monkeypatch.setattr(module, "machine", lambda: Machine(2, 2, 33 * 40**2, 66 * 40**2))
     assert "svm_score" in dmkl.search(dmkl.MKFDA(), K, **question).scores
     with dask.config.set({"dmkl.block-width": 20}):
@@ -174,7 +174,7 @@ def test_machines_of_other_weights_are_compared_with_the_support_vector_machine(
 
 
 def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
-    """One good kernel among noise, with weights that p = 8 has to spread."""
+    """One good kernel among noise; p = 8 spreads the weights."""
     K = kernel_set((1.5, *[0.0] * 3), seed=4)
     result = dmkl.search(
         dmkl.MKFDA(), K, grid={"p": [8], "lam": LAM}, cv=folds(n=3), choice="fold", refit=False, baselines="all"
@@ -198,7 +198,7 @@ def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
 
 
 def test_what_five_folds_show_may_be_chance(K):
-    """t_4(97.5 %) = 2.776, and training rows in common make that 2.776 · √(1 + 5 · 1/4) = 4.16 standard errors."""
+    """t_4(97.5 %) = 2.776, corrected for shared training rows to 2.776 · √(1 + 5 · 1/4) = 4.16 standard errors."""
     scores = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=5, refit=False).scores
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / 100  # s/√5 = √0.5 / 100
     for standard_errors, chance in ((2.5, True), (4.0, True), (4.4, False), (-4.0, True)):
@@ -215,7 +215,7 @@ def test_what_five_folds_show_may_be_chance(K):
 
 @pytest.mark.slow
 def test_scores_that_are_not_above_chance_are_told(K):
-    """Constant scores are those of scikit-learn's most frequent class."""
+    """Constant scores equal those of scikit-learn's most frequent class."""
     noise, grid = kernel_set((0.0, 0.0, 0.0)), {"lam": [1e-1, 1.0]}
     words = "the score of one decision for all rows"
     for result in (
@@ -235,7 +235,7 @@ def test_scores_that_are_not_above_chance_are_told(K):
 
 
 def test_rows_that_are_tested_on_do_not_choose(K):
-    """With other labels of the test rows of a fold, what it chooses stays as it is."""
+    """The choice of a fold does not depend on the labels of its test rows."""
     cv = [(np.arange(36), np.arange(36, 48), np.arange(48, 60))]
     grid = {"p": [2], "lam": LAM}
     one = dmkl.search(dmkl.MKFDA(), K, Y, grid, cv, refit=False, baselines="all").baselines
@@ -255,7 +255,7 @@ def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K, tmp_path
     weight = result.scores["weight"].sel(p=1)
     expected = (weight / weight.sum("kernel")).mean("lam").argmax("kernel")
     tried = np.isfinite(result.scores["alone_score"]).all("lam")
-    assert tried.sum("kernel").values.tolist() == [1, 1]  # each fold its own
+    assert tried.sum("kernel").values.tolist() == [1, 1]  # one kernel for each fold
     np.testing.assert_array_equal(tried.argmax("kernel"), expected)
     of_machine = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, refit=False).scores.attrs["n_baseline_passes"]
     assert of_machine == 3
@@ -266,7 +266,7 @@ def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K, tmp_path
 
 @pytest.mark.parametrize("solver", ["subspace", "direct"])
 def test_a_state_goes_on_with_other_baselines(K, tmp_path, solver):
-    """They come after the fits of the search, which are not made again."""
+    """Baselines are added after the fits of the search, which are not repeated."""
     question = {"grid": {"p": [1, 2], "lam": [1.0]}, "cv": folds(), "refit": False}
     passes = []
     for baselines in ("none", "sum", "all", "sum"):
@@ -284,7 +284,7 @@ def test_a_state_goes_on_with_other_baselines(K, tmp_path, solver):
 
 @pytest.mark.slow
 def test_an_evaluation_is_the_same_without_its_baselines(K):
-    """Also where each task has weights of its own, for which further fits would lead to another solver."""
+    """This holds for separate weights of each task too, where additional fits could change the solver."""
     rng = np.random.default_rng(5)
     y = np.stack([rng.permutation(np.arange(60) % 2) for _ in range(6)], axis=1)
     grid = {"p": [1.0, 2.0], "lam": [1e-1, 10.0]}

@@ -1,4 +1,4 @@
-"""Searches of several chains of steps, each with values of λ of its own."""
+"""Searches over several chains of steps, each with its own values of λ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = 36
 
 
 def unlike(dtype="float32"):
-    """Two linear kernels of samples that differ in size, a Gaussian kernel, whose diagonal is one, and two classes."""
+    """Two linear kernels of samples with different norms, a Gaussian kernel (unit diagonal), and two classes."""
     rng = np.random.default_rng(0)
     y = np.arange(M) % 2
     X = (rng.standard_normal((M, 6)) + 2 * np.eye(2, 6)[y]) * np.exp(0.7 * rng.standard_normal((M, 1)))
@@ -24,14 +24,14 @@ def unlike(dtype="float32"):
 
 
 def values(result, chain, name):
-    """A variable at the points of one chain that were fitted, (lam, fold …)."""
+    """A variable at the fitted points of one chain, (lam, fold …)."""
     own = result.scores[name].isel(p=0, drop=True).sel(steps=chain, drop=True)
     return own.dropna("lam")
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
-    """With float32 the smallest λ are left out after (center, trace) alone, and the passes are those of one chain."""
+    """float32 omits the smallest λ after (center, trace) only; the number of passes is that of one chain."""
     kernels, y = unlike(dtype)
     K, grid, how = in_memory(kernels, 25), {"p": 1.5, "lam": None}, {"cv": 2, "refit": False, "baselines": "none"}
     result = dmkl.search(dmkl.MKFDA(), K, y, grid | {"steps": BOTH}, **how)

@@ -1,4 +1,4 @@
-"""`dmkl.evaluate`: every outer fold against a search of its own, groups, measures, tables, files."""
+"""`dmkl.evaluate`: every outer fold against a separate search; groups, measures, tables, files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def result():
     ],
 )
 def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
-    """The estimate equals, fold by fold, that of a loop of searches whose models are scored on what is held out."""
+    """The estimate of each fold equals the score on its test rows of the model of a separate search."""
     K, y = kernels(), labels(kind)
     outer, inner = (StratifiedKFold(2), INNER) if kind != "multilabel" else (KFold(2), KFold(2))
     options = {"scoring": "accuracy", "baselines": "none"}
@@ -64,7 +64,7 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
 
 
 def test_the_plain_sum_is_an_evaluation_of_its_own(result, tmp_path):
-    """Against the evaluation of the discriminant on the sum, solved directly."""
+    """The baseline equals an evaluation of the discriminant on the sum, solved directly."""
     more = {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"]}
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels("multiclass"), {"lam": GRID["lam"]}, **more)
     assert alone.baselines is None
@@ -93,7 +93,7 @@ def test_a_grid_of_weights_alone_leaves_the_sum_its_ridge():
 def test_all_folds_share_the_passes():
     K, source = over(kernels(), Counting)
     y = labels("binary")
-    grid = {"p": [1.5, 2.0], "lam": [1e-2, 1.0]}  # no weight is zero, so that every pass reads every kernel
+    grid = {"p": [1.5, 2.0], "lam": [1e-2, 1.0]}  # nonzero weights, so that every pass reads every kernel
     plain = dmkl.search(dmkl.MKFDA(), K, y, grid, OUTER, refit=False, baselines="none")
     source.reads.clear()
     nested = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=OUTER, inner=INNER, baselines="none")
@@ -103,7 +103,7 @@ def test_all_folds_share_the_passes():
 
 
 def test_what_no_choice_sees_changes_nothing(result):
-    """Other labels of the test rows of an outer fold: the same choice and weights there, and other scores."""
+    """Other labels of the test rows of an outer fold change its scores, but neither its choice nor its weights."""
     y = labels("multiclass")
     train, test = next(iter(OUTER.split(y, y)))
     others = y.copy()
@@ -121,7 +121,7 @@ def test_what_no_choice_sees_changes_nothing(result):
 
 
 def test_stored_splits_are_the_papers_protocol(tmp_path):
-    """Choice on validation rows, training on both parts, score on test rows: what a search says after refitting."""
+    """Choice on validation rows, refit on both parts and score on test rows, as in a search with refits."""
     rng = np.random.default_rng(3)
     parts = np.stack([rng.permutation(np.repeat([0, 1, 2, -1], [50, 20, 15, 5])) for _ in range(2)])
     K = dmkl.create(tmp_path / "set.zarr", digits()[0], labels=labels("multiclass"), splits=parts)
@@ -171,7 +171,7 @@ def test_what_is_refused(options, words):
         dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, **{"outer": 3, "inner": 3, **options})
 
 
-# --- what is told --------------------------------------------------------------------------------------------
+# --- reports -------------------------------------------------------------------------------------------------
 
 
 def test_means_choices_and_tables(result):

@@ -1,4 +1,4 @@
-"""The models of folds that evaluations and searches keep: each predicts what its test score is of."""
+"""The fold models of evaluations and searches: their predictions reproduce the test scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kernels():
 
 
 def assert_scored(result, name, K, y, path):
-    """As kept, and as loaded."""
+    """Assert that the fold models, in memory and loaded from a file, reproduce the scores."""
     result.save(path)
     loaded = dmkl.load(path)
     assert list(result.models_) == list(loaded.models_) == list(result.folds)
@@ -57,7 +57,7 @@ def test_a_search_keeps_the_model_of_each_split(tmp_path):
     folds = [(order[:50], order[50:70], order[70:]), (order[20:70], order[70:], order[:20])]
     result = dmkl.search(dmkl.MKFDA(), K, y, GRID, folds, choice="fold", baselines="none")
     assert_scored(result, "refit_test_score", K, y, tmp_path / "result")
-    weights = result.scores["weight"]  # of every p, λ and split: what figures over p show
+    weights = result.scores["weight"]  # for every p, λ and split, as in figures over p
     assert {name: weights.sizes[name] for name in ("p", "lam", "fold", "kernel")} == dict(p=2, lam=2, fold=2, kernel=5)
 
 

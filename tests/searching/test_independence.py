@@ -1,4 +1,4 @@
-"""Search names no learner and no solver: what is added to either needs nothing here."""
+"""The search package names no learner and no solver, so that new ones need no change there."""
 
 from __future__ import annotations
 

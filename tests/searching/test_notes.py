@@ -1,4 +1,4 @@
-"""What results say of choices at an end of the grid, and of bandwidths that held-out samples had a part in."""
+"""Notes of results on choices at an end of the grid, and on bandwidths computed with held-out samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = {False: ("smallest", "smaller"), True: ("largest", "larger")}
 
 
 def expected_edges(name, values, chosen):
-    """The sentences, counted by hand."""
+    """Yield the expected notes."""
     for largest, value in ((False, min(values)), (True, max(values))):
         n, words = int(np.sum(np.ravel(chosen) == value)), WORDS[largest]
         if n:
@@ -60,7 +60,7 @@ def test_an_end_is_told_of_tasks_and_of_machines():
 
 @pytest.mark.parametrize("splits", [None, PARTS])
 def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, run, tmp_path):
-    """By `dmkl build`, by searches and evaluations, in memory and read back; not where splits leave them out."""
+    """Notes of builds, searches and evaluations, in memory and loaded; none if splits exclude held-out samples."""
     np.savez(tmp_path / "all.npz", **TABLES, y=Y, **({} if splits is None else {"split": splits}))
     options = ("--function", "rbf", "--bandwidth", "0.5,2", "--function", "linear", "--cluster", "threads")
     status, _, err = run("build", tmp_path / "set.zarr", tmp_path / "all.npz", *options)

@@ -18,7 +18,7 @@ SITES, FOLDS = np.array(["A", "B", "C"])[np.arange(N) % 3], np.arange(N) % 2
 
 
 def predictions(kind):
-    """Made-up predictions of two folds and three sites."""
+    """Synthetic predictions of two folds and three sites."""
     rng = np.random.default_rng(0)
     coords = {"sample": [f"s{i}" for i in range(N)]}
     rows = {"sample_fold": ("sample", FOLDS.astype(str)), "sample_group": ("sample", SITES)}
@@ -97,7 +97,7 @@ def test_counts_with_recall_and_precision_of_each_class():
     assert [text.get_text() for text in matrix.texts] == [str(count) for count in counts.ravel()]
     assert words(matrix.xaxis) == words(matrix.yaxis) == CLASSES.tolist()
     assert (matrix.get_xlabel(), matrix.get_ylabel()) == ("predicted class", "true class")
-    assert scores.get_ylim()[0] > scores.get_ylim()[1]  # its rows are those of the matrix
+    assert scores.get_ylim()[0] > scores.get_ylim()[1]  # the same row order as the matrix
     for name, score in (("recall", skm.recall_score), ("precision", skm.precision_score)):
         expected = score(TRUTH, GUESSED, labels=CLASSES, average=None)
         np.testing.assert_allclose(points(scores)[name], np.stack([expected, np.arange(4)], axis=1))

@@ -1,4 +1,4 @@
-"""Out-of-fold predictions, against models that are fitted one by one, and their tables and files."""
+"""Out-of-fold predictions against separate fits, and their tables and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kernels():
 
 
 def expected_of(estimator, kind, K, y, train, test):
-    """What a model predicts: scores, probabilities (None of a regression), labels or numbers."""
+    """The predictions of a model: scores, probabilities (both None for a regression), labels or numbers."""
     model = estimator.fit(K[train, train], y[train])
     if isinstance(model, dmkl.MKRidge):
         return None, None, model.predict(K[test, train]).values
@@ -84,7 +84,7 @@ def test_a_search_predicts_test_rows_where_folds_have_any_and_names_groups():
     held_out = result.predictions
     assert held_out["sample"].values.tolist() == K.samples[60:].astype(str).tolist()
     assert set(held_out["sample_group"].values) == {"east"}
-    assert "probability" not in held_out  # the largest score decides
+    assert "probability" not in held_out  # the label has the largest score
     right = held_out["predicted_label"] == held_out["true_label"]
     assert float(right.mean()) == result.scores["test_score"].item()
 

@@ -1,4 +1,4 @@
-"""Scorers of probabilities, against scikit-learn's on the probabilities of models that are fitted one by one."""
+"""Scorers of probabilities against scikit-learn's, on the probabilities of separate fits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kernels():
 
 
 def references(truth, P, classes):
-    """The scores of `SCORING` but the accuracy."""
+    """The scores of `SCORING` except the accuracy."""
     index = np.searchsorted(classes, truth)
     ranks = (P[:, 1], {}) if len(classes) == 2 else (P, {"labels": range(len(classes))})
     areas = [skm.roc_auc_score(index, ranks[0], multi_class=how, **ranks[1]) for how in ("ovr", "ovo")]
@@ -39,7 +39,7 @@ def references(truth, P, classes):
     ],
 )
 def test_scores_of_probabilities_are_those_of_a_model_of_the_fold(estimator, kind):
-    """The rule of each fold is learnt from its training rows; those of the multilabel problem are binary problems."""
+    """The rule of each fold is learnt from its training rows; labels of the multilabel problem are binary problems."""
     K, y = kernels(), labels(kind)
     folds = list(FOLDS.split(y, y if y.ndim == 1 else y[:, 0]))
     scores = dmkl.search(estimator, K, y, {"p": [1.5]}, folds, scoring=SCORING, baselines="none", refit=False).scores
@@ -67,7 +67,7 @@ def test_evaluate_and_assess_score_probabilities_too():
         tested = result.scores.isel(fold=f)
         names = ["test_score", *(f"test_score_{name}" for name in SCORING[1:])]
         np.testing.assert_allclose([tested[name] for name in names], measured["score"], rtol=1e-6)
-    shares = np.array([np.mean(y[train] == k) for k in range(4)])  # of the last fold
+    shares = np.array([np.mean(y[train] == k) for k in range(4)])  # class frequencies of the last fold
     np.testing.assert_allclose(tested["constant_score"], -skm.log_loss(y[test], np.tile(shares, (len(test), 1))))
 
 

@@ -1,4 +1,4 @@
-"""The protocol of choosing and testing: what tests has chosen nothing, so that labels of noise are worth a guess."""
+"""Selection never uses test rows, so that scores on random labels are at chance level."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ M = 60
 GRID = {"p": [1.0, 2.0], "lam": [1e-3, 0.1, 10.0]}
 THREE = np.array_split(np.random.default_rng(1).permutation(M), 3)
 MIRRORED = [tuple(THREE), (THREE[0], THREE[2], THREE[1])]
-"""What validates for one split tests another."""
+"""Two splits: validation rows of each are test rows of the other."""
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,12 @@ def kernels():
 
 @pytest.fixture(scope="module")
 def noise():
-    """Labels that are unrelated to the kernels."""
+    """Labels that are independent of the kernels."""
     return np.random.default_rng(2).integers(2, size=M)
 
 
 def test_one_choice_for_mirrored_splits_is_refused(kernels, noise):
-    """It would look better than a guess on labels of noise: half of its validation rows are tested."""
+    """Its score on random labels would be above chance: half of its validation rows are test rows."""
     arguments, options = (dmkl.MKFDA(), kernels, noise, GRID), {"refit": False, "baselines": "none"}
     with pytest.raises(InputError, match=r"^20 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
         dmkl.search(*arguments, MIRRORED, choice="joint")
@@ -66,9 +66,9 @@ SMALL = {"p": [1.0, 2.0], "lam": [1e-4, 1e-1]}
 
 
 def unrelated(n_classes, seed):
-    """Kernels of noise, and labels that are unrelated to them: classes of equal size in every fold.
+    """Kernels of noise and independent labels, with classes of equal size in every fold.
 
-    A prediction that knows nothing of the labels of held-out rows is right in one of `n_classes` cases, exactly.
+    Predictions that are independent of the labels of held-out rows have an expected accuracy of 1/`n_classes`.
     """
     rng = np.random.default_rng([n_classes, seed])
     m = 200 if n_classes == 10 else 60
@@ -82,7 +82,7 @@ def of_search(K, y, grid, folds):
 
 
 def of_test_rows(K, y, grid, folds):
-    """Each fold is tested on the rows that the next one validates on."""
+    """The test rows of each fold are the validation rows of the next."""
     validation = [rows for _, rows in folds]
     thirds = [
         (np.setdiff1d(train, following), rows, following)
@@ -109,7 +109,7 @@ def of_single_best(K, y, grid, folds):
 
 
 AT_A_POINT = (of_search, of_test_rows, of_evaluate, of_importance, of_single_best)
-OF_A_GRID = (of_search, of_test_rows, of_evaluate)  # a choice among points sees the rows that importance is scored on
+OF_A_GRID = (of_search, of_test_rows, of_evaluate)  # importance would choose a point by the rows that it scores
 
 
 @pytest.mark.slow

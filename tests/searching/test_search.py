@@ -1,4 +1,4 @@
-"""`dmkl.search`: every score against fits one by one, folds that see nothing of what they hold out, going on."""
+"""`dmkl.search`: scores against separate fits, independence of folds from held-out rows, resumption."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from dmkl.searching.grid import LAM_TRACE
 pytestmark = pytest.mark.usefixtures("rounds")
 
 TIGHT = 1e-7
-"""The tolerance to which fits are solved whose scores are compared."""
+"""The tolerance of fits whose scores are compared."""
 CLOSE = 1e-3
-"""What that leaves in the scores, relative to the largest."""
+"""The resulting error of the scores, relative to the largest."""
 GRID = {"p": [1.0, 1.5, np.inf], "lam": [1e-2, 1.0]}
 NAMES = ["smooth", "sharp", "upper", "lower", "noise"]
 FOLDS, TWO = (KFold(n, shuffle=True, random_state=0) for n in (3, 2))
@@ -33,7 +33,7 @@ FOLDS, TWO = (KFold(n, shuffle=True, random_state=0) for n in (3, 2))
 search = partial(dmkl.search, baselines="none")  # test_baselines_of_results.py tests baselines
 
 
-# --- data, and the same search point by point ---------------------------------------------------------------
+# --- data, and reference fits of each point -----------------------------------------------------------------
 
 
 def kernel_set():
@@ -53,7 +53,7 @@ KINDS = ["binary", "multiclass", "multilabel"]
 
 
 def margin(estimator, X, y):
-    """How far the score of the true class is above the others: it shows scores that differ by little."""
+    """The margin of the true class over the mean score, which is sensitive to small differences."""
     scores = estimator.decision_function(X)
     if scores.ndim == 1:
         return float(np.mean(np.where(y == estimator.classes_[1], scores, -scores)))
@@ -67,7 +67,7 @@ SCORING = {"accuracy": "accuracy", "precision": "average_precision", "margin": m
 def measured(scores, truth, classes, favor=0.0):
     """Accuracy, mean average precision and margin of decision scores, (measures[, tasks]).
 
-    Each measure rises with the scores of the true classes: `favor` of what they gain bounds it for scores that differ.
+    Each measure increases with the scores of the true classes; `favor` is added to them, to obtain bounds.
     """
     if truth.ndim == 2:
         binary = [np.array([0, 1])] * truth.shape[1]
@@ -86,7 +86,7 @@ def measured(scores, truth, classes, favor=0.0):
 
 
 def check_scores(result, estimator, K, y, folds, part=1, prefix="score"):
-    """Every score of a search is that of a fit of its own on that fold."""
+    """Assert that every score of a search equals that of a separate fit on the fold."""
     scores = result.scores
     names = list(result.parameters)
     for place in np.ndindex(*(scores.sizes[name] for name in names)):
@@ -98,7 +98,7 @@ def check_scores(result, estimator, K, y, folds, part=1, prefix="score"):
         for f, (fold, model) in enumerate(zip(folds, models, strict=True)):
             point = scores.isel({**at, "fold": f})
             of_part = decisions[f][: len(fold[1])] if part == 1 else decisions[f][len(fold[1]) :]
-            # What scores that differ by little do to the rules that are learnt from them.
+            # The effect of small differences of scores on the rules that are learnt from them.
             size = np.abs(moved[f] - decisions[f]).max()
             measures = [point[prefix], point[f"{prefix}_precision"], point[f"{prefix}_margin"]]
             check_measures(measures, of_part, fold, part, y, size)
@@ -111,23 +111,23 @@ SINGLE_FITS = {}
 
 
 def single_fits(learner, K, y, folds):
-    """A fit on each fold, and its scores of the held-out rows; kept, as many searches are checked against the same."""
+    """Fit each fold, and score its held-out rows; results are cached, as many searches need the same fits."""
     key = tokenize(type(learner), learner.get_params(), K.view, y, folds)
     if key not in SINGLE_FITS:
         models = [clone(learner).fit(K[fold[0], fold[0]], y[fold[0]]) for fold in folds]
         rows = [np.concatenate(fold[1:]) for fold in folds]
         scores = [
-            model.decision_function(K[mine, fold[0]]).values.reshape(len(mine), -1)
-            for model, mine, fold in zip(models, rows, folds, strict=True)
+            model.decision_function(K[held_out, fold[0]]).values.reshape(len(held_out), -1)
+            for model, held_out, fold in zip(models, rows, folds, strict=True)
         ]
         SINGLE_FITS[key] = models, scores
     return SINGLE_FITS[key]
 
 
 def decided(models, held_out_scores, by=0.0):
-    """What labels of the held-out rows of each fold are read from, by the rules of single fits.
+    """The decision values of the held-out rows of each fold, by the rules of separate fits.
 
-    The scores are moved at random, `by` of the largest at most.
+    The scores are perturbed at random, by `by` times the largest.
     """
     rng = np.random.default_rng(0)
     moved = [scores + by * np.abs(scores).max() * rng.choice([-1.0, 1.0], scores.shape) for scores in held_out_scores]
@@ -136,14 +136,14 @@ def decided(models, held_out_scores, by=0.0):
 
 
 def check_measures(result, scores, fold, part, y, size=0.0):
-    """Measures are those of what is decided, up to ranks that what the tolerance leaves may turn."""
+    """Assert that measures equal those of the scores, up to changes of ranks within the tolerance."""
     rows, classes = fold[part], np.unique(y[fold[0]])
     size = max(size, CLOSE * np.abs(scores).max())
     low, exact, high = (measured(scores, y[rows], classes, favor) for favor in (-size, 0.0, size))
     for value, least, most in zip(result[:2], low, high, strict=False):
         assert (least - 1e-12 <= value).all()
         assert (value <= most + 1e-12).all()
-    # Where a rule tells its rows apart without error nothing says how sharp it is, and log odds are in the hundreds.
+    # Without errors on its rows the slope of a rule is undetermined, and log odds are in the hundreds.
     for value in result[2:] if np.abs(scores).max() < 50 else []:
         np.testing.assert_allclose(value, exact[2], rtol=CLOSE, atol=size)
 
@@ -174,7 +174,7 @@ def test_scores_are_those_of_fits_one_by_one(kind):
 
 @pytest.mark.parametrize(("kind", "solver"), [("multilabel", "auto"), ("binary", "direct")])
 def test_grids_over_other_parameters(kind, solver):
-    """Points that differ in normalisation see other kernels; each is as a fit of its own."""
+    """Points with different normalisation have different kernels; each equals a separate fit."""
     K, y = kernel_set(), labels(kind)
     grid = {"steps": [("center", "trace"), (), ("cosine", "center")], "lam": [1e-1, 1.0], "max_iter": [300]}
     model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
@@ -206,7 +206,7 @@ def test_baselines(learner, kind):
     assert set(np.ravel(result.best_.lam)) == {point["lam"] for point in chosen}
 
 
-# --- what a search reads ------------------------------------------------------------------------------------
+# --- reads of a search --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stored", [np.float32, np.float64])
@@ -241,13 +241,13 @@ def test_passes_are_counted():
 
 @pytest.mark.parametrize(("solver", "steps"), [("auto", ("cosine",)), ("direct", ())])
 def test_folds_never_see_what_they_hold_out(tmp_path, solver, steps):
-    """Other labels and other kernel values of the rows held out: the same weights, and the same fits."""
+    """Other labels and kernel values of held-out rows change neither weights nor fits."""
     kernels, _ = digits()
     y, rng = labels("multiclass"), np.random.default_rng(2)
     order = rng.permutation(90)
     held_out = order[60:]
     folds = [(order[:45], held_out[:20]), (order[15:60], held_out[10:], held_out[:5]), (order[:60], held_out)]
-    # Positive definite again: rows held out are other combinations of the rows learnt from, and something of their own.
+    # Still positive definite: held-out rows are other combinations of training rows, plus independent parts.
     mixed = np.linalg.qr(rng.standard_normal((90, 90)))[0]
     mixed[order[:60]] = np.eye(90)[order[:60]]
     mixed[np.ix_(held_out, held_out)] = 0
@@ -268,7 +268,7 @@ def test_folds_never_see_what_they_hold_out(tmp_path, solver, steps):
 
 @pytest.mark.parametrize(("solver", "kind"), [("direct", "multiclass"), ("auto", "multilabel")])
 def test_stored_splits_with_test_rows(tmp_path, kind, solver):
-    """Test scores of the points, and of the chosen one fitted anew on training and validation rows."""
+    """Test scores of all points, and of the chosen point refitted on training and validation rows."""
     rng = np.random.default_rng(3)
     parts = np.stack([rng.permutation(np.repeat([0, 1, 2, -1], [50, 20, 15, 5])) for _ in range(2)])
     y, tasks = labels(kind), {"tasks": ["low", "odd", "three"]} if kind == "multilabel" else {}
@@ -295,7 +295,7 @@ def test_stored_splits_with_test_rows(tmp_path, kind, solver):
 
 
 def test_a_class_may_be_missing_from_a_fold():
-    """Two classes in the first fold, three in the second: each fold learns those that it has."""
+    """The first fold has two classes, the second three; each fold learns its own classes."""
     K, y = kernel_set(), digits()[1] % 3
     few = np.flatnonzero(y != 2)
     folds = [(few[:40], few[40:]), (np.arange(60), np.arange(60, 90))]
@@ -307,7 +307,7 @@ def test_a_class_may_be_missing_from_a_fold():
 
 @pytest.mark.parametrize("solver", ["auto", "direct"])
 def test_sets_with_steps_and_of_some_samples(solver):
-    """Steps before the folds stay as they were taken; rows are those of the set at hand."""
+    """Steps applied before the folds keep their statistics; rows refer to the set passed to the search."""
     rng = np.random.default_rng(4)
     some = rng.permutation(90)[:70]
     K = kernel_set().normalize("cosine")[some, some].center()[:50, :50].select([3, 0, 2])
@@ -337,12 +337,12 @@ def test_each_task_has_its_own_choice():
     assert len({tuple(params.values()) for params in chosen.values()}) > 1, "the case should tell the tasks apart"
 
 
-# --- going on -----------------------------------------------------------------------------------------------
+# --- resumption ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_search_goes_on(tmp_path):
-    """From the statistics on: what is done is not read again, and the end is the same."""
+    """After an interruption at any pass, finished passes are not repeated, and the result is the same."""
     K, source = over(kernel_set(), Counting)
     y, options = (
         labels("multilabel"),
@@ -351,7 +351,7 @@ def test_a_search_goes_on(tmp_path):
     model = dmkl.MKFDA(tol=TIGHT)
     clean = dmkl.search(model, K, y, **options)
     each = len(K) * len(K.view.tile_tasks())
-    # Leave-one-out scores take a pass, and the machines begin, when the others are all committed.
+    # Leave-one-out scores take one pass, and machines start, after all other passes are committed.
     for times in range(int(clean.n_passes_ - clean.scores.attrs["n_baseline_passes"] - 1)):
         folder = tmp_path / f"{times}"
         with cut_off(times):
@@ -397,7 +397,7 @@ def test_a_state_of_another_search_is_refused(tmp_path):
         with pytest.raises(InputError, match=f"holds the state of a search that differs in: .*{what}"):
             dmkl.search(**{**arguments, **options, **change})
     assert sorted(folder.rglob("*")) == before
-    # Equal labels of another type, and options that do not change what is computed, are the same search.
+    # Equal labels of another type, and options without effect on the results, belong to the same search.
     for solver, max_iter in ((dmkl.Subspace(finish="report"), 200), (dmkl.Subspace("1GiB"), 200), ("subspace", 7)):
         estimator = dmkl.MKFDA(tol=1e-5, solver=solver, max_iter=max_iter)
         result = dmkl.search(estimator, kernel_set(), y.astype(np.int8), **options)
@@ -405,7 +405,7 @@ def test_a_state_of_another_search_is_refused(tmp_path):
 
 
 def test_steps_over_other_samples_are_another_search(tmp_path):
-    """The same samples of the same set, centred over others before they were taken."""
+    """The same samples of the same set, selected after centring over different samples."""
     y = labels("binary")
     first, other = np.arange(80), np.concatenate([np.arange(60), np.arange(70, 90)])
     options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": tmp_path / "state", "refit": False}
@@ -416,7 +416,7 @@ def test_steps_over_other_samples_are_another_search(tmp_path):
         dmkl.search(dmkl.MKFDA(), K[other, other].center()[:60, :60], y[:60], **options)
 
 
-# --- refusals -----------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_an_explicit_validation_set(cv):
 
 
 def test_a_tuple_of_folds_is_no_pair_of_positions():
-    """Also where both folds have parts of the same length, or the parts are tuples; the order of positions is kept."""
+    """This holds for parts of equal length and for tuples; the order of positions is kept."""
     y, pair = LABELS["binary"], ((TRAIN, VALIDATION), (VALIDATION, TRAIN))
     equal = (TRAIN[:12], VALIDATION), (VALIDATION, TRAIN[:12])
     same_folds(make_folds(pair, y), pair)
@@ -246,7 +246,7 @@ def test_a_class_that_a_fold_does_not_hold_at_all_is_no_matter():
 
 
 def test_too_few_of_a_class_to_stratify():
-    """Scikit-learn warns, and where it matters a fold is refused."""
+    """Scikit-learn warns; a fold without a class is refused where classes are needed."""
     y = np.where(np.arange(M) < 2, "rare", LABELS["binary"])
     with pytest.warns(UserWarning, match="least populated class"):
         assert len(make_folds(5, y)) == 5
@@ -340,7 +340,7 @@ def test_a_default_grid_needs_p_or_lam():
         as_grid({"p": 2}, dmkl.Uniform())
 
 
-# --- average precision: rankings as VOC's devkit and the definitions read them --------------------------------
+# --- average precision: rankings of the VOC devkit and of the definitions -------------------------------------
 
 
 def measure(scoring, kind, classes, truth, decision):
@@ -348,7 +348,7 @@ def measure(scoring, kind, classes, truth, decision):
 
 
 def ranked(*labels):
-    """Labels in the order of falling scores."""
+    """Labels with decreasing scores."""
     return np.array(labels, dtype=bool), -np.arange(len(labels), dtype=float)
 
 
@@ -367,7 +367,7 @@ def voc07(positive, scores):
 
 
 def voc(positive, scores):
-    """VOCap.m: close the curve, make precision monotone from the back, add up where recall changes."""
+    """VOCap.m: close the curve, make precision monotone from the end, sum over changes of recall."""
     pairs = recall_precision(positive, scores)
     recall, precision = [0, *(r for r, _ in pairs), 1], [0, *(p for _, p in pairs), 0]
     for k in range(len(precision) - 2, -1, -1):
@@ -376,7 +376,7 @@ def voc(positive, scores):
 
 
 def plain(positive, scores):
-    """Without interpolation (Snoek et al.)."""
+    """Average precision without interpolation (Snoek et al.)."""
     total, before = 0, 0
     for r, p in recall_precision(positive, scores):
         total, before = total + (r - before) * p, r
@@ -388,7 +388,7 @@ REFERENCES = {"average_precision": plain, "average_precision_voc": voc, "average
 
 @pytest.mark.parametrize("n", [10, 20, 30, 70])
 def test_a_recall_of_k_tenths_reaches_the_level(n):
-    """Of n positives 3n/10 (or 6n/10, 7n/10) come first, the others last: levels up to there have precision one."""
+    """Of n positives k n/10 rank first, the others last: precision is one up to the recall k/10."""
     for tenths in (1, 3, 6, 7):
         first = tenths * n // 10
         positive, scores = ranked(*[1] * first, *[0] * 1000, *[1] * (n - first))
@@ -425,7 +425,7 @@ def test_average_precision_is_its_definition(ranking, random, name):
 
 
 def problem(kind, seed, rows=60):
-    """Classes, labels of every class, scores that are right more often than not."""
+    """Classes, labels of all classes, and scores that are mostly right."""
     rng = np.random.default_rng(seed)
     if kind == "multilabel":
         truth = rng.integers(0, 2, (rows, 3))
@@ -441,7 +441,7 @@ def predict(classes, decision):
 
 
 def one_vs_rest(classes, truth, decision):
-    """Truth, score and prediction of each class that is measured: the second of two, or all."""
+    """Truth, score and prediction of each measured class: the second of two, or all."""
     if decision.ndim == 1:
         return [(truth == classes[1], decision, decision > 0)]
     best = predict(classes, decision)
@@ -458,7 +458,7 @@ def correlation(truth, predicted):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
 def test_own_measures(kind, seed):
-    """Also where the rows are in another order."""
+    """Measures do not depend on the order of rows."""
     classes, truth, decision = problem(kind, seed)
     cases, best = one_vs_rest(classes, truth, decision), predict(classes, decision)
     expected = {
@@ -510,7 +510,7 @@ def test_tasks_are_binary_problems(name):
     ],
 )
 def test_scikit_learns_names(name, kind, reference):
-    """Whatever the labels are stored as; the second class is positive."""
+    """Scores do not depend on the type of labels; the second class is positive."""
     classes, truth, decision = problem(kind, 1)
     forms = [(truth, classes), (truth.astype(object), classes.astype(object)), (truth.astype(object), classes)]
     if kind == "binary":
@@ -606,7 +606,7 @@ def broken(estimator, X, y):
 @pytest.mark.parametrize(
     ("scoring", "error", "words"),
     [
-        # Its positive class is 1.
+        # The positive class of f1_score is 1.
         (
             {"mine": skm.make_scorer(skm.f1_score)},
             InputError,
@@ -641,7 +641,7 @@ NEEDS_NEITHER = ["accuracy", "balanced_accuracy", "mean_class_accuracy"]
 
 @pytest.mark.parametrize("shift", [-9, 0, 9], ids=["none predicted", "some predicted", "all predicted"])
 def test_undefined_for_one_task_only(shift):
-    """Whatever the scores, and without a word: warnings are errors here."""
+    """This holds for any scores, without warnings."""
     _, truth, decision = problem("multilabel", 0)
     truth[:, 1] = 0
     truth[:, 2] = 1
@@ -664,6 +664,6 @@ def test_means_are_over_the_classes_that_are_there():
     }
     scores = measure(list(expected), "multiclass", classes, truth, decision)
     np.testing.assert_allclose(scores, list(expected.values()), rtol=1e-12)
-    # Scikit-learn's that need a column for each label have no value; those of predictions have.
+    # Scikit-learn's measures of score columns are undefined; those of predictions are defined.
     scores = measure(["top_k_accuracy", "f1_macro", "balanced_accuracy"], "multiclass", classes, truth, decision)
     assert np.isnan(scores).tolist() == [True, False, False]

@@ -33,7 +33,7 @@ TASKS = ["bird", "boat", "bus"]
 
 
 def make(grid=None, *, folds=3, kernels=4, tasks=None, means=None, seed=0):
-    """Scores as a search makes them; `means` (…[, task]) plus fold effects that cancel, random without."""
+    """Scores in the form of a search: `means` (…[, task]) plus fold effects of mean zero, or random values."""
     grid = {"p": P, "lam": LAM} if grid is None else grid
     rng = np.random.default_rng(seed)
     task = ["task"] if tasks else []
@@ -94,7 +94,7 @@ def planted(*at, shape=SHAPE, value=0.9):
 
 
 def reference(mean, error, lam, p, rule):
-    """The rule in words: the allowed points in the order of their virtues."""
+    """A plain version of the rule: allowed points sorted by preference."""
     points = [
         (index, mean[index], error[index], lam[index], p[index])
         for index in np.ndindex(mean.shape)
@@ -108,7 +108,7 @@ def reference(mean, error, lam, p, rule):
     return simplest([point for point in points if point[1] >= best[1] - allowed])[0]
 
 
-# Multiples of 1/8, so that sums and differences are exact and ties abound.
+# Multiples of 1/8, so that sums and differences are exact and ties are frequent.
 EIGHTHS = st.integers(-16, 16).map(lambda k: k / 8)
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, max_side=5)
 
@@ -177,7 +177,7 @@ def test_the_planted_point_is_chosen():
     assert result.rule == "best"
     assert (result.parameters, result.tasks) == (("p", "lam"), None)
     assert result.grid == {"p": list(P), "lam": list(LAM)}
-    xr.testing.assert_identical(scores, make(means=planted((2, 1))))  # the data set given stays as it is
+    xr.testing.assert_identical(scores, make(means=planted((2, 1))))  # the input is unchanged
 
 
 def test_means_are_over_the_folds_with_a_score():
@@ -275,7 +275,7 @@ def test_the_model():
 
 def test_cf_attributes():
     given = make()
-    given["status"].attrs["flag_meanings"] = "certified finished open failed"  # of an older file
+    given["status"].attrs["flag_meanings"] = "certified finished open failed"  # from an older file
     given["status"][0, 0] = [0, 1, 2]
     scores = SearchResult(given).scores
     assert list(scores["status"].values[0, 0]) == [0, 1, WORDS.index("open")]
@@ -339,7 +339,7 @@ def test_summary():
     html = result._repr_html_()
     assert html.startswith("<div>Search of MKFDA: 5 p × 4 lam, 3 folds<br>")
     assert result.scores._repr_html_()[:100] in html
-    scores["status"][...], scores["gap"][...] = WORDS.index("converged"), np.nan  # nothing is proven
+    scores["status"][...], scores["gap"][...] = WORDS.index("converged"), np.nan  # no proven gap
     summary = SearchResult(scores).summary()
     assert "60 fits (60 converged) in 7 passes" in summary
     assert "gap" not in summary
@@ -410,7 +410,7 @@ def test_values_of_any_kind_round_trip(tmp_path):
 
 
 def test_others_read_it(tmp_path):
-    """The scores by xarray, the model as a model of its own, all of it as a tree."""
+    """Xarray reads the scores, `dmkl.load` the model, and a data tree the whole result."""
     result = SearchResult(make(), best=fitted())
     result.save(tmp_path / "search")
     with xr.open_zarr(tmp_path / "search") as opened:
@@ -427,7 +427,7 @@ def test_others_read_it(tmp_path):
 
 
 def test_overwriting(tmp_path, monkeypatch):
-    """A save that fails leaves the old search."""
+    """A failed save keeps the old search."""
 
     def fail(*_):
         msg = "no space left on device"
@@ -491,19 +491,19 @@ def labels(axis):
 
 
 def title_of(ax):
-    """The title of the whole figure in one line."""
+    """The title of the figure in one line."""
     return " ".join(ax.figure.get_suptitle().split())
 
 
 def assert_weights(ax, expected):
-    """Bars and labels are those of the kernels with these weights, the largest first."""
+    """Assert that bars and labels show these weights, the largest first."""
     order = np.argsort(-expected, kind="stable")
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], expected[order])
     assert labels(ax.yaxis) == [f"kernel_{j}" for j in order]
 
 
 def drawn(axes):
-    """The figure, with everything laid out and painted without a warning."""
+    """Draw the figure of some axes without warnings, and return it."""
     figure = np.ravel(axes)[0].figure
     figure.canvas.draw()
     return figure
@@ -529,7 +529,7 @@ def test_map_and_curve():
     np.testing.assert_allclose(validation[0].get_ydata(), means.max(axis=1))
     for k, segment in enumerate(validation[2][0].get_segments()):
         np.testing.assert_allclose(segment, [[k, means[k].max() - s] for s in (0.01 / 3**0.5, -0.01 / 3**0.5)])
-    tested = scores["test_score"].values[np.arange(5), means.argmax(axis=1)]  # where validation is best
+    tested = scores["test_score"].values[np.arange(5), means.argmax(axis=1)]  # at the best validation score
     np.testing.assert_allclose(test[0].get_ydata(), tested.mean(axis=1))
     spread = tested.std(axis=1, ddof=1) / 3**0.5
     ends = [segment[:, 1] for segment in test[2][0].get_segments()]
@@ -540,8 +540,8 @@ def test_map_and_curve():
 
 
 def test_no_pyplot_and_no_display(monkeypatch):
-    """Notebooks show the axes all the same, and scripts leave no global figures behind."""
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it fails
+    """Notebooks show the axes, and scripts create no global figures."""
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import fails
     for axes in (SearchResult(make()).plot_scores(), SearchResult(make()).plot_weights()):
         assert axes._repr_png_().startswith(b"\x89PNG")
 
@@ -559,11 +559,11 @@ def test_the_curve_of_one_parameter():
         (curve,) = drawn(SearchResult(scores if folds > 1 else scores.drop_vars("test_score")).plot_scores()).axes
         assert rings(curve) == [(2, pytest.approx(0.9))]
         assert (curve.get_xlabel(), curve.get_ylabel()) == ("ridge λ", "mean class accuracy")
-        assert (curve.get_title(loc="left") == "") == (folds == 1)  # it has no bars
+        assert (curve.get_title(loc="left") == "") == (folds == 1)  # no error bars
 
 
 def test_the_two_longest_of_three_parameters():
-    """Their numbers are drawn from small to large."""
+    """Numbers are sorted on the axes."""
     grid = {"max_iter": (10, 30, 20), "solver": ("trace", "cosine", "multiplicative", None), "lam": (0.1, 1.0)}
     figure = drawn(SearchResult(make(grid, means=planted((1, 1, 0), shape=(3, 4, 2)))).plot_scores())
     surface, curve, _ = figure.axes
@@ -688,7 +688,7 @@ def test_weights_over_p_are_those_at_the_best_of_the_others():
 
 
 def test_many_kernels_with_long_and_odd_names():
-    """The largest and the sum of the others; names take no room from the bars, and are no formulas."""
+    """The plot shows the largest weights and the sum of the others; long names leave room for bars, without TeX."""
     scores = make(kernels=60)
     scores["weight"][...] = weight = np.random.default_rng(5).permutation(60)
     for top, n in ((None, 20), (40, 40)):

@@ -1,4 +1,4 @@
-"""What is known of the folder of a search that broke off."""
+"""The state folder of an interrupted search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_refusal_names_the_parameters_that_changed(tmp_path):
 
 
 def test_a_state_that_goes_while_it_is_read_counts_as_none(tmp_path, monkeypatch):
-    """A search that ends removes its folder, whoever looks at it."""
+    """A search that ends removes its folder, even during a read."""
 
     def gone(folder, pattern):
         raise FileNotFoundError(folder)

@@ -1,4 +1,4 @@
-"""A SLURM for all tests of this folder, and jobs on it."""
+"""Fixtures: a SLURM for all tests of this folder, and a watcher of its jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _started(**options):
     if root is None:
         told = "this machine has no SLURM: `make test-slurm` unpacks one from Debian packages"
         (pytest.fail if os.environ.get("DMKL_REQUIRE_SLURM") else pytest.skip)(told)
-    # Not in pytest's own folder, whose path may be too long for a socket.
+    # The path of pytest's own folder may be too long for a socket.
     with (
         tempfile.TemporaryDirectory(prefix="slurm-") as folder,
         private_slurm(root, Path(folder) / "s", **options) as slurm,
@@ -37,7 +37,7 @@ def _running():
 
 @pytest.fixture
 def slurm(_running, monkeypatch, tmp_path):
-    """A SLURM whose programs are on PATH, without jobs; what jobs print goes to a folder of the test."""
+    """A SLURM without jobs, with its programs on PATH; output of jobs goes to a folder of the test."""
     monkeypatch.setenv("PATH", str(_running.bin), prepend=os.pathsep)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("dmkl.clusters.jobs._ASK_SECONDS", 0.5)
@@ -47,7 +47,7 @@ def slurm(_running, monkeypatch, tmp_path):
 
 @pytest.fixture
 def binding(monkeypatch):
-    """A SLURM with two cores, to which it binds the tasks of steps."""
+    """A SLURM with two cores that binds tasks of steps to cores."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core has nothing to bind")
     with _started(cpus=2, bind=True) as slurm:
@@ -57,7 +57,7 @@ def binding(monkeypatch):
 
 @pytest.fixture
 def watched():
-    """Look at scheduler and workers of jobs until there is no job: where they listen, which cores workers may use."""
+    """Watch schedulers and workers until all jobs end; return listening addresses and numbers of cores of workers."""
 
     def watch(slurm):
         addresses, cores = set(), set()

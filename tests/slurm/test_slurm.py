@@ -1,4 +1,4 @@
-"""Jobs on a real SLURM of one node: from files to predictions, jobs that are lost, jobs that never start."""
+"""Jobs on a real SLURM of one node: from files to predictions, lost jobs, jobs that never start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACE = "slurm cores=1 processes=1 memory=1GiB interface=lo jobs=2"
 
 @pytest.fixture
 def slow(tmp_path):
-    """What follows the place of jobs whose workers take their time."""
+    """Options, after the place of a cluster, that make the workers of jobs slow."""
     file = tmp_path / "slow.py"
     file.write_text(SLOW)
     return f" worker_extra_args='--preload {file}'"
@@ -34,7 +34,7 @@ def slow(tmp_path):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Two feature tables over 60 samples of three classes, a split, new samples, and a kernel in a file."""
+    """Files: two feature tables of 60 samples of three classes, a split, new samples, and a kernel."""
     folder = tmp_path_factory.mktemp("files")
     rng = np.random.default_rng(0)
     labels = np.arange(80) % 3
@@ -65,7 +65,7 @@ def kernels(files):
 
 @pytest.fixture(scope="module")
 def undisturbed(files, kernels):
-    """The scores of a search in threads."""
+    """The scores of a search in threads, without faults."""
     from dmkl.cli.main import main
 
     assert main(["search", str(kernels), str(files / "found"), *GRID, "--cluster", "threads"]) == 0
@@ -79,7 +79,7 @@ def assert_same(scores, expected):
 
 @contextmanager
 def after_pass(n, state, act):
-    """Act once, in a thread, when a search has kept `n` passes, in the middle of the next."""
+    """Call `act` once, in a thread, after a search has committed `n` passes, during the next one."""
     acted, over = [], threading.Event()
 
     def watch():
@@ -230,7 +230,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A script of `deploy/` as a user with this machine would change it."""
+    """Return a function that adapts a script of `deploy/` to this machine."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("HOME", str(tmp_path))
 

@@ -56,12 +56,12 @@ while read_state(Path("found.partial")).n_passes < before + {passes}:
     time.sleep(0.01)
 subprocess.run(["scancel", "--batch", "--signal={signal}", os.environ["SLURM_JOB_ID"]], check=True)
 """
-"""The time of a job is over not by the clock, but when it has gone through the kernels; that of the third never."""
+"""A script that simulates the time limit of a job after a number of passes; the third job has no limit."""
 
 
 @pytest.fixture
 def job(tmp_path):
-    """A job file, its kernels, and what ends its time after `passes`, by a signal."""
+    """Write a job file, its kernels, and a script that signals the end of its time after `passes`."""
 
     def written(passes=1, signal="USR1"):
         rng = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_a_search_longer_than_its_walltime_ends_by_itself(output_of, slurm, job,
     out = output_of("submit", file)
     assert "Sent as job" in out
     content = file.read_text()
-    file.write_text("[outputs]")  # what waits in the queue, and goes on in other jobs, has a copy
+    file.write_text("[outputs]")  # queued and continued jobs use a copy
     wait_for_jobs(slurm)
     file.write_text(content)
     printed = [log.read_text() for log in sorted(tmp_path.glob("job-*.out"))]
@@ -113,7 +113,7 @@ def test_a_job_that_did_nothing_or_is_canceled_is_the_last(output_of, slurm, job
 
 
 NODES = "['export -n SLURM_JOB_NUM_NODES', 'SLURM_JOB_NUM_NODES=2']"
-"""A prologue after which a script takes its node for one of two."""
+"""A prologue that makes a script assume a job of two nodes."""
 
 
 @pytest.mark.parametrize(("prologue", "address"), [("[]", "127.0.0.1"), (NODES, get_ip())])

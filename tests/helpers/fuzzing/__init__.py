@@ -1,1 +1,1 @@
-"""Mutated files: what readers of users' files must read, or refuse in a line."""
+"""Mutated files, which readers must read or refuse with a one-line error."""

@@ -1,4 +1,4 @@
-"""Tiny valid files of every format that is read, and how each is read to its end."""
+"""Tiny valid files of every readable format, with functions that read each one completely."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from helpers.fuzzing.mutations import (
 from helpers.matlab import write_v73
 
 Files = dict[str, bytes]
-"""The content of files by their paths in a folder of their own."""
+"""The contents of files by their paths in one folder."""
 Mutation = Callable[[Random, bytes], bytes]
 
 M = 6
@@ -54,17 +54,17 @@ _SPARSE = scipy.sparse.csr_matrix(np.where(np.abs(_K[0]) > 0.3, _K[0], 0))
 class Format:
     """Files of one format."""
 
-    make: Callable[[], list[Files]]  # a few valid ones, the same at each call
+    make: Callable[[], list[Files]]  # a few valid files, the same at each call
     read: Callable[[Path], object]
-    """Reads them from their folder, as commands do, to the last value."""
-    structured: tuple[Mutation, ...] = ()  # mutations that know the format
-    suffix: str | tuple[str, ...] = ""  # how the names of the files end that these are for; all by default
+    """Reads the files completely from their folder, as commands do."""
+    structured: tuple[Mutation, ...] = ()  # format-specific mutations
+    suffix: str | tuple[str, ...] = ""  # file extensions for these mutations; all by default
 
     def mutated(self, random: Random, valid: list[Files]) -> Files:
-        """Valid files of which one is mutated, or missing."""
+        """Return valid files with one of them mutated or removed."""
         files = dict(random.choice(valid))
         name = random.choice(list(files))
-        if len(files) > 2 and random.random() < 0.5:  # the header of a folder more often than its many chunks
+        if len(files) > 2 and random.random() < 0.5:  # prefer metadata to the many chunks
             name = random.choice([other for other in files if other.endswith((".json", ".zarray"))] or [name])
         if len(files) > 1 and random.random() < 0.03:
             del files[name]
@@ -89,7 +89,7 @@ def _kernels(folder: Path) -> object:
 
 
 def _splits(folder: Path) -> object:
-    source, labels = open_files(folder)  # the splits are found beside the kernels
+    source, labels = open_files(folder)  # reads splits from the folder of the kernels
     return ingest(MemoryStore(), source, labels)
 
 
@@ -137,7 +137,7 @@ def _store(folder: Path) -> object:
 
 
 def _written(name: str, write: Callable[..., object], *contents: Any) -> list[Files]:
-    """What a function writes of each content at a path, a file or a folder."""
+    """The files that `write` creates for each content, at the path of a file or folder."""
     made = []
     for content in contents:
         with tempfile.TemporaryDirectory() as folder:
@@ -350,4 +350,4 @@ FORMATS = {
     ),
     "kernel sets": Format(_sets, _store, (mutated_json,), ("zarr.json",)),
 }
-"""By name, each with its files."""
+"""Formats by name."""

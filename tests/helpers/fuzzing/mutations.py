@@ -1,4 +1,4 @@
-"""Mutations of files: of bytes, of numbers in text, of JSON, and of what the headers of NumPy say."""
+"""Mutations of files: bytes, numbers in text, JSON, and headers of NumPy files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS = (
 
 
 def mutated_bytes(random: Random, data: bytes, other: bytes = b"") -> bytes:
-    """One to three mutations; `other` is a file that parts are taken from."""
+    """Apply one to three mutations; parts of the file `other` may be inserted."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         data = _mutated_once(random, data, other)
     return data
@@ -58,13 +58,13 @@ def _mutated_once(random: Random, data: bytes, other: bytes) -> bytes:
 
 
 def _place(random: Random, data: bytes) -> int:
-    """A place in a file, often near its beginning or its end, where formats keep what matters."""
+    """A random position in a file, often near its beginning or end, where formats have their metadata."""
     end, near = len(data), min(len(data), 256)
     return random.choice((random.randrange(near + 1), end - random.randrange(near + 1), random.randrange(end + 1)))
 
 
 def mutated_numbers(random: Random, data: bytes) -> bytes:
-    """A number, or a word, that stands written in a file replaced by an extreme one."""
+    """Replace a number or a word in a file by an extreme value."""
     words = list(re.finditer(rb"[-+]?\d[\d.eE+-]*|[A-Za-z_]+", data))
     if not words:
         return data
@@ -83,7 +83,7 @@ _VALUES = (
 
 
 def mutated_json(random: Random, data: bytes) -> bytes:
-    """JSON of which a value is another one, a key is missing, or one is new."""
+    """Change a value, or remove or add a key, of a JSON document."""
     try:
         content = json.loads(data)
     except ValueError:
@@ -106,7 +106,7 @@ def mutated_json(random: Random, data: bytes) -> bytes:
 
 
 def _places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Each value in a document: what holds it, and its key there."""
+    """Yield the container and the key of each value in a document."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in items:
         yield node, key
@@ -127,7 +127,7 @@ _SHAPES = (
 
 
 def npy_header(text: str, version: int = 1, length: int | None = None) -> bytes:
-    """The header of a .npy file that holds this text, and says that its length is another one."""
+    """The header of a .npy file with this text, and with a wrong length if one is given."""
     padded = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
     length = len(padded) if length is None else length
     size = struct.pack("<H", length % 2**16) if version == 1 else struct.pack("<I", length % 2**32)
@@ -135,7 +135,7 @@ def npy_header(text: str, version: int = 1, length: int | None = None) -> bytes:
 
 
 def mutated_npy(random: Random, data: bytes) -> bytes:
-    """An array of which the header says something else."""
+    """An array with a wrong header."""
     keys = [
         f"'descr': {random.choice(_TYPES)!r}",
         f"'fortran_order': {random.choice(('False', 'True', 'None', '1'))}",
@@ -151,7 +151,7 @@ def mutated_npy(random: Random, data: bytes) -> bytes:
 
 
 def mutated_npz(random: Random, data: bytes) -> bytes:
-    """An archive whose members say something else, and whose directory holds for them; or of which it does not."""
+    """An archive with mutated members, and with a directory that is valid or corrupted."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = random.choice(list(members))
@@ -165,7 +165,7 @@ def mutated_npz(random: Random, data: bytes) -> bytes:
         for member, content in members.items():
             archive.writestr(member, content)
     mutated = file.getvalue()
-    if random.random() < 0.4:  # the directory lies of sizes and offsets
+    if random.random() < 0.4:  # wrong sizes and offsets in the directory
         at = mutated.find(b"PK\x01\x02") + random.choice((8, 10, 16, 20, 24, 28, 30, 42))
         return mutated[:at] + struct.pack("<I", random.choice(EXTREMES) % 2**32) + mutated[at + 4 :]
     return mutated

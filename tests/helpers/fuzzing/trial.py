@@ -1,4 +1,4 @@
-"""One mutated file under watch: what its reader does, and whether it minds its own business."""
+"""Trials of readers on mutated files: their errors, and their access to other files and processes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dmkl.errors import DmklError
 from helpers.fuzzing.corpora import FORMATS, Files
 
 MEMORY = "256MiB"
-"""The memory budget under which files are read."""
+"""The memory budget of the readers."""
 
 
 class Lab(logging.Handler):
     """A folder in which mutated files of one format are read, one after another.
 
-    Their reader may open nothing outside of it, and do nothing but read.
-    What libraries log as errors is a fault too, also what asyncio says some files later of tasks that nobody asked.
+    The reader may open no files outside of this folder, and may only read.
+    Errors logged by libraries are faults too, including those of asyncio about unawaited tasks of earlier files.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         super().__init__(logging.ERROR)
         self.name, self.format = name, FORMATS[name]
-        with warnings.catch_warnings(action="ignore"):  # Zarr warns of what it writes
+        with warnings.catch_warnings(action="ignore"):  # Zarr warns about its writes
             self.valid = self.format.make()
         self.inside = folder / "inside"
         self.inside.mkdir()
@@ -52,12 +52,12 @@ class Lab(logging.Handler):
         logging.getLogger().removeHandler(self)
 
     def trial(self, seed: int) -> str:
-        """What is wrong with how a mutated file is read: "" where nothing is."""
+        """Read files with a random mutation; return the faults, "" if there are none."""
         random = Random(f"{self.name} {seed}")
         return self.attempt(self.format.mutated(random, self.valid))
 
     def attempt(self, files: Files) -> str:
-        """The same of given files."""
+        """Read these files; return the faults, "" if there are none."""
         self._put(files)
         with dask.config.set({"dmkl.memory": MEMORY}), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -73,7 +73,7 @@ class Lab(logging.Handler):
         return faults
 
     def _put(self, files: Files) -> None:
-        """Lay files out in the folder, in place of those that stand there; of many only those that differ."""
+        """Replace the files of the folder; if there are several, write only those that differ."""
         if len(files) == 1:
             shutil.rmtree(self.inside)
             self.inside.mkdir()
@@ -84,16 +84,16 @@ class Lab(logging.Handler):
             if self._stands.get(name) != content:
                 path = self.inside / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)  # an earlier content may still be mapped
+                path.unlink(missing_ok=True)  # the previous content may still be mapped
                 path.write_bytes(content)
         self._stands = files
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Of Handler."""
+        """Record a log message as a fault."""
         self._faults.append(f"logged: {record.getMessage()[:200]} ({record.exc_info and record.exc_info[1]!r})")
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """What Python itself opens, writes, runs and unpickles in this process."""
+        """Record forbidden operations of Python in this process: files, processes, pickles."""
         if not self._reading:
             return
         if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
@@ -112,11 +112,11 @@ _FORBIDDEN = {
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.symlink", "os.link", "os.truncate"),
     "shutil.rmtree",
 }
-"""Nothing of this may be done for a file, but starting the process that reads what libraries may die of."""
+"""Events that readers must not cause, except the start of the process that reads files unsafe for libraries."""
 
 
 def _fault(error: BaseException) -> str:
-    """What is wrong with an exception of a reader: it must be one of ours, of one line, and not for want of memory."""
+    """The fault of an exception, "" for a one-line DmklError that is not caused by lack of memory."""
     chain, causes = error, []
     while chain is not None:
         causes.append(chain)
@@ -126,7 +126,7 @@ def _fault(error: BaseException) -> str:
         frames = traceback.extract_tb(causes[-1].__traceback__)
         own = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if "/dmkl/" in frame.filename]
         return f"{causes[-1]!r:.200} at {own[-1] if own else '?'}"
-    lines = str(error).split("\n")  # of specifications each rule that is broken has one
+    lines = str(error).split("\n")  # specifications have one line for each violated rule
     if not all(line and line.isprintable() for line in lines):
         return f"not one line: {str(error)[:300]!r}"
     return f"long: {str(error)[:300]}" if max(map(len, lines)) > 20_000 else ""
