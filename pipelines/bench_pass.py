@@ -1,12 +1,11 @@
-"""Measure one pass over a kernel set and its floor on this machine, in the same run.
+"""Measure a pass over a kernel set and its floor (the lower bound of its time) on this machine.
 
-    python pipelines/bench_pass.py                      # n = 16, m = 8192, float32, b = 64: 2.4 GB in a temporary
-    folder
-    python pipelines/bench_pass.py --keep /data/bench   # keeps the set there, and uses it again
+    python pipelines/bench_pass.py                      # n = 16, m = 8192, float32, b = 64: 2.4 GB, temporary folder
+    python pipelines/bench_pass.py --keep /data/bench   # keeps the set and reuses it
 
 The floor of a pass is the larger of two times: reading the stored tiles at the bandwidth of this machine, and 2·n·m²·b
-floating-point operations at its rate of matrix products. Both are measured here, with all cores, before and after the
-pass, and the better figure counts: a pass is compared with the best that this machine has just shown.
+floating-point operations at its rate of matrix products. The script measures both rates with all cores, before and
+after the pass, and uses the higher ones.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import dmkl
 
 
 def best_of(runs: int, work: Callable[[], object]) -> list[float]:
-    """Wall-clock seconds of several runs, sorted."""
+    """The wall-clock seconds of `runs` calls, sorted."""
     seconds = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -49,7 +48,7 @@ def make_set(path: Path, n: int, m: int) -> dmkl.KernelSet:
 
 
 def read_bandwidth(path: Path, cores: int) -> float:
-    """Bytes per second of reading every tile's file once into memory, from the page cache where it is warm."""
+    """Bytes per second of reading every tile file once into memory, from the page cache if it is warm."""
     files = sorted((path / "gram_upper" / "c").rglob("*"))
     files = [file for file in files if file.is_file()]
     total = sum(file.stat().st_size for file in files)
@@ -73,11 +72,11 @@ def gemm_rate(b: int) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the passes and the floor, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=16, help="kernels")
     parser.add_argument("-m", type=int, default=8192, help="samples")
-    parser.add_argument("-b", type=int, default=64, help="columns that ride the pass")
+    parser.add_argument("-b", type=int, default=64, help="columns multiplied in a pass")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--keep", type=Path, help="folder that keeps the set between runs")
     options = parser.parse_args()
@@ -98,9 +97,9 @@ def main() -> None:
         )
         with cluster, Client(cluster):
             on_workers = best_of(options.runs + 1, lambda: wait(kernels.apply(block).persist()))[:-1]
-            rows.append((f"apply, {cores} processes, results stay there", on_workers))
+            rows.append((f"apply, {cores} processes, results on the workers", on_workers))
             gathered = best_of(options.runs, lambda: kernels.apply(block).compute())
-            rows.append((f"apply, {cores} processes, results brought here", gathered))
+            rows.append((f"apply, {cores} processes, results on the client", gathered))
         bandwidths.append(read_bandwidth(path, cores))
         rates.append(gemm_rate(options.b))
 
@@ -114,9 +113,9 @@ def main() -> None:
     print(f"{'pass':<46}{'best':>8}{'median':>8}{'floor/best':>12}{'floor/median':>14}")
     for name, seconds in rows:
         # project needs one product for each upper tile, apply two
-        work = max(reading, multiplying / 2) if name.startswith("project") else floor
+        bound = max(reading, multiplying / 2) if name.startswith("project") else floor
         median = seconds[len(seconds) // 2]
-        print(f"{name:<46}{seconds[0]:8.3f}{median:8.3f}{work / seconds[0]:12.2f}{work / median:14.2f}")
+        print(f"{name:<46}{seconds[0]:8.3f}{median:8.3f}{bound / seconds[0]:12.2f}{bound / median:14.2f}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Measure the passes of a search over a kernel set, and their floor on this machine, in the same run.
+"""Measure the passes of a search over a kernel set and their floor (the lower bound of their time) on this machine.
 
     python pipelines/bench_search_pass.py                      # n = 16, m = 8192, float32, 3 folds, 2.4 GB of kernels
-    python pipelines/bench_search_pass.py --keep /data/bench   # keeps the set there, and uses it again
+    python pipelines/bench_search_pass.py --keep /data/bench   # keeps the set and reuses it
     python pipelines/bench_search_pass.py --cores 2 --folds 5
 
-It runs `dmkl.search` with the subspace solver and takes from its own record the passes that extended the basis of every
-fold by a full block: with the folds, the columns and the precision that the search chose, and with what such a pass
-leaves behind (products kept on disk, and the small products VᵀK_jV). The first, narrow one is left out.
+The script runs `dmkl.search` with the subspace solver. From its record it takes the passes that extend the
+basis of every fold by a full block; it omits the first, narrow pass. Such a pass also stores products on disk and
+computes the small products VᵀK_jV.
 
 The floor is the larger of two times: reading the stored tiles at the bandwidth of this machine, and 2·n·m·m_f·b
-operations for each fold of m_f training samples and b columns, at its rate of products of float32 matrices. Both are
-measured here, with all cores, before and after the searches, and the better figure counts.
+operations for each fold of m_f training samples and b columns, at its rate of products of float32 matrices. The script
+measures both rates with all cores, before and after the searches, and uses the higher ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import dmkl
 
 
 def make_set(path: Path, n: int, m: int) -> dmkl.KernelSet:
-    """Store n Gaussian kernels of features of which every second table sees the classes, as float32."""
+    """Store n float32 Gaussian kernels; the features of every second kernel depend on the class."""
     rng = np.random.default_rng(0)
     labels, centers = rng.integers(0, 3, m), rng.standard_normal((3, 20))
     features = (rng.standard_normal((m, 20)) + (0.3 if j % 2 else 0.0) * centers[labels] for j in range(n))
@@ -40,10 +40,10 @@ def make_set(path: Path, n: int, m: int) -> dmkl.KernelSet:
 
 
 def passes(kernels: dmkl.KernelSet, folds: int, runs: int) -> list[tuple[int, float]]:
-    """Columns of each fold and seconds of every full pass of some searches."""
-    found = [one for _ in range(runs) for one in _passes(kernels, folds)]
-    widest = max(width for width, _ in found)
-    return [one for one in found if one[0] == widest]
+    """Return the columns of each fold and the seconds of every full pass of `runs` searches."""
+    records = [record for _ in range(runs) for record in _passes(kernels, folds)]
+    widest = max(width for width, _ in records)
+    return [record for record in records if record[0] == widest]
 
 
 def _passes(kernels: dmkl.KernelSet, folds: int) -> Iterator[tuple[int, float]]:
@@ -60,12 +60,12 @@ def _passes(kernels: dmkl.KernelSet, folds: int) -> Iterator[tuple[int, float]]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the passes and the floor, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=16, help="kernels")
     parser.add_argument("-m", type=int, default=8192, help="samples")
     parser.add_argument("--folds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=3, help="searches on threads, and as many on processes")
+    parser.add_argument("--runs", type=int, default=3, help="searches with threads, and again with processes")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--keep", type=Path, help="folder that keeps the set between runs")
     options = parser.parse_args()
@@ -93,8 +93,8 @@ def main() -> None:
     print(f"reading {max(bandwidths) / 1e9:.2f} GB/s, multiplying {max(rates) / 1e9:.1f} GFLOP/s\n")
     print(f"{'pass of a search':<20}{'columns':>9}{'passes':>8}{'floor':>8}{'best':>8}{'median':>8}", end="")
     print(f"{'floor/best':>12}{'floor/median':>14}")
-    for name, found in rows:
-        width, seconds = found[0][0], sorted(seconds for _, seconds in found)
+    for name, records in rows:
+        width, seconds = records[0][0], sorted(seconds for _, seconds in records)
         flops = 2 * options.n * options.m * options.m * (options.folds - 1) * width
         floor = max(kernels.bytes_per_pass / max(bandwidths), flops / max(rates))
         median = statistics.median(seconds)

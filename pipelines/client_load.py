@@ -1,11 +1,11 @@
-"""What a search takes of the process that asks for it, beside what the workers of a cluster take.
+"""CPU time and peak memory of the client of a search on a cluster, compared with its workers.
 
     python pipelines/client_load.py                       # 12 kernels of 3,000 and of 6,000 samples: 1.1 GB on disk
     python pipelines/client_load.py -m 1500 3000 --arguments -p 1 --lam 1e-2
 
-The client may be a laptop or a login node. Scheduler, workers and client are processes of their own, as on a cluster.
-Processor seconds are those of the whole search less those of the same search on a set of 90 samples, which are start-up
-and bookkeeping; the client's memory is what it took at most beside mapped files, less the same of the small set.
+The client may be a laptop or a login node. Scheduler, workers and client are separate processes, as on a cluster. The
+table gives CPU seconds and the peak memory of the client without mapped files. The same figures of a search on a set of
+90 samples (start-up and bookkeeping) are subtracted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import psutil
 from memory_promise import MIB, made, memory_of
 
 ALL = ["--all", "--lam", "1e-7,1e-6,1e-5,1e-4,1e-3,1e-2,0.1,1,10"]
-"""The default grid but for λ = 10⁻⁸, which single precision does not resolve on 90 samples."""
+"""The default grid without λ = 10⁻⁸, which single precision does not resolve on 90 samples."""
 
 
 @dataclass
 class Load:
-    """Processor seconds of a client and of its workers, and the memory that the client took at most."""
+    """CPU seconds of a client and of its workers, and the peak memory of the client."""
 
     client_seconds: float = 0.0
     client_bytes: int = 0
@@ -45,49 +45,49 @@ class Load:
 
     @property
     def share(self) -> float:
-        """What of the processor seconds is the client's; NaN where start-up has taken as many as the search."""
+        """The client's share of the CPU seconds; NaN if the start-up took as many as the search."""
         both = self.client_seconds + self.worker_seconds
         return self.client_seconds / both if both > 0 else math.nan
 
 
 @contextmanager
 def scheduler_and_workers(folder: Path, n_workers: int) -> Iterator[tuple[Path, list[psutil.Process]]]:
-    """The file of a scheduler with so many workers, and the workers."""
+    """Start a scheduler and `n_workers` workers; yield the scheduler file and the workers."""
     file = folder / "scheduler.json"
     file.unlink(missing_ok=True)
-    one_worker = ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder / "scratch")]
+    worker_options = ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder / "scratch")]
     commands = [["scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]]
-    commands += [["worker", "--host", "127.0.0.1", "--no-nanny", *one_worker]] * n_workers
+    commands += [["worker", "--host", "127.0.0.1", "--no-nanny", *worker_options]] * n_workers
     running: list[psutil.Popen] = []
     try:
-        for what, *options in commands:
-            command = [sys.executable, "-m", "dask", what, "--scheduler-file", str(file), *options]
+        for role, *options in commands:
+            command = [sys.executable, "-m", "dask", role, "--scheduler-file", str(file), *options]
             running.append(psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         yield file, running[1:]
     finally:
         for process in reversed(running):
             process.terminate()
-        # A worker whose scheduler leaves while it says goodbye may wait for ever: nothing of it is wanted any more.
+        # A worker may wait forever if its scheduler ends first, so it is killed.
         for process in psutil.wait_procs(running, timeout=5)[1]:
             process.kill()
             process.wait()
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Processor time of a process until now."""
+    """The CPU seconds that a process has used so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
-def searched(folder: Path, n_workers: int, arguments: list[str]) -> Load:
-    """Search the set of a folder on a cluster of this machine."""
+def measure_search(folder: Path, n_workers: int, arguments: list[str]) -> Load:
+    """Search the kernel set of a folder on a local cluster, and measure the load."""
     load = Load()
-    with scheduler_and_workers(folder, n_workers) as (file, workers), tempfile.TemporaryFile("w+") as said:
+    with scheduler_and_workers(folder, n_workers) as (file, workers), tempfile.TemporaryFile("w+") as output:
         place = ["--cluster", str(file)]
         command = ["search", str(folder / "set.zarr"), str(folder / "found"), "--cv", "3", "--overwrite", *place]
         while not file.exists():
             time.sleep(0.1)
-        child = subprocess.Popen([sys.executable, "-m", "dmkl", *command, *arguments], stdout=said, stderr=said)
+        child = subprocess.Popen([sys.executable, "-m", "dmkl", *command, *arguments], stdout=output, stderr=output)
         client = psutil.Process(child.pid)
         while child.poll() is None:
             with suppress(psutil.Error, OSError):
@@ -95,28 +95,28 @@ def searched(folder: Path, n_workers: int, arguments: list[str]) -> Load:
                 load.client_bytes = max(load.client_bytes, memory_of(client)[0])
             time.sleep(0.02)
         if child.returncode:
-            said.seek(0)
-            sys.exit(said.read())
+            output.seek(0)
+            sys.exit(output.read())
         load.worker_seconds = sum(cpu_seconds(worker) for worker in workers)
     return load
 
 
 def main() -> None:
-    """Make the sets, search them, print what each took."""
+    """Build the sets, search them, and print the load of each search."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=12, help="kernels")
     parser.add_argument("-m", type=int, nargs="+", default=[3000, 6000], help="samples")
-    parser.add_argument("--workers", type=int, default=2, help="processes of one thread")
-    parser.add_argument("--keep", type=Path, help="a folder for the sets, kept and used again")
-    parser.add_argument("--arguments", nargs=argparse.REMAINDER, default=ALL, help="of dmkl search")
+    parser.add_argument("--workers", type=int, default=2, help="number of single-threaded workers")
+    parser.add_argument("--keep", type=Path, help="folder that keeps the sets between runs")
+    parser.add_argument("--arguments", nargs=argparse.REMAINDER, default=ALL, help="arguments of `dmkl search`")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         base = options.keep or Path(temporary)
-        idle = searched(made(base / f"small-{options.n}", options.n, 90), options.workers, options.arguments)
+        idle = measure_search(made(base / f"small-{options.n}", options.n, 90), options.workers, options.arguments)
         print(f"{'samples':>8}{'client s':>10}{'workers s':>11}{'share':>8}{'client MiB':>12}")
         for m in options.m:
             folder = made(base / f"large-{options.n}-{m}", options.n, m)
-            load = searched(folder, options.workers, options.arguments) - idle
+            load = measure_search(folder, options.workers, options.arguments) - idle
             figures = f"{load.client_seconds:>10.1f}{load.worker_seconds:>11.1f}{load.share:>8.1%}"
             print(f"{m:>8,}{figures}{load.client_bytes / MIB:>12.0f}", flush=True)
 

@@ -1,14 +1,14 @@
-"""Gene sets as kernels: MK-FDA on factors beside scikit-learn's linear models, Nystroem, and scMKL.
+"""Compare MK-FDA on gene-set kernels stored as factors with scikit-learn's linear models, Nystroem, and scMKL.
 
     python pipelines/compare_factors.py --cells 5000 20000 --scmkl-python scmkl-env/bin/python
 
-Simulated counts of cells of two kinds. Of 20 gene sets, two have genes whose mean differs between the kinds, and in one
-more the genes rise or fall together in half of the cells of one kind, which leaves their means about equal: a linear
-model hardly sees it. Counts become log counts per cell, standardized by the training cells; every method has the same
-table, trains on the same two thirds and chooses its penalty by three folds of them. "Fourier" are 40 random Fourier
-features of each set, with one bandwidth. Each method runs in a process of its own with one BLAS thread, which reports
-seconds and CPU seconds, without those for the data, and its peak memory. scMKL (pip install scmkl) may run in another
-environment.
+The data are simulated counts of cells of two kinds. In two of 20 gene sets the means differ between the kinds. In a
+third set the genes rise or fall together in half of the cells of one kind; the means are about equal, so a linear model
+hardly detects it. Counts become log counts per cell, standardized by the training cells. Every method trains on the
+same two thirds of the cells and chooses its penalty by 3-fold cross-validation. "Fourier" denotes 40 random Fourier
+features of each set, with one bandwidth. Each method runs in a separate process with one BLAS thread, which reports
+seconds and CPU seconds, both without the preparation of the data, and peak memory. scMKL (pip install scmkl) may run in
+another environment.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SIGNAL = (0, 1, 2)
 GAMMA = 1.0 / (2 * SIZE)
 NAMES = [f"SET_{k}" for k in range(N_SETS)]
 SELECTED = 1e-3
-"""The share of the largest weight from which a set counts as chosen."""
+"""A set counts as chosen if its weight exceeds this share of the largest weight."""
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 Answer = tuple[np.ndarray, list[int] | None]
 
 
 def counts(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Counts (n, genes) and kinds (n,) of cells."""
+    """Simulate the counts (n, genes) and the kinds (n,) of cells."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(0, 2, n)
     log_rate = rng.normal(-0.5, 0.7, N_SETS * SIZE) + 0.3 * rng.standard_normal((n, 1))
@@ -56,18 +56,18 @@ def standardized(table: np.ndarray, train: np.ndarray) -> np.ndarray:
 
 
 def of_set(X: np.ndarray, k: int) -> np.ndarray:
-    """The genes of a set."""
+    """The columns of gene set k."""
     return X[:, k * SIZE : (k + 1) * SIZE]
 
 
-# --- methods: labels of the test cells, and the sets with weight ----------------------------------------------------
+# --- methods: return the labels of the test cells and the sets with weight -------------------------------------------
 
 
 def mkfda(spec: dict[str, object], X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> Answer:
-    """One kernel for each set; p = 1, and λ by the search."""
+    """Fit MK-FDA with one kernel for each set, p = 1, and λ chosen by a search."""
     import dmkl.errors
 
-    # A linear model on these features is compared, not how near they are to the kernel.
+    # The comparison concerns linear models on these features, not their approximation of the kernel.
     warnings.filterwarnings("ignore", category=dmkl.errors.ApproximationWarning)
     tables = {name: of_set(X[train], k) for k, name in enumerate(NAMES)}
     K = dmkl.build(None, tables, spec, labels=y[train])
@@ -78,7 +78,7 @@ def mkfda(spec: dict[str, object], X: np.ndarray, y: np.ndarray, train: np.ndarr
 
 
 def fourier(X: np.ndarray) -> np.ndarray:
-    """Random Fourier features of all sets side by side."""
+    """The random Fourier features of all sets, concatenated."""
     from sklearn.kernel_approximation import RBFSampler
 
     samplers = [RBFSampler(gamma=GAMMA, n_components=RANK, random_state=k) for k in range(N_SETS)]
@@ -86,7 +86,7 @@ def fourier(X: np.ndarray) -> np.ndarray:
 
 
 def by_scikit_learn(model: str, X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> Answer:
-    """A model on all features side by side; its penalty by a search."""
+    """Fit a scikit-learn model on all features; choose its penalty by a grid search."""
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import LogisticRegression, RidgeClassifier
     from sklearn.model_selection import GridSearchCV
@@ -105,7 +105,7 @@ def by_scikit_learn(model: str, X: np.ndarray, y: np.ndarray, train: np.ndarray,
 
 
 def scmkl(X: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> Answer:
-    """Group lasso on as many Fourier features of each set; its penalty by the package's own search."""
+    """Fit a group lasso on as many Fourier features of each set; choose its penalty by the package's search."""
     import scmkl as package
 
     rows = np.concatenate([train, test])  # training cells first, as the package needs them
@@ -158,7 +158,7 @@ def run(method: str, n: int) -> None:
 
 
 def main() -> None:
-    """A table with a row for each method and number of cells."""
+    """Print a table with a row for each method and number of cells."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, nargs="+", default=[5000])
     parser.add_argument("--methods", nargs="+", choices=[*METHODS], default=[*METHODS])
@@ -175,16 +175,16 @@ def main() -> None:
             if python is None:
                 continue
             command = [str(python), __file__, "--cells", str(n), "--run", method]
-            alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=alone)
-            figures = json.loads(done.stdout.splitlines()[-1])
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
+            figures = json.loads(process.stdout.splitlines()[-1])
             chosen = figures["chosen"]
-            right = "" if chosen is None else f"{len({*chosen} & {*SIGNAL})}, {len({*chosen} - {*SIGNAL})}"
+            selection = "" if chosen is None else f"{len({*chosen} & {*SIGNAL})}, {len({*chosen} - {*SIGNAL})}"
             row = (
                 f"{n:,}",
                 method,
                 f"{figures['accuracy']:.4f}",
-                right,
+                selection,
                 f"{figures['seconds']:.0f}",
                 f"{figures['cpu']:.0f}",
             )

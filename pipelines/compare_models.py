@@ -1,16 +1,16 @@
-"""Compare what learns kernel weights, and what does not, on predefined splits of real data.
+"""Compare models with learned and with fixed kernel weights on predefined splits of real data.
 
     python pipelines/compare_models.py flower17.npz                   # χ² kernels of histograms, on the stored splits
     python pipelines/compare_models.py scene15.npz --function rbf --bandwidth 0.3,1,3 --train 60 --validation 40
-    python pipelines/compare_models.py flower17.npz --models mksvm gmkl --output out/some   # none: only builds kernels
+    python pipelines/compare_models.py flower17.npz --models mksvm gmkl --output out/some   # no model: only kernels
     python pipelines/compare_models.py flower17.npz --models gsmkl --groups 1,2,3 --steps multiplicative
 
-Each split has kernels of its own, whose bandwidths (and, of RBF kernels, the features' means and deviations) are those
-of its training part, and chooses every parameter (p, λ, C, groups) on its own validation part, the machines trained on
-train alone, Fisher's decision rule learnt from validation rows. The table has the mean class accuracy on test over the
-splits, the passes over kernels of all their searches, and the time of these.
-Where classes choose a number of groups each, "one for all" has what one number for all classes gives.
-Where the file has no splits, random ones are made with fixed seeds and as many samples of each class as asked for.
+Each split has its own kernels: their bandwidths (and the means and deviations of the features, for RBF kernels) are
+those of the training part. Every parameter (p, λ, C, groups) is chosen on the validation part. Support vector machines
+train on the training part alone; Fisher's decision rule is fitted to the validation rows. The table has the mean class
+accuracy on test over the splits, the passes over the kernels of all searches, and their time.
+If each class chooses its number of groups, "one for all" is the accuracy with one number for all classes.
+If the file has no splits, the script draws random ones with fixed seeds and the requested samples of each class.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MODELS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
 
 
 def make_splits(labels: np.ndarray, n_splits: int, n_train: int, n_validation: int) -> np.ndarray:
-    """Random splits, (split, sample): so many of each class for training and validation, the rest for testing."""
+    """Draw splits (split, sample): `n_train` and `n_validation` samples of each class, the rest for testing."""
     splits = np.full((n_splits, len(labels)), 2, dtype=np.int8)
     for number, split in enumerate(splits):
         rng = np.random.default_rng(number)
@@ -58,7 +58,7 @@ def make_splits(labels: np.ndarray, n_splits: int, n_train: int, n_validation: i
 
 
 def kernels(options: argparse.Namespace) -> list[dmkl.KernelSet]:
-    """A set for each split, which is its only one, built where it is not there yet."""
+    """Return a kernel set for each split, its only one; build the sets that do not exist."""
     with np.load(options.data) as data:
         labels = data["label"]
         splits = (
@@ -79,18 +79,18 @@ def kernels(options: argparse.Namespace) -> list[dmkl.KernelSet]:
 
 
 def scale(view: np.ndarray, train: np.ndarray, function: str) -> np.ndarray:
-    """Histograms that sum to one for χ² kernels; else columns of mean zero and deviation one over the training rows."""
+    """Return histograms that sum to one for χ² kernels, else columns standardized over the training rows."""
     if function == "chi2":
         return np.asarray(view / view.sum(axis=1, keepdims=True))
     return np.asarray(StandardScaler().fit(view[train]).transform(view))
 
 
-def test_scores(found: dmkl.SearchResult, model: Any, K: dmkl.KernelSet) -> np.ndarray:
+def test_scores(result: dmkl.SearchResult, model: Any, K: dmkl.KernelSet) -> np.ndarray:
     """Mean class accuracy on the test part of each split, of models trained on its training part."""
-    if not found.by_class:
-        return np.atleast_1d(found.chosen["test_score"].values)
+    if not result.by_class:
+        return np.atleast_1d(result.chosen["test_score"].values)
     scores = []
-    for number, params in choices(found).items():
+    for number, params in choices(result).items():
         split = K.split(int(number))
         fitted = clone(model).set_params(**params).fit(K[split.train, split.train])
         measured = dmkl.assess(fitted, K[split.test, split.train], scoring="mean_class_accuracy")
@@ -98,34 +98,36 @@ def test_scores(found: dmkl.SearchResult, model: Any, K: dmkl.KernelSet) -> np.n
     return np.array(scores)
 
 
-def choices(found: dmkl.SearchResult) -> dict[Any, dict[str, Any]]:
-    """The chosen parameters by split; there is no choice of each where there is but one."""
-    return found.best_params_ if "fold" in found.choosers else {0: found.best_params_}
+def choices(result: dmkl.SearchResult) -> dict[Any, dict[str, Any]]:
+    """The chosen parameters by split; a search with one choice for all splits has the key 0."""
+    return result.best_params_ if "fold" in result.choosers else {0: result.best_params_}
 
 
-def told(results: list[dmkl.SearchResult]) -> str:
-    """The choice of each split; of parameters that classes choose the mean over them."""
-    chosen = [params for found in results for params in choices(found).values()]
+def format_choices(results: list[dmkl.SearchResult]) -> str:
+    """Format the choice of each split; if classes choose separately, the mean over the classes."""
+    chosen = [params for result in results for params in choices(result).values()]
     values = {name: [params[name] for params in chosen] for name in results[0].parameters}
     means = {
-        name: [np.mean(list(value.values())) if isinstance(value, dict) else value for value in of_splits]
-        for name, of_splits in values.items()
+        name: [np.mean(list(value.values())) if isinstance(value, dict) else value for value in split_values]
+        for name, split_values in values.items()
     }
-    return ", ".join(f"{name} = {' '.join(f'{value:.4g}' for value in some)}" for name, some in means.items())
+    return ", ".join(f"{name} = {' '.join(f'{value:.4g}' for value in choice)}" for name, choice in means.items())
 
 
 def main() -> None:
-    """Build, search with each model, print the table and keep it."""
+    """Build the kernels, search with each model, print and save the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--function", choices=["chi2", "rbf"], default="chi2")
     parser.add_argument("--bandwidth", default="1", help="multiples of the mean distance")
-    parser.add_argument("--splits", type=int, default=3, help="random splits, where the file has none")
-    parser.add_argument("--train", type=int, default=60, help="training samples of each class, without stored splits")
+    parser.add_argument("--splits", type=int, default=3, help="random splits, if the file has none")
+    parser.add_argument(
+        "--train", type=int, default=60, help="training samples of each class, if the file has no splits"
+    )
     parser.add_argument("--validation", type=int, default=40, help="validation samples of each class")
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--groups", default="1,2,3,4,5", help="numbers of groups that GS-MKL chooses from")
-    parser.add_argument("--steps", help="instead of each model's own, such as center,trace")
+    parser.add_argument("--steps", help="preprocessing instead of each model's default, such as center,trace")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     options.output = options.output or Path("out/compare_models") / options.data.stem
@@ -142,17 +144,17 @@ def main() -> None:
             results = [
                 dmkl.search(model, K, grid=grid, cv="splits", scoring="mean_class_accuracy", refit=False) for K in sets
             ]
-            test = np.concatenate([test_scores(found, model, K) for found, K in zip(results, sets, strict=True)])
+            test = np.concatenate([test_scores(result, model, K) for result, K in zip(results, sets, strict=True)])
         rows.append(
             {
                 "model": name,
-                "validation": float(np.mean([found.chosen["score"].mean() for found in results])),
+                "validation": float(np.mean([result.chosen["score"].mean() for result in results])),
                 "test": float(test.mean()),
                 "±": float(test.std(ddof=1)),
-                "passes": sum(found.n_passes_ for found in results),
+                "passes": sum(result.n_passes_ for result in results),
                 "seconds": time.perf_counter() - started,
-                "one for all": float(np.mean([found.chosen["test_score"].mean() for found in results])),
-                "chosen": told(results),
+                "one for all": float(np.mean([result.chosen["test_score"].mean() for result in results])),
+                "chosen": format_choices(results),
             }
         )
         print(pd.DataFrame(rows[-1:]).to_string(index=False, header=len(rows) == 1, float_format="%.3f"), flush=True)

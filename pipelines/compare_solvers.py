@@ -1,14 +1,14 @@
-"""Compare all solvers of ℓp MK-FDA on the same problems: passes, seconds, memory, and what they prove.
+"""Compare the passes, seconds, memory and proven gaps of all solvers of ℓp MK-FDA on the same problems.
 
-    python pipelines/compare_solvers.py                                     # everything, in some quarter of an hour
+    python pipelines/compare_solvers.py                                     # all problems, about 15 minutes
     python pipelines/compare_solvers.py --sizes 8x400 --lams 1e-2 --output out/small
 
-The kernels are Gaussian ones of 20 features and three classes, in float32: half of them see the classes, the better the
-later they come, half are noise. Every problem (n, m, p, λ) is solved by each solver from the start to a proven gap of
-1e-4, with all cores of this machine in one process. The table is written as NetCDF, with its figure beside it.
+The kernels are float32 Gaussian kernels of 20 features. Half of them separate three classes, better at larger indices;
+the other half are noise. Each solver solves every problem (n, m, p, λ) from scratch to a proven gap of 1e-4, with all
+cores of this machine in one process. The script writes the table as NetCDF, and a figure of it.
 
-A solver is left out of harder problems of a size once it has run out of `--patience` seconds on an easier one (a larger
-λ with the same p, n and m): the missing entries are NaN, and white in the figure.
+A solver that takes more than `--patience` seconds for a problem skips the problems with a smaller λ and the same p, n
+and m: these entries are NaN in the table and missing from the figure.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ MEASURES = {"seconds": "seconds", "passes": "passes over the kernels", "memory":
 
 
 class Memory:
-    """The most memory of its own that this process takes while this is entered, in bytes; mapped files don't count."""
+    """Context manager that measures the peak memory of this process in bytes, without mapped files."""
 
     def __enter__(self) -> Memory:
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier fits have freed must not serve this one unseen
+            ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory freed by earlier fits would be reused and not counted
         self.before = self.peak = self._own()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -68,7 +68,7 @@ class Memory:
 
     @property
     def taken(self) -> int:
-        """Above what was there before."""
+        """The peak memory minus the memory at entry."""
         return self.peak - self.before
 
     def _sample(self) -> None:
@@ -82,7 +82,7 @@ class Memory:
 
 
 def make_set(folder: Path, n: int, m: int) -> dmkl.KernelSet:
-    """The kernels of one size; built where they are not there yet."""
+    """Return the kernels of one size; build them if they do not exist."""
     store = folder / f"kernels-{n}-{m}.zarr"
     if store.exists():
         return dmkl.open(store)
@@ -98,7 +98,7 @@ def make_set(folder: Path, n: int, m: int) -> dmkl.KernelSet:
 
 
 def solve(K: dmkl.KernelSet, p: float, lam: float, solver: Any) -> dict[str, float]:
-    """One fit, measured."""
+    """Fit a model; return its passes, seconds, memory, gap and objective."""
     model = dmkl.MKFDA(p=p, lam=lam, max_iter=100, solver=solver)
     with Memory() as memory, warnings.catch_warnings():
         warnings.simplefilter("ignore", dmkl.errors.ConvergenceWarning)  # the gap is in the table
@@ -115,34 +115,34 @@ def solve(K: dmkl.KernelSet, p: float, lam: float, solver: Any) -> dict[str, flo
 
 
 def undefined(name: str, p: float) -> bool:
-    """Whether a solver is not made for this norm."""
+    """Whether a solver does not support this norm."""
     return name == "dual" and p == 1
 
 
 def compare(sets: dict[str, dmkl.KernelSet], norms: list[float], lams: list[float], patience: float) -> xr.Dataset:
-    """All solvers on all problems, larger λ first."""
+    """Run all solvers on all problems, larger λ first."""
     lams = sorted(lams, reverse=True)
     shape = (len(sets), len(norms), len(lams), len(SOLVERS))
-    found = {name: np.full(shape, np.nan) for name in ("passes", "seconds", "memory", "gap", "objective")}
+    arrays = {name: np.full(shape, np.nan) for name in ("passes", "seconds", "memory", "gap", "objective")}
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("solving", total=int(np.prod(shape)))
         for (s, (size, K)), (a, p) in itertools.product(enumerate(sets.items()), enumerate(norms)):
-            tired: set[str] = set()
+            skipped: set[str] = set()
             for (b, lam), (c, (name, solver)) in itertools.product(enumerate(lams), enumerate(SOLVERS.items())):
                 progress.update(task, description=f"{size}, p = {p:g}, λ = {lam:g}: {name}")
-                if name not in tired and not undefined(name, p):
+                if name not in skipped and not undefined(name, p):
                     for key, value in solve(K, p, lam, solver).items():
-                        found[key][s, a, b, c] = value
+                        arrays[key][s, a, b, c] = value
                     if not progress.console.is_terminal:
                         print(
-                            f"{size}, p = {p:g}, λ = {lam:g}, {name}: {found['seconds'][s, a, b, c]:.1f} s", flush=True
+                            f"{size}, p = {p:g}, λ = {lam:g}, {name}: {arrays['seconds'][s, a, b, c]:.1f} s", flush=True
                         )
-                    if found["seconds"][s, a, b, c] > patience:
-                        tired.add(name)
+                    if arrays["seconds"][s, a, b, c] > patience:
+                        skipped.add(name)
                 progress.advance(task)
     dims = ("size", "p", "lam", "solver")
     table = xr.Dataset(
-        {name: (dims, values) for name, values in found.items()},
+        {name: (dims, values) for name, values in arrays.items()},
         coords={
             "size": list(sets),
             "n": ("size", [len(K) for K in sets.values()]),
@@ -159,7 +159,7 @@ def compare(sets: dict[str, dmkl.KernelSet], norms: list[float], lams: list[floa
 
 
 def picture(table: xr.Dataset) -> Figure:
-    """A column of panels for each size and norm, a row for each measure; hollow marks are open gaps."""
+    """Plot a column of panels for each size and norm, a row for each measure; hollow marks are open gaps."""
     columns = list(itertools.product(table["size"].values, table["p"].values))
     figure = Figure(figsize=(2.1 * len(columns) + 1.2, 8), layout="constrained")
     panels = figure.subplots(len(MEASURES), len(columns), sharex=True, sharey="row", squeeze=False)
@@ -168,13 +168,13 @@ def picture(table: xr.Dataset) -> Figure:
     ):
         panel = panels[row][column]
         for solver, color, marker in zip(table["solver"].values, COLORS, MARKERS, strict=True):
-            here = table.sel(size=size, p=p, solver=solver)
-            proven = here["gap"].values <= 1e-4
-            panel.plot(here["lam"], here[measure], color=color, linewidth=1, label=solver if not row else None)
-            for chosen, filling in ((proven, color), (~proven, "white")):
+            series = table.sel(size=size, p=p, solver=solver)
+            proven = series["gap"].values <= 1e-4
+            panel.plot(series["lam"], series[measure], color=color, linewidth=1, label=solver if not row else None)
+            for mask, fill in ((proven, color), (~proven, "white")):
                 panel.plot(
-                    here["lam"].values[chosen], here[measure].values[chosen], marker, color=color, markersize=5,
-                    markerfacecolor=filling,
+                    series["lam"].values[mask], series[measure].values[mask], marker, color=color, markersize=5,
+                    markerfacecolor=fill,
                 )  # fmt: skip
         panel.set(xscale="log", yscale="log")
         panel.grid(alpha=0.3)
@@ -190,12 +190,12 @@ def picture(table: xr.Dataset) -> Figure:
 
 
 def main() -> None:
-    """Make the sets, solve, write the table and the figure."""
+    """Build the sets, run the solvers, write the table and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["10x1000", "50x1000", "16x4000"], help="kernels x samples")
     parser.add_argument("--norms", nargs="+", type=float, default=[1.0, 1.0625, 2.0])
     parser.add_argument("--lams", nargs="+", type=float, default=[1.0, 1e-2, 1e-4])
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds")
+    parser.add_argument("--patience", type=float, default=10.0, help="limit of seconds of a fit, as above")
     parser.add_argument("--output", type=Path, default=Path("out/compare_solvers"))
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def main() -> None:
         sets[f"n = {n}, m = {m:,}"] = make_set(options.output, n, m)
     started = time.perf_counter()
     with dask.config.set(scheduler="threads"):
-        solve(next(iter(sets.values())), 2.0, 1.0, "auto")  # compiles what the first fit would compile
+        solve(next(iter(sets.values())), 2.0, 1.0, "auto")  # compiles before the first measured fit
         table = compare(sets, options.norms, options.lams, options.patience)
     table.to_netcdf(options.output / "solvers.nc", engine="scipy")
     picture(table).savefig(options.output / "solvers.png", dpi=110)

@@ -1,11 +1,11 @@
-"""Kernels of handwritten digits, from arrays to a report, in fifteen lines: search, evaluate, compare, explain.
+"""Search, evaluate, compare and explain kernels of handwritten digits, from arrays to a report, in fifteen lines.
 
     python pipelines/digits.py --output out/digits
 
-The kernels are those of four quarters of scikit-learn's images (q1 to q4), of their Fourier magnitudes (FFT), and of
-noise, each with two bandwidths. The search chooses p and λ, nested folds estimate its score on new images and compare
-it with the plain sum of the kernels, and fits to half of the samples at p = 1 show which weights can be trusted. The
-report is one page.
+The kernels are computed from four quarters of scikit-learn's images (q1 to q4), from their Fourier magnitudes (FFT) and
+from noise, each with two bandwidths. The search chooses p and λ. Nested cross-validation estimates its score on new
+images and compares it with the sum of the kernels. Fits to half of the samples at p = 1 show how stable the weights
+are. The report is one page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import dmkl
 
 
 def compare_views(folder: Path, n_samples: int, n_resamples: int) -> None:
-    """Build, search, evaluate, resample and report."""
+    """Build the kernels, search, evaluate, resample, and write the report."""
     images, y = (values[:n_samples] for values in load_digits(return_X_y=True))
     images = images.reshape(-1, 8, 8)
     quarters = [part for half in np.split(images, 2, axis=1) for part in np.split(half, 2, axis=2)]
@@ -33,13 +33,13 @@ def compare_views(folder: Path, n_samples: int, n_resamples: int) -> None:
     result = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=3)
     estimate = dmkl.evaluate(dmkl.MKFDA(), K, grid=grid, outer=5, inner=3, baselines="rules")
     # At p = ∞, which the search may choose, all weights are equal.
-    trust = dmkl.stability(dmkl.MKFDA(p=1, lam=result.best_params_["lam"]), K, n_resamples=n_resamples)
-    print(result, estimate, trust, sep="\n\n")
-    dmkl.report([result, estimate, trust], folder / "report.html")
+    stability = dmkl.stability(dmkl.MKFDA(p=1, lam=result.best_params_["lam"]), K, n_resamples=n_resamples)
+    print(result, estimate, stability, sep="\n\n")
+    dmkl.report([result, estimate, stability], folder / "report.html")
 
 
 def main() -> None:
-    """Read the options."""
+    """Parse the options, and run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--resamples", type=int, default=40)

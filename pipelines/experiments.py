@@ -1,14 +1,14 @@
-"""The published experiments in small, on one page beside the published figures.
+"""Repeat the published experiments at a small scale, on one page with the published figures.
 
     python pipelines/experiments.py                            # all; out/experiments/experiments.md
     python pipelines/experiments.py --only proteins groups     # some of them
     python pipelines/experiments.py --scale 0.3                # with fewer samples and splits
 
 Learning p on validation (Yan et al., CVPR 2010, Table 3; JMLR 13, 2012, Table 2), the VOC protocol (JMLR Table 1),
-noise that takes the place of kernels or is added to them (JMLR Section 3.2), protein localization (JMLR Section 3.6),
+noise kernels that replace or extend the kernels (JMLR Section 3.2), protein localization (JMLR Section 3.6),
 groups (Yang et al., ICCV 2009, Tables 1 and 2) and normalized cuts under noise (Mukherjee et al., CVPR 2010, Section
-4.1). The data are replicas (`replicas.py`): figures stand beside one another to compare what follows from what, not how
-high they are. An experiment that is done is not done again: its part of the page is kept in the output folder.
+4.1). The data are replicas (`replicas.py`): compare the conclusions, not the values of the figures. The output folder
+keeps the section of each finished experiment, which does not run again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import published_flowers
 import published_proteins
 import replicas
 from compare_models import test_scores
-from ncuts import models as of_cuts
+from ncuts import models as ncuts_models
 from noise_kernels import digits
 from sklearn.metrics import balanced_accuracy_score
 
@@ -39,16 +39,16 @@ LAMS = [10.0**k for k in range(-6, 1)]
 
 @dataclass(frozen=True)
 class Part:
-    """What one experiment tells.
+    """The result of one experiment.
 
     Parameters
     ----------
     published
-        The published figures, as facts with their tables.
+        The published figures, with their tables.
     differs
         How the data and the procedure differ from the published ones.
     answer
-        What comes out, in a sentence made of the figures.
+        The result in a sentence.
     """
 
     published: str
@@ -59,36 +59,36 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an experiment keeps its data, and how large it is."""
+    """The folder and the scale of an experiment."""
 
     folder: Path
     scale: float
 
     def size(self, whole: int, least: int) -> int:
-        """So many samples or splits."""
+        """Scale a number of samples or splits, but not below `least`."""
         return max(least, round(self.scale * whole))
 
 
 def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
-    """The mean, and its standard error."""
+    """The mean and its standard error."""
     values = np.fromiter(values, dtype=np.float64)
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def leader(table: pd.DataFrame, name: str, value: str, what: str) -> str:
-    """Who has the highest value, and who comes next."""
+def leader(table: pd.DataFrame, name: str, value: str, label: str) -> str:
+    """Name the rows with the highest and the second highest value."""
     first, second = table.sort_values(value, ascending=False, kind="stable").iloc[:2].to_dict("records")
     ahead = first[value] - second[value]
     if ahead == 0:
-        return f"{first[name]} and {second[name]} have the same {what}, {first[value]:.1f}."
-    return f"{first[name]} has the highest {what}, {first[value]:.1f}, by {ahead:.1f} before {second[name]}."
+        return f"{first[name]} and {second[name]} have the same {label}, {first[value]:.1f}."
+    return f"{first[name]} has the highest {label}, {first[value]:.1f}, {ahead:.1f} above {second[name]}."
 
 
 # --- the experiments -------------------------------------------------------------------------------------------------
 
 
 def flowers(place: Place) -> Part:
-    """Learning p on validation."""
+    """Learn p on validation."""
     folder = place.folder / "flowers"
     replicas.flowers(folder)
     K = published_flowers.kernel_set(folder)
@@ -99,31 +99,31 @@ def flowers(place: Place) -> Part:
         names = ["product, Fisher", "product, SVM", "sum, Fisher", "sum, SVM", "ℓ1 MK-SVM", "ℓp MK-SVM", *names[1:]]
     compared = published_flowers.models(protocol, NORMS)
     table = published_flowers.compare([K], {name: compared[name] for name in names}, [None])
-    known = {
+    published = {
         "product, SVM": "85.5 ± 1.2",
         "sum, SVM": "84.9 ± 1.9",
         "ℓ1 MK-SVM": "85.2 ± 1.5",
         "ℓp MK-SVM": "86.0 ± 2.4",
         "ℓp MK-FDA": "87.2 ± 1.6 (CVPR: 86.7 ± 1.2)",
     }
-    table.insert(1, "published, Flower17", [known.get(name, "") for name in table["method"]])
+    table.insert(1, "published, Flower17", [published.get(name, "") for name in table["method"]])
     return Part(
         "Accuracy on Flower17 in percent ± standard deviation over its three splits, JMLR Table 2 and CVPR Table 3: "
         "ℓp MK-FDA is 1.2 points ahead of the next, ℓp MK-SVM.",
         "Seven distance matrices of four random pixels each of 800 handwritten digits, 10 classes of 80 in the layout "
-        "of the published files; fewer values of p, λ and C. `published_flowers.py FOLDER` takes those.",
+        "of the published files; fewer values of p, λ and C. `published_flowers.py FOLDER` uses those files.",
         table,
         leader(table, "method", "accuracy", "mean accuracy"),
     )
 
 
 def voc(place: Place) -> Part:
-    """The VOC protocol: AP of each label, p and λ of its own, refitted on train and validation."""
+    """Run the VOC protocol: AP, p and λ for each label, refitted on train and validation."""
     views = replicas.pairs(place.size(800, 160), n_views=7, n_pixels=8)
     K = replicas.build(place.folder / "voc.zarr", views, ("rbf", "chi2"))
     names = [f"{k}" for k in range(replicas.N_CLASSES)]
     columns: dict[str, np.ndarray] = {}
-    learnt = {}
+    chosen_p = {}
     for method, model, grid in (
         ("MK-FDA ℓ1", dmkl.MKFDA(), {"p": [1.0], "lam": LAMS}),
         ("MK-FDA ℓ∞", dmkl.MKFDA(), {"p": [np.inf], "lam": LAMS}),
@@ -134,11 +134,11 @@ def voc(place: Place) -> Part:
     ):
         if place.scale < 1 and method.startswith("MK-SVM"):
             continue
-        found = dmkl.search(model, K, grid=grid, cv="splits", scoring="average_precision", refit=True)
-        columns[method] = 100 * found.scores["refit_test_score"].isel(fold=0).values.ravel()
-        learnt[method] = found.chosen["p"].values.ravel()
+        result = dmkl.search(model, K, grid=grid, cv="splits", scoring="average_precision", refit=True)
+        columns[method] = 100 * result.scores["refit_test_score"].isel(fold=0).values.ravel()
+        chosen_p[method] = result.chosen["p"].values.ravel()
     table = pd.DataFrame({"label": names} | columns)
-    table["p of MK-FDA ℓp"] = [f"{p:.4g}" for p in learnt["MK-FDA ℓp"]]
+    table["p of MK-FDA ℓp"] = [f"{p:.4g}" for p in chosen_p["MK-FDA ℓp"]]
     table.loc[len(table)] = {"label": "MAP", "p of MK-FDA ℓp": ""} | {k: v.mean() for k, v in columns.items()}
     by_mean = pd.DataFrame({"method": list(columns), "MAP": [v.mean() for v in columns.values()]})
     better = int((columns["MK-FDA ℓp"] > columns["MK-FDA ℓ1"]).sum())
@@ -155,7 +155,7 @@ def voc(place: Place) -> Part:
 
 
 def noise(place: Place) -> Part:
-    """Kernels of noise that take the place of informative ones, and that are added to them."""
+    """Replace informative kernels by noise kernels, or add noise kernels."""
     n_splits = place.size(3, 2)
     views = replicas.pairs(place.size(480, 160), n_views=30, n_pixels=6, n_splits=n_splits, seed=1)
     K = replicas.build(place.folder / "noise.zarr", views, ("rbf",), n_noise=30)
@@ -167,9 +167,9 @@ def noise(place: Place) -> Part:
     }
     for kind, kernels in kinds.items():
         for count in (0, 10, 20, 25, 28, 29) if kind == "swapped" else (10, 30):
-            how: dict[str, Any] = {"cv": "splits", "scoring": "average_precision", "choice": "fold", "refit": False}
+            opts: dict[str, Any] = {"cv": "splits", "scoring": "average_precision", "choice": "fold", "refit": False}
             scores = dmkl.search(
-                dmkl.MKFDA(), K.select(kernels(count)), grid={"p": norms["ℓp"], "lam": LAMS[2:]}, **how
+                dmkl.MKFDA(), K.select(kernels(count)), grid={"p": norms["ℓp"], "lam": LAMS[2:]}, **opts
             ).scores
             row: dict[str, Any] = {"noise is": kind, "noise kernels": count, "kernels": len(kernels(count))}
             tests = {}
@@ -186,15 +186,15 @@ def noise(place: Place) -> Part:
         "JMLR Figure 2 (b), VOC2008, 30 kernels: ℓ1 has the higher MAP where most kernels are noise, ℓ2 where few are.",
         f"{len(views.labels)} samples as in the VOC protocol, {n_splits} splits; 30 RBF kernels of six random "
         "pixels each, and 30 of random vectors. λ (and p) chosen on validation for each label and split, trained on "
-        "training rows alone. The published experiment swaps; rows where noise is added stand below.",
+        "training rows alone. The published experiment swaps kernels; the last rows add noise kernels.",
         table,
-        f"ℓ1 less ℓ2: {first['ℓ1 − ℓ2']:+.1f} ± {first['± s.e.']:.1f} without noise, {last['ℓ1 − ℓ2']:+.1f} ± "
-        f"{last['± s.e.']:.1f} with {last['noise kernels']} of 30 kernels noise.",
+        f"ℓ1 − ℓ2: {first['ℓ1 − ℓ2']:+.1f} ± {first['± s.e.']:.1f} without noise, {last['ℓ1 − ℓ2']:+.1f} ± "
+        f"{last['± s.e.']:.1f} with {last['noise kernels']} of 30 kernels replaced.",
     )
 
 
 def proteins(place: Place) -> Part:
-    """1 − MCC over 30 splits."""
+    """Measure 1 − MCC over 30 splits."""
     folder = place.folder / "proteins"
     n_splits = place.size(30, 4)
     replicas.proteins(folder, place.size(240, 120), n_splits=30)
@@ -216,17 +216,17 @@ def proteins(place: Place) -> Part:
         "JMLR Table 3, 100 (1 − MCC) ± s.e. over 30 splits, p = 1, 2, ∞: MK-FDA plant 10.86, 10.69, 11.35; nonpl "
         "10.93, 11.00, 12.15; psortNeg 9.89, 9.74, 11.50; psortPos 12.59, 13.63, 16.94; MK-SVM plant "
         "8.18, 9.47, 11.85; nonpl 8.97, 9.43, 10.33; psortNeg 9.99, 11.01, 13.33; psortPos 13.07, 14.68, 17.63.",
-        f"12 kernels in place of 69, of {len(K.labels)} digits 3, 5, 8 and 9, in files as the sets' are read; "
+        f"12 kernels instead of 69, of {len(K.labels)} digits 3, 5, 8 and 9, in the published file layout; "
         f"{n_splits} splits, the first fifth of each order tested. λ or C is, as published, the best on the tested "
-        "rows, of fewer values. `published_proteins.py FOLDER` takes the published kernels.",
+        "rows, from fewer values. `published_proteins.py FOLDER` uses the published kernels.",
         table,
-        f"MK-FDA errs least with p = {best['p']:.3g}, {best['1 − MCC, %']:.1f} ± {best['± s.e.']:.1f}; between the "
-        f"best and the worst p there are {spread:.1f}.",
+        f"MK-FDA has the smallest error with p = {best['p']:.3g}, {best['1 − MCC, %']:.1f} ± {best['± s.e.']:.1f}; the "
+        f"error of the worst p is {spread:.1f} higher.",
     )
 
 
 def groups(place: Place) -> Part:
-    """Groups of GS-MKL against canonical MKL."""
+    """Compare GS-MKL with canonical MKL."""
     folder = place.folder / "flowers"
     replicas.flowers(folder)
     K = published_flowers.kernel_set(folder)
@@ -241,63 +241,63 @@ def groups(place: Place) -> Part:
         ("GS-MKL, groups across classes", {"n_groups": numbers}),
     ):
         model = dmkl.GSMKL(C=4.0, across="across" in name, tol=3e-3, max_iter=30)
-        found = dmkl.search(model, K, grid=options, cv="splits", scoring="mean_class_accuracy", refit=False)
-        test = 100 * test_scores(found, model, K)
-        chosen = [params["n_groups"] for params in found.best_params_.values()]
+        result = dmkl.search(model, K, grid=options, cv="splits", scoring="mean_class_accuracy", refit=False)
+        test = 100 * test_scores(result, model, K)
+        chosen = [params["n_groups"] for params in result.best_params_.values()]
         per_class = [np.mean(list(n.values())) if isinstance(n, dict) else n for n in chosen]
-        row = {"method": name, "validation": 100 * float(found.chosen["score"].mean()), "test": test.mean()}
+        row = {"method": name, "validation": 100 * float(result.chosen["score"].mean()), "test": test.mean()}
         rows.append(row | {"± deviation": test.std(ddof=1), "groups, mean": float(np.mean(per_class))})
     table = pd.DataFrame(rows)
     return Part(
         "Mean AP on VOC2007, GS-MKL Table 2: canonical MKL 54.5, GS-MKL 62.2; groups chosen on validation for each "
         "class, 2.3 to 4.4 on average (Table 1).",
-        f"The kernels of the first experiment ({len(K.labels)} digits), accuracy in place of AP, groups by kernel "
-        "k-means in place of pLSA, C = 4.",
+        f"The kernels of the first experiment ({len(K.labels)} digits), accuracy instead of AP, groups by kernel "
+        "k-means instead of pLSA, C = 4.",
         table,
         leader(table, "method", "test", "mean accuracy on test"),
     )
 
 
 def cuts(place: Place) -> Part:
-    """Weights by normalized cuts as noise is added, on pairs of classes."""
+    """Compare weights by normalized cuts with other weights as noise kernels are added, on pairs of classes."""
     tables, labels, _ = digits(800)
     rng = np.random.default_rng(0)
     path = place.folder / "cuts.zarr"
     specs: list[dict[str, Any]] = [{"function": "rbf", "feature": "*", "bandwidth": 1}]
     specs += [{"function": "random_rbf", "copies": 30}]
     K = dmkl.open(path) if path.exists() else dmkl.build(path, tables, specs, labels=labels, dtype="float32")
-    both = [rng.choice(10, 2, replace=False) for _ in range(place.size(12, 3))]
+    pairs = [rng.choice(10, 2, replace=False) for _ in range(place.size(12, 3))]
     parts = []
-    for pair in both:
+    for pair in pairs:
         rows = [rng.permutation(np.flatnonzero(labels == k)) for k in pair]
         parts.append((np.concatenate([r[:10] for r in rows]), np.concatenate([r[10:60] for r in rows])))
     names = ("ncuts", "uniform machine", "uniform Fisher", "MK-FDA p = 1", "MK-FDA p = 1.5")
-    found = []
+    records = []
     for count in (0, 10, 30):
-        some = K.select(slice(10 + count))
+        subset = K.select(slice(10 + count))
         for name in names:
-            scores, noisy = [], []
+            scores, shares = [], []
             for train, test in parts:
-                model = of_cuts(len(some))[name].fit(some[train, train])
-                scores.append(100 * balanced_accuracy_score(labels[test], model.predict(some[test, train])))
-                weights = model.weights_.values.reshape(len(some), -1).mean(axis=1)
-                noisy.append(weights[10:].sum() / weights.sum())
+                model = ncuts_models(len(subset))[name].fit(subset[train, train])
+                scores.append(100 * balanced_accuracy_score(labels[test], model.predict(subset[test, train])))
+                weights = model.weights_.values.reshape(len(subset), -1).mean(axis=1)
+                shares.append(weights[10:].sum() / weights.sum())
             mean, error = mean_and_error(scores)
             row = {"noise kernels": count, "method": name, "accuracy": mean, "± s.e.": error}
-            found.append(row | {"weight of noise": float(np.mean(noisy))})
-    table = pd.DataFrame(found)
-    of = table[table["noise kernels"] == 30]
-    least = table[(table["noise kernels"] == 0) & (table["method"] == "ncuts")]["accuracy"].item()
-    most = of[of["method"] == "ncuts"]["accuracy"].item()
+            records.append(row | {"weight of noise": float(np.mean(shares))})
+    table = pd.DataFrame(records)
+    noisiest = table[table["noise kernels"] == 30]
+    before = table[(table["noise kernels"] == 0) & (table["method"] == "ncuts")]["accuracy"].item()
+    after = noisiest[noisiest["method"] == "ncuts"]["accuracy"].item()
     return Part(
-        "NCuts Section 4.1 (i) and Figure 1 (a), pairs of Caltech101 classes, ten kernels and 0 to 30 of noise: "
+        "NCuts Section 4.1 (i) and Figure 1 (a), pairs of Caltech101 classes, ten kernels and 0 to 30 noise kernels: "
         "negligible loss of accuracy with weights by cuts. With 30 training images of 102 classes: 75.2 ± 0.67 %.",
         f"{len(parts)} random pairs of handwritten digits, 10 training and up to 50 test samples of each, ten RBF "
         "kernels of four random pixels; noise kernels are RBF kernels of random "
         "vectors. No parameter is chosen: C = 10 as published.",
         table,
-        f"Thirty kernels of noise take weights by cuts from {least:.1f} to {most:.1f}. With them "
-        + leader(of, "method", "accuracy", "accuracy"),
+        f"Thirty noise kernels change the accuracy of weights by cuts from {before:.1f} to {after:.1f}. With them "
+        + leader(noisiest, "method", "accuracy", "accuracy"),
     )
 
 
@@ -315,7 +315,7 @@ EXPERIMENTS: dict[str, tuple[str, Callable[[Place], Part]]] = {
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """A table of Markdown; numbers with what digits they deserve."""
+    """Return the table as Markdown, with floats of three digits."""
 
     def cell(value: Any) -> str:
         if isinstance(value, float):
@@ -328,7 +328,7 @@ def as_markdown(table: pd.DataFrame) -> str:
 
 
 def section(name: str, place: Place) -> str:
-    """One experiment as a section of the page, run where it is not kept yet."""
+    """Return the section of an experiment; run the experiment if the folder does not keep its section."""
     title, run = EXPERIMENTS[name]
     kept = place.folder / f"{name}.md"
     if kept.exists():
@@ -344,7 +344,7 @@ def section(name: str, place: Place) -> str:
 
 
 def fingerprint(scale: float, files: Sequence[Path]) -> str:
-    """What tells results of other code or size from these."""
+    """A hash of the version, the scale and the files."""
     total = hashlib.sha256(f"{dmkl.__version__} {scale}".encode())
     for file in files:
         total.update(file.read_bytes())
@@ -352,7 +352,7 @@ def fingerprint(scale: float, files: Sequence[Path]) -> str:
 
 
 def main() -> None:
-    """Run what is asked for, and write the page."""
+    """Run the experiments, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
     parser.add_argument("--scale", type=float, default=1.0, help="share of the samples and splits, at most 1")
@@ -376,9 +376,9 @@ def main() -> None:
         texts.append(section(name, Place(folder, options.scale)))
         print(texts[-1], flush=True)
     head = (
-        f"# The published experiments in small\n\nBy dmkl {dmkl.__version__}, `python pipelines/experiments.py`"
+        f"# The published experiments at a small scale\n\nBy dmkl {dmkl.__version__}, `python pipelines/experiments.py`"
         f"{'' if options.scale == 1 else f' --scale {options.scale:g}'}. Data are replicas made of scikit-learn's "
-        "handwritten digits: compare what follows from what, not how high scores are.\n"
+        "handwritten digits: compare the conclusions, not the scores.\n"
     )
     page = options.output / "experiments.md"
     page.write_text("\n".join([head, *texts]), encoding="utf-8")

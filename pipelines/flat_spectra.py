@@ -1,19 +1,19 @@
-"""Which kernels of noise win weight because their spectrum is flat, and whether prices against that help.
+"""Measure kind much weight noise kernels with a flat spectrum get, and whether prices σ_j reduce it.
 
-    python pipelines/flat_spectra.py                          # made-up kernels alone
+    python pipelines/flat_spectra.py                          # simulated kernels only
     python pipelines/flat_spectra.py flower17.npz uci_digits.npz
 
-A Gaussian kernel that is narrow has nearly equal eigenvalues, a wide one a few large ones. The data sets that are made
-up have nine wide kernels and a narrow one, all of noise; then the same with an informative kernel. For each ridge λ
-weights are learnt at p = 1 with equal prices, and with two kinds of prices that are found without labels:
+A narrow Gaussian kernel has nearly equal eigenvalues; a wide one has a few large eigenvalues. The simulated data sets
+have nine wide noise kernels and a narrow one, without and with an informative kernel. For each ridge λ the script
+learns weights with equal prices, and with two kinds of prices that do not depend on the labels:
 
     dimension   σ_j = tr K_j(K_j + λI)⁻¹, the effective dimension of K_j
     null        σ_j = tr K_j(I + K̄/λ)⁻², the mean gradient with respect to β_j over random labels, at equal weights
 
-each divided by its mean over the kernels. Files hold views, (samples, features) each, beside `label` and `split`
-(split, sample: 0 train, 1 validation, 2 test); where there are none, 800 samples are split at random. Their kernels are
-χ² ones of histograms, or Gaussian ones, and three of noise. The test accuracy of each λ is shown, and that of the λ
-that validation chooses.
+each divided by its mean over the kernels. Files hold views, (samples, features) each, `label` and `split` (split,
+sample: 0 train, 1 validation, 2 test); without `split`, 800 samples are split at random. Their kernels are χ² kernels
+of histograms, else Gaussian kernels, and three noise kernels. The table has the test accuracy of each λ and of the λ
+chosen on validation.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ LAMS = [1e-4, 1e-3, 1e-2, 1e-1, 1.0]
 PRICES = ["equal", "dimension", "null"]
 
 
-def prices(K: np.ndarray, lam: float, how: str) -> list[float]:
-    """Prices of kernels (n, m, m) of unit trace."""
-    if how == "equal":
+def prices(K: np.ndarray, lam: float, kind: str) -> list[float]:
+    """Return the prices of kernels (n, m, m) of unit trace."""
+    if kind == "equal":
         return [1.0] * len(K)
-    if how == "dimension":
+    if kind == "dimension":
         values = np.clip(np.linalg.eigvalsh(K), 0.0, None)
-        found = (values / (values + lam)).sum(axis=1)
+        result = (values / (values + lam)).sum(axis=1)
     else:
         values, vectors = np.linalg.eigh(K.mean(axis=0))
         damped = (vectors * (1.0 + np.clip(values, 0.0, None) / lam) ** -2.0) @ vectors.T
-        found = np.einsum("nij,ji->n", K, damped)
-    return [float(price) for price in found / found.mean()]
+        result = np.einsum("nij,ji->n", K, damped)
+    return [float(price) for price in result / result.mean()]
 
 
-def made_up(seed: int, informative: bool, m: int = 100) -> tuple[dmkl.KernelSet, np.ndarray]:
-    """Ten kernels of noise, the first narrow; and, if asked, one that tells the classes apart to some extent."""
+def simulate(seed: int, informative: bool, m: int = 100) -> tuple[dmkl.KernelSet, np.ndarray]:
+    """Simulate ten noise kernels, the first narrow, and optionally one that partly separates the classes."""
     rng, y = np.random.default_rng(seed), np.arange(m) % 2
     kernels = [rbf_kernel(rng.normal(size=(m, 5)), gamma=gamma) for gamma in [5.0] + [0.02] * 9]
     names = ["narrow", *(f"wide {k}" for k in range(1, 10))]
@@ -57,40 +57,40 @@ def made_up(seed: int, informative: bool, m: int = 100) -> tuple[dmkl.KernelSet,
     return dmkl.create(None, kernels, names=names, labels=y), y
 
 
-def stepped(K: dmkl.KernelSet) -> np.ndarray:
-    """The kernels centered and of unit trace."""
+def preprocess(K: dmkl.KernelSet) -> np.ndarray:
+    """Return the kernels, centered and with unit trace."""
     return np.asarray(K.center().normalize("trace").to_dask().compute(), dtype=np.float64)
 
 
-def of_noise(n_seeds: int, lams: list[float]) -> pd.DataFrame:
-    """Frequencies of selection on noise; weights and cross-validated accuracy beside an informative kernel."""
+def noise_table(n_seeds: int, lams: list[float]) -> pd.DataFrame:
+    """Return selection frequencies on noise, and weights and cross-validated accuracy with an informative kernel."""
     rows = []
     for lam in lams:
-        for how in PRICES:
-            found = []
+        for kind in PRICES:
+            draws = []
             for seed in range(n_seeds):
-                K, _ = made_up(seed, informative=False)
-                model = dmkl.MKFDA(p=1, lam=lam, sigma=prices(stepped(K), lam, how))
+                K, _ = simulate(seed, informative=False)
+                model = dmkl.MKFDA(p=1, lam=lam, sigma=prices(preprocess(K), lam, kind))
                 noise = dmkl.stability(model, K, n_resamples=20).data["selection_frequency"]
-                K, y = made_up(seed, informative=True)
+                K, y = simulate(seed, informative=True)
                 row = [float(noise.sel(kernel="narrow")), float(noise.drop_sel(kernel="narrow").max())]
                 for p in (1, 2):
-                    sigma = prices(stepped(K), lam, how)
+                    sigma = prices(preprocess(K), lam, kind)
                     cv = StratifiedKFold(5, shuffle=True, random_state=seed)
-                    one = dmkl.search(
+                    result = dmkl.search(
                         dmkl.MKFDA(p=p, sigma=sigma), K, y, {"lam": [lam]}, cv, refit=False, baselines="none"
                     )
-                    weight = one.scores["weight"].isel(lam=0).mean("fold")
+                    weight = result.scores["weight"].isel(lam=0).mean("fold")
                     share = weight / weight.sum()
-                    row += [*map(float, share.sel(kernel=["narrow", "informative"])), float(one.best_score_)]
-                found.append(row)
-            rows.append([lam, how, *np.mean(found, axis=0)])
+                    row += [*map(float, share.sel(kernel=["narrow", "informative"])), float(result.best_score_)]
+                draws.append(row)
+            rows.append([lam, kind, *np.mean(draws, axis=0)])
     names = [f"{name}, p = {p}" for p in (1, 2) for name in ("narrow", "informative", "accuracy")]
     return pd.DataFrame(rows, columns=["lam", "prices", "narrow selected", "wide selected at most", *names])
 
 
-def of_file(path: Path, folder: Path, ps: list[float], lams: list[float]) -> pd.DataFrame:
-    """Test accuracy on the splits of a file, by p, prices and λ, and at the λ that validation chooses."""
+def file_table(path: Path, folder: Path, ps: list[float], lams: list[float]) -> pd.DataFrame:
+    """Return the test accuracy on the splits of a file by p, prices and λ, and at the λ chosen on validation."""
     store = folder / f"{path.stem}.zarr"
     if not store.exists():
         with np.load(path) as data:
@@ -109,22 +109,22 @@ def of_file(path: Path, folder: Path, ps: list[float], lams: list[float]) -> pd.
         noise = {"function": "random_rbf", "copies": 3}
         dmkl.build(store, views, [spec, noise], labels=label, splits=splits)
     K = dmkl.open(store)
-    dense, rows = stepped(K), []
+    dense, rows = preprocess(K), []
     for p in ps:
-        for how in PRICES:
+        for kind in PRICES:
             parts = []
             for lam in lams:
-                model = dmkl.MKFDA(p=p, sigma=prices(dense, lam, how))
-                one = dmkl.search(model, K, grid={"lam": [lam]}, cv="splits", refit=False, baselines="none").scores
-                parts.append((one["score"].values[0], one["test_score"].values[0]))
+                model = dmkl.MKFDA(p=p, sigma=prices(dense, lam, kind))
+                scores = dmkl.search(model, K, grid={"lam": [lam]}, cv="splits", refit=False, baselines="none").scores
+                parts.append((scores["score"].values[0], scores["test_score"].values[0]))
             validation, test = (np.array(part) for part in zip(*parts, strict=True))
             chosen = test[validation.argmax(axis=0), np.arange(test.shape[1])].mean()
-            rows.append([p, how, *test.mean(axis=1), chosen])
+            rows.append([p, kind, *test.mean(axis=1), chosen])
     return pd.DataFrame(rows, columns=["p", "prices", *(f"λ = {lam:g}" for lam in lams), "λ chosen"])
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the weights and accuracies, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="*")
     parser.add_argument("--seeds", type=int, default=6)
@@ -136,10 +136,10 @@ def main() -> None:
     form = {"index": False, "float_format": "{:.3g}".format}
     if options.seeds:
         print(f"Noise, mean of {options.seeds} seeds")
-        print(of_noise(options.seeds, options.lams).to_string(**form), flush=True)
+        print(noise_table(options.seeds, options.lams).to_string(**form), flush=True)
     for path in options.data:
         print(f"\n{path.name}: test accuracy")
-        print(of_file(path, options.output, options.ps, options.lams).to_string(**form), flush=True)
+        print(file_table(path, options.output, options.ps, options.lams).to_string(**form), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""From 100,000 cells and 30 gene sets to weights for each cell type, predictions and a report, in five commands.
+"""Weights of 30 gene sets for each cell type, predictions and a report from 100,000 cells, in five commands.
 
     python pipelines/gene_sets.py --cells 100000 --output out/gene_sets
 
-The cells are simulated: counts of genes, of which three sets differ between four types, as log(1 + count). A linear
-kernel for each set of `sets.gmt` is kept as factors: the genes, not the kernels, are stored. `stability` shows how far
-the weights can be trusted, and the model predicts the cells of a second file, which has the genes in another order and
-some more of them.
+The cells are simulated: log(1 + count) of genes, where three gene sets differ between four cell types. The linear
+kernel of each set of `sets.gmt` is stored as factors, the values of its genes, not as a matrix. `stability` measures
+how stable the weights are. The model predicts the cells of a second file, which has the genes in another order and five
+additional genes.
 
 Needs `pip install 'dmkl[anndata]'`.
 """
@@ -26,12 +26,12 @@ N_GENES, N_SETS, SET_SIZE = 1500, 30, 50
 
 
 def cells(n: int, seed: int) -> anndata.AnnData:
-    """Simulated cells: genes of set k mark cells of type k, for k = 0, 1, 2."""
+    """Simulate cells; the genes of set k mark cells of type k, for k = 0, 1, 2."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(len(TYPES), size=n)
     # The genes have the same rates in all files.
-    of_genes = np.random.default_rng(0).normal(1.0, 0.5, N_GENES).astype(np.float32)
-    log_rates = np.repeat(of_genes[None], n, axis=0)
+    gene_log_rates = np.random.default_rng(0).normal(1.0, 0.5, N_GENES).astype(np.float32)
+    log_rates = np.repeat(gene_log_rates[None], n, axis=0)
     for k in range(3):
         log_rates[:, k * SET_SIZE : (k + 1) * SET_SIZE] += 0.25 * (kind == k)[:, None]
     values = np.log1p(rng.poisson(np.exp(log_rates))).astype(np.float32)
@@ -40,16 +40,16 @@ def cells(n: int, seed: int) -> anndata.AnnData:
 
 
 def write(options: argparse.Namespace) -> None:
-    """The files: cells, gene sets, and cells to predict."""
+    """Write the cells, the gene sets, and the cells to predict."""
     lines = (
         "\t".join([f"SET_{k}", "simulated", *(f"G{g}" for g in range(k * SET_SIZE, (k + 1) * SET_SIZE))])
         for k in range(N_SETS)
     )
     (options.output / "sets.gmt").write_text("\n".join(lines) + "\n")
     query = cells(max(50, options.cells // 100), seed=2)
-    more = anndata.AnnData(query.X[:, :5] + 1.0, obs=query.obs, var=pd.DataFrame(index=[f"more{k}" for k in range(5)]))
-    query = anndata.concat([query, more], axis=1, merge="same")
-    # pandas 3 has a type of strings of its own, which anndata writes where it is asked to.
+    extra = anndata.AnnData(query.X[:, :5] + 1.0, obs=query.obs, var=pd.DataFrame(index=[f"more{k}" for k in range(5)]))
+    query = anndata.concat([query, extra], axis=1, merge="same")
+    # anndata writes the string type of pandas 3 only with this setting.
     with anndata.settings.override(allow_write_nullable_strings=True):
         cells(options.cells, seed=1).write_h5ad(options.output / "cells.h5ad")
         query[:, np.random.default_rng(3).permutation(query.n_vars)].write_h5ad(options.output / "query.h5ad")

@@ -1,10 +1,10 @@
-"""How seconds grow with classes, samples, folds, targets and kernels, of searches of kernels in memory.
+"""Measure how the time of a search of kernels in memory grows with classes, samples, folds, targets and kernels.
 
     python pipelines/growth.py
     python pipelines/growth.py --rows kernels --kernels 100 400 1600 10000
     python pipelines/growth.py --rows folds samples --folds 3 30 0 --samples 200 400         # smaller; 0: leave-one-out
 
-A row changes one size and keeps the others. Each cell is the time of `dmkl.search` on nine grid points (p = 1, 1.5, 2;
+A row changes one size and keeps the others. Each line has the time of `dmkl.search` on nine grid points (p = 1, 1.5, 2;
 λ = 1e-4, 1e-2, 1), without baselines and refit. The exponent of a row is the slope of log seconds over log size, by
 least squares; CPU seconds are those of all threads. The features are simulated: a tenth of the kernels has means that
 differ between the classes, or determines the targets.
@@ -33,7 +33,7 @@ FEATURES = 10
 
 
 def seconds(options: argparse.Namespace, row: str, size: int) -> tuple[float, float]:
-    """Wall-clock and CPU seconds of a search in which one size is given."""
+    """Return the wall-clock and CPU seconds of a search with one size changed."""
     sizes = OTHERS | {"samples": options.of_classes if row == "classes" else OTHERS["samples"], row: size}
     m, n, folds = sizes["samples"], sizes["kernels"], sizes["folds"]
     rng, y = np.random.default_rng(0), np.arange(m) % sizes["classes"]
@@ -55,24 +55,24 @@ def seconds(options: argparse.Namespace, row: str, size: int) -> tuple[float, fl
 
 
 def main() -> None:
-    """Time all cells, and print a line for each as soon as it is known."""
+    """Time the searches of all sizes, and print a line after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=SIZES, default=list(SIZES))
     for name, sizes in SIZES.items():
         parser.add_argument(f"--{name}", nargs="+", type=int, default=sizes)
-    parser.add_argument("--of-classes", type=int, default=1600, help="samples of the row of classes")
+    parser.add_argument("--of-classes", type=int, default=1600, help="samples of the row `classes`")
     options = parser.parse_args()
     print(f"{'':10}{'size':>10}{'seconds':>10}{'CPU':>10}")
     seconds(options, "samples", 60)  # imports and the compiled loops are not measured
     for row in options.rows:
         # Leave-one-out has as many folds as samples.
-        places = [size or OTHERS["samples"] for size in getattr(options, row)]
+        counts = [size or OTHERS["samples"] for size in getattr(options, row)]
         times = []
-        for place, size in zip(places, getattr(options, row), strict=True):
+        for count, size in zip(counts, getattr(options, row), strict=True):
             times.append(seconds(options, row, size))
-            print(f"{row:10}{place:>10,}{times[-1][0]:>10.1f}{times[-1][1]:>10.1f}", flush=True)
-        if len(places) > 1:
-            wall, cpu = np.polyfit(np.log(places), np.log(times), 1)[0]
+            print(f"{row:10}{count:>10,}{times[-1][0]:>10.1f}{times[-1][1]:>10.1f}", flush=True)
+        if len(counts) > 1:
+            wall, cpu = np.polyfit(np.log(counts), np.log(times), 1)[0]
             print(f"{row:10}{'exponent':>10}{wall:>10.2f}{cpu:>10.2f}\n", flush=True)
 
 

@@ -1,11 +1,11 @@
 """Import and fit a set larger than its memory budget, and measure the memory of all its processes together.
 
     python pipelines/large_fit.py                         # 24 kernels of 8,000 x 8,000 float32, budget 2 GiB
-    python pipelines/large_fit.py --keep /data/large      # keeps files and set there, and uses them again
+    python pipelines/large_fit.py --keep /data/large      # keeps files and set, and reuses them
 
-The kernels (half of informative features, half of noise) are written as one .npy file each. Then `dmkl import` and
-`dmkl fit` run as a user would run them, while this script samples the resident memory of their processes every 20 ms:
-once as it stands (a page that several processes map counts in each), once with shared pages counted once (PSS).
+The kernels (half of informative features, half of noise) are written as one .npy file each. The script
+runs `dmkl import` and `dmkl fit` as a user would, and samples the memory of their processes: resident memory (a page
+that several processes share counts in each) and PSS (shared pages count once).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from measuring import measured
 
 
 def make_files(folder: Path, n: int, m: int) -> None:
-    """Gaussian kernels, one .npy file each, made strip by strip; and the labels."""
+    """Write Gaussian kernels, one .npy file each, in strips of rows, and the labels."""
     folder.mkdir(parents=True)
     labels = np.random.default_rng(0).integers(0, 5, m)
     np.save(folder / "labels.npy", labels)
@@ -40,11 +40,11 @@ def make_files(folder: Path, n: int, m: int) -> None:
 
 
 def main() -> None:
-    """Make the files, import, fit."""
+    """Write the files, import and fit the set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=24)
     parser.add_argument("-m", type=int, default=8000)
-    parser.add_argument("--memory", default="2GiB", help="the budget, for all processes together")
+    parser.add_argument("--memory", default="2GiB", help="memory budget of all processes together")
     parser.add_argument("--solver", default="auto", choices=["auto", "direct", "cg", "subspace", "interleaved", "dual"])
     parser.add_argument("-p", default="2")
     parser.add_argument("--lam", default="1e-2")

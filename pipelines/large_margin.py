@@ -1,11 +1,11 @@
-"""Fit ℓp MK-SVM where not even the combined kernel fits the memory budget, and measure what it takes.
+"""Fit ℓp MK-SVM with a combined kernel larger than the memory budget, and measure time and peak memory.
 
     python pipelines/large_margin.py                      # 12 kernels of 16,000 x 16,000 float32, budget 1.5 GiB
     python pipelines/large_margin.py -n 4 -m 6000 --memory 400MiB
-    python pipelines/large_margin.py --keep /data/large   # keeps the set there, and uses it again
+    python pipelines/large_margin.py --keep /data/large   # keeps the set and reuses it
 
-The kernels (half of informative features, half of noise) are built by `dmkl build`; then `dmkl fit --model mksvm` runs
-as a user would run it, while this script samples the memory of its processes.
+The kernels (half of informative features, half of noise) are built by `dmkl build`. Then the script runs `dmkl fit
+--model mksvm` as a user would, and samples the memory of its processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from measuring import measured
 
 
 def make_features(path: Path, n: int, m: int) -> None:
-    """Views that see two classes, and every second one of noise."""
+    """Write views of two classes, every second one of noise, and the labels."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, m)
     centers = rng.standard_normal((2, 20)).astype(np.float32)
@@ -33,18 +33,18 @@ def make_features(path: Path, n: int, m: int) -> None:
 
 
 def main() -> None:
-    """Build, fit, print."""
+    """Build the kernels, fit the model, print passes and gap."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=12)
     parser.add_argument("-m", type=int, default=16_000)
-    parser.add_argument("--memory", default="1.5GiB", help="the budget of the arrays, of all processes together")
+    parser.add_argument("--memory", default="1.5GiB", help="memory budget of the arrays of all processes together")
     parser.add_argument("-p", default="1.5")
     parser.add_argument("--C", default="1")
     parser.add_argument("--cluster", default="local", choices=["local", "threads"])
     parser.add_argument("--keep", type=Path, help="folder that keeps the set and the model")
     options = parser.parse_args()
     dmkl = [sys.executable, "-m", "dmkl"]
-    where = ["--memory", options.memory, "--cluster", options.cluster]
+    budget = ["--memory", options.memory, "--cluster", options.cluster]
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,10 +53,10 @@ def main() -> None:
         )
         if not store.exists():
             make_features(features, options.n, options.m)
-            measured([*dmkl, "build", str(store), str(features), "--function", "rbf", *where])
+            measured([*dmkl, "build", str(store), str(features), "--function", "rbf", *budget])
         print(f"the combined kernel alone takes {8 * options.m**2 / 2**30:.2f} GiB in float64", flush=True)
         fit = ["fit", str(store), str(model), "--model", "mksvm", "-p", options.p, "--C", options.C, "--all"]
-        measured([*dmkl, *fit, "--overwrite", *where])
+        measured([*dmkl, *fit, "--overwrite", *budget])
         root = json.loads((model / "zarr.json").read_text())["attributes"]["state"]
         print(f"{root['n_passes_']:g} passes, {root['n_iter_']} weightings, proven gap {root['gap_']:.1e}")
 

@@ -2,13 +2,12 @@
 
     python pipelines/large_search.py                         # 24 kernels of 8,000 x 8,000 float32, budget 4 GiB
     python pipelines/large_search.py -n 50 -m 20000          # the size of the JMLR paper: 44 GB of kernels
-    python pipelines/large_search.py --keep /data/large      # keeps the set there, and uses it again
-    python pipelines/large_search.py --cores 2 -p 1,2        # options that it does not know go to `dmkl search`
+    python pipelines/large_search.py --keep /data/large      # keeps the set and reuses it
+    python pipelines/large_search.py --cores 2 -p 1,2        # other options are passed to `dmkl search`
 
-The kernels (Gaussian kernels of features, of which every second table is noise) are built by `dmkl.build`. Then `dmkl
-search` runs as a user would run it, while this script samples the resident memory of its processes every 20 ms: once as
-it stands (a page that several processes map counts in each), once with shared pages counted once (PSS). Printed at the
-end: passes, where the time went, and how far every point of the grid is certified.
+The Gaussian kernels, every second one of noise features, are built by `dmkl.build`. Then the script runs `dmkl search`
+as a user would, and samples the memory of its processes: resident memory (a page that several processes share counts in
+each) and PSS (shared pages count once). At the end it prints the passes, the time of each round and the proven gaps.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import dmkl
 
 
 def build(path: Path, n: int, m: int) -> None:
-    """Kernels of features that see the classes, and every second one of noise."""
+    """Build Gaussian kernels of features that depend on the class, every second one of noise."""
     rng = np.random.default_rng(1)
     labels, centers = np.random.default_rng(0).integers(0, 5, m), rng.standard_normal((5, 20))
     features = {}
@@ -42,18 +41,18 @@ def build(path: Path, n: int, m: int) -> None:
 
 
 def main() -> None:
-    """Make the set, search, print what it took."""
+    """Build the set, search, print passes, times and gaps."""
     parser = argparse.ArgumentParser(
         description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-n", type=int, default=24)
     parser.add_argument("-m", type=int, default=8000)
-    parser.add_argument("--memory", default="4GiB", help="the budget, for all processes together")
+    parser.add_argument("--memory", default="4GiB", help="memory budget of all processes together")
     parser.add_argument("--cv", default="3")
     parser.add_argument("--cluster", default="local")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--keep", type=Path, help="folder that keeps the set and the result")
-    options, more = parser.parse_known_args()
+    options, extra = parser.parse_known_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
@@ -62,10 +61,10 @@ def main() -> None:
             dmkl.open(store)
         except (dmkl.errors.StoreNotFoundError, dmkl.errors.IncompleteStoreError):
             build(store, options.n, options.m)
-        # An interrupted search would be gone on with, and this be a part of it.
-        anew = ["--overwrite", "--restart"]
+        # Otherwise an interrupted search would be resumed, and only a part of it measured.
+        restart = ["--overwrite", "--restart"]
         budget = ["--memory", options.memory, "--cluster", options.cluster]
-        search = ["search", str(store), str(out), "--cv", options.cv, *budget, *anew, *more]
+        search = ["search", str(store), str(out), "--cv", options.cv, *budget, *restart, *extra]
         measured([sys.executable, "-m", "dmkl", *search])
         result = dmkl.load(out)
         stored = dmkl.open(store).bytes_per_pass

@@ -1,12 +1,12 @@
-"""Thousands of targets, such as the voxels of a brain, and six feature spaces: which space explains which target.
+"""Find which of six feature spaces explains each of thousands of targets, such as the voxels of a brain.
 
     python pipelines/many_targets.py --output out/many_targets
     python pipelines/many_targets.py --samples 300 --targets 100 --candidates 8         # smaller
 
-Each target is a sum of responses to one, two or three of six feature spaces, and noise. The first command chooses one
-of the random candidates of kernel weights, and λ, for each target by cross-validation (`MKRidge(weights="shared")`).
-The second predicts samples that no choice has seen, and writes R² and correlation of each target, split by feature
-space. The script then compares these parts with the spaces that the targets were made from.
+Each target is a sum of responses to one, two or three of six feature spaces, and noise. The first command chooses λ and
+one of the random candidates of kernel weights for each target by cross-validation (`MKRidge(weights="shared")`). The
+second predicts held-out samples, and writes R² and correlation of each target, split by feature space. The script then
+compares these parts with the true parts of the targets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPACES = ("motion", "color", "edges", "faces", "words", "sounds")
 
 
 def simulate(folder: Path, m: int, n_targets: int, noise: float) -> np.ndarray:
-    """Write linear kernels of six feature spaces with targets as labels; returns the variance of each space's part."""
+    """Write linear kernels of six feature spaces with targets as labels; return the variance of each space's part."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     variance, Y, kernels = np.zeros((len(SPACES), n_targets)), np.zeros((m, n_targets)), []
@@ -46,7 +46,7 @@ def simulate(folder: Path, m: int, n_targets: int, noise: float) -> np.ndarray:
 
 
 def main() -> None:
-    """Make the data, run the commands, and compare the parts with the truth."""
+    """Simulate the data, run the commands, and compare the parts with the true ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--targets", type=int, default=2000)
@@ -68,12 +68,12 @@ def main() -> None:
     parts = table.pivot(index="kernel", columns="target", values="kernel_r2").loc[list(SPACES)].to_numpy()
     total = table.groupby("target")["total_r2"].first()
     largest = np.mean(parts.argmax(axis=0) == variance.argmax(axis=0))
-    related = np.corrcoef(parts.ravel(), variance.ravel())[0, 1]
+    correlation = np.corrcoef(parts.ravel(), variance.ravel())[0, 1]
     print(
         f"R² in test: {total.mean():.3f} on average, at most {1 / (1 + options.noise**2):.3f} expected without error."
     )
     print(f"The space with the largest part is the true one for {100 * largest:.0f} % of the targets; the parts of all")
-    print(f"spaces correlate by {related:.3f} with the variances that the targets were made from.")
+    print(f"spaces correlate by {correlation:.3f} with their true variances.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""From a MATLAB file of feature views, as multi-view data are published, to predictions and a report in four commands.
+"""Predictions and a report from a MATLAB file of feature views, the usual form of multi-view data, in four commands.
 
     python pipelines/matlab_views.py --output out/matlab_views
 
-The file has the usual form: `X`, a cell array with a matrix for each view, (features, samples), and `Y`, the classes
-from one. Its content is that of scikit-learn's handwritten digits: Fourier magnitudes, pixels, the sums of rows and
-columns, and a view of noise. Two thirds of the samples train; `split.txt` says which.
+The file has the usual form: `X`, a cell array with a matrix for each view, (features, samples), and `Y`, the classes,
+numbered from one. The views are those of scikit-learn's handwritten digits: Fourier magnitudes, pixels, the sums of
+rows and columns, and noise. Two thirds of the samples are for training, as listed in `split.txt`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 
 
 def write_views(path: Path, n: int, seed: int = 0) -> None:
-    """Write the views of n digits, and which of them train, to `split.txt` beside the file."""
+    """Write the views of n digits to `path`, and their split to `split.txt` in the same folder."""
     rng = np.random.default_rng(seed)
     pixels, digit = load_digits(return_X_y=True)
     chosen = rng.permutation(len(digit))[:n]
@@ -35,7 +35,7 @@ def write_views(path: Path, n: int, seed: int = 0) -> None:
     for k, view in enumerate(views):
         X[0, k] = view.T
     savemat(path, {"X": X, "Y": digit[chosen][:, None] + 1.0})
-    # 0 trains, 2 is tested on.
+    # 0: training, 2: test.
     np.savetxt(path.with_name("split.txt"), 2 * (rng.permutation(n) < n // 3), fmt="%d")
 
 

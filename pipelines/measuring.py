@@ -1,4 +1,4 @@
-"""The memory that a command and its child processes take together, for the other scripts of this folder."""
+"""Measure the time and the peak memory of a command and its child processes, for the scripts of this folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import psutil
 
 
 def measured(command: list[str]) -> float:
-    """Run a command, and print its time and the peak memory of its processes together; returns the seconds.
+    """Run a command, print its time and the peak memory of all its processes, and return the seconds.
 
-    Resident memory is sampled every 20 ms, where a page that several processes map counts in each, and twice a second
-    with shared pages counted once (PSS); less often where samples would take more than 2 % of the time.
+    Resident memory (a page that several processes share counts in each) is sampled every 20 ms, PSS (shared pages
+    count once) twice a second; both less often if sampling would take more than 2 % of the time.
     """
     print("$", " ".join(command), flush=True)
     start = next_pss = time.perf_counter()
@@ -21,23 +21,23 @@ def measured(command: list[str]) -> float:
     rss = pss = 0
     while child.poll() is None:
         now_rss = now_pss = 0
-        looked = time.perf_counter()
+        sample_start = time.perf_counter()
         try:
-            family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+            processes = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
         except psutil.Error:
             break
-        for process in family:
+        for process in processes:
             try:
                 now_rss += process.memory_info().rss
-                if looked >= next_pss:
+                if sample_start >= next_pss:
                     info = process.memory_full_info()
                     now_pss += getattr(info, "pss", info.rss)
             except psutil.Error:
-                continue  # it has just ended
+                continue  # the process has ended
         rss, pss = max(rss, now_rss), max(pss, now_pss)
-        pause = 50 * (time.perf_counter() - looked)
-        if looked >= next_pss:
-            next_pss = looked + max(0.5, pause)
+        pause = 50 * (time.perf_counter() - sample_start)
+        if sample_start >= next_pss:
+            next_pss = sample_start + max(0.5, pause)
             pause = 0.0
         time.sleep(max(0.02, pause))
     if child.wait():
