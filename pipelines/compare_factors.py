@@ -38,7 +38,7 @@ Answer = tuple[np.ndarray, list[int] | None]
 
 
 def counts(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Simulate the counts (n, genes) and the kinds (n,) of cells."""
+    """Simulate the counts (n, genes) and the types (n,) of cells."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(0, 2, n)
     log_rate = rng.normal(-0.5, 0.7, N_SETS * SIZE) + 0.3 * rng.standard_normal((n, 1))

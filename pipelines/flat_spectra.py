@@ -1,4 +1,4 @@
-"""Measure kind much weight noise kernels with a flat spectrum get, and whether prices σ_j reduce it.
+"""Measure how much weight noise kernels with a flat spectrum get, and whether prices σ_j reduce it.
 
     python pipelines/flat_spectra.py                          # simulated kernels only
     python pipelines/flat_spectra.py flower17.npz uci_digits.npz
