@@ -139,8 +139,12 @@ class FeatureFactors:
         for recipe in recipes:
             if recipe.feature not in values:
                 values[recipe.feature] = table_of(recipe, self._axes[axis]).read(rows, used[recipe.feature])
-        widths = self.widths[kernels]
-        result = np.empty((len(next(iter(values.values()))), widths.sum()), self._dtype)
+        widths, dtype = self.widths[kernels], np.result_type(*values.values())
+        # Features of lower precision stay as they are: half the bytes are copied.
+        exact = dtype.kind == "f" and np.can_cast(dtype, self._dtype)
+        if not exact or any(recipe.function == "cosine" for recipe in recipes):
+            dtype = self._dtype
+        result = np.empty((len(next(iter(values.values()))), widths.sum()), dtype)
         for recipe, end, width in zip(recipes, np.cumsum(widths), widths, strict=True):
             block, columns, out = values[recipe.feature], used[recipe.feature], result[:, end - width : end]
             if recipe.columns is not None:
@@ -149,7 +153,7 @@ class FeatureFactors:
             if recipe.function == "cosine":
                 norms = np.sqrt(functions.sizes("dot", out))[:, None]
                 # A sample of zeros has no direction: its row of the kernel is zero.
-                out /= np.where(norms > 0, norms, 1.0).astype(self._dtype)
+                out /= np.where(norms > 0, norms, 1.0).astype(dtype)
         return result
 
 

@@ -87,7 +87,7 @@ class RowMap:
                 case "trace" | "multiplicative":
                     Z *= statistic
                 case "cosine":
-                    sizes = self._by_kernel(Z * Z)
+                    sizes = self.by_kernel(Z * Z)
                     if not (sizes > 0).all():
                         i, j = np.argwhere(~(sizes > 0))[0]
                         refuse(
@@ -122,15 +122,15 @@ class RowMap:
         # The trace of K_j is the sum of the squares of its components, and its variance that of Z_j around the mean.
         if step.name == "center":
             return replace(self, statistics=(*self.statistics, total), squares=squares)
-        size = self._by_kernel(squares - total**2 if step.name == "multiplicative" else squares)
-        floor = _ROUNDING * self._by_kernel(squares if self.squares is None else self.squares)
+        size = self.by_kernel(squares - total**2 if step.name == "multiplicative" else squares)
+        floor = _ROUNDING * self.by_kernel(squares if self.squares is None else self.squares)
         what = {"trace": "trace", "multiplicative": "variance in feature space"}[step.name]
         check_sizes([self._name(j) for j in range(len(size))], size, floor, what, self.view.steps)
         factor = (1.0 / np.sqrt(size * count if step.name == "trace" else size))[self.kernel_of]
         scaled = None if self.squares is None else self.squares * factor**2
         return replace(self, statistics=(*self.statistics, factor), squares=scaled)
 
-    def _by_kernel(self, values: Float) -> Float:
+    def by_kernel(self, values: Float) -> Float:
         """Sums over the components of each kernel, (..., n), of values (..., D)."""
         widths = self.view.factors.widths[self.view.kernels]
         return np.asarray(np.add.reduceat(values, np.cumsum(widths) - widths, axis=-1))
@@ -190,53 +190,91 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
     on_rows = [number for number in range(len(views)) if number not in on_sums]
     fitted, n_passes = fit_row_maps([views[n] for n in on_rows])
     maps = dict(zip(on_rows, fitted, strict=True))
-    works, members, earlier = [], [], list[Float | None]()
+    members, sums, works = list[list[int]](), list[list[Any]](), dict[int, _Work]()
+    columns_of_parts = []
     for rows, numbers, positions in _parts(views, on_sums):
         # Side by side: a product for each training set would read the rows again.
         columns = np.concatenate([targets[n][at] for n, at in zip(numbers, positions, strict=True)], axis=1)
-        earlier.append(_earlier_gram(views[0], rows))
-        fill = partial(_shift, shift)
-        works.append((rows, partial(_part_of_gram, columns, fill, with_gram=earlier[-1] is None)))
+        gram, product = _earlier_sums(views[0], rows, columns)
+        if gram is None or product is None:
+            work = partial(_part_of_gram, columns, partial(_shift, shift), with_gram=gram is None)
+            works[len(members)] = rows, work
+        columns_of_parts.append(columns)
+        sums.append([gram, product])
         members.append(numbers)
-    n_shared = len(works)
+    new = [k for k, (gram, _) in enumerate(sums) if gram is None]
     for n, row_map in maps.items():
         places = row_map.places(1)
         fill = partial(_map, row_map, places, 1)
-        works.append((places[-1], partial(_part_of_gram, targets[n], fill, with_gram=True)))
+        works[len(members)] = places[-1], partial(_part_of_gram, targets[n], fill, with_gram=True)
+        sums.append([None, None])
         members.append([n])
-    n_grams = len(works) - sum(gram is not None for gram in earlier)
-    sums = _over_rows("gram", views[0], works, 1, _sum_of_parts, 8 * n_grams * (1 + len(shift)) ** 2)
-    new = [(works[k][0], sums[k][0]) for k in range(n_shared) if earlier[k] is None]
+    n_grams = sum(gram is None for gram, _ in sums)
+    computed = _over_rows("gram", views[0], [*works.values()], 1, _sum_of_parts, 8 * n_grams * (1 + len(shift)) ** 2)
+    for k, (gram, product) in zip(works, computed, strict=True):
+        sums[k] = [gram if sums[k][0] is None else sums[k][0], product]
     if new:
-        _GRAMS[views[0].source] = (views[0].kernels.tobytes(), [(rows, on_disk(gram)) for rows, gram in new])
-    for k, gram in enumerate(earlier):
-        if gram is not None:
-            sums[k][0] = gram
+        kept = [_PartSums(works[k][0], on_disk(columns_of_parts[k]), on_disk(sums[k][0]), sums[k][1]) for k in new]
+        _LAST_SUMS[views[0].source] = views[0].kernels.tobytes(), kept
     widths = [h.shape[1] for h in targets]
-    return _grams(views, sums, members, maps, shift, widths), 1.0 + n_passes
+    return _grams(views, sums, members, maps, shift, widths), bool(works) + n_passes
 
 
-_GRAMS: WeakKeyDictionary[Any, tuple[bytes, list[tuple[Index, Float]]]] = WeakKeyDictionary()
-"""For each source the kernels of its last pass, and the samples and sums ZᵀZ of each part, while the source exists.
+@dataclass(frozen=True)
+class _PartSums:
+    """Sums over some samples of a source, with targets H (samples, C) there."""
+
+    samples: Index
+    targets: Float
+    gram: Float
+    """[1, Z]ᵀ[1, Z], (1 + D, 1 + D), its upper triangle."""
+    product: Float
+    """[1, Z]ᵀH, (1 + D, C)"""
+
+
+_LAST_SUMS: WeakKeyDictionary[Any, tuple[bytes, list[_PartSums]]] = WeakKeyDictionary()
+"""For each source the kernels of its last pass, and the sums over each part, while the source exists.
 
 The samples of a refit are the parts of the folds together: their products take some hundred times the time of a pass
 that reads the rows.
 """
 
 
-def _earlier_gram(view: View, rows: Index) -> Float | None:
-    """The sum over some samples, if parts of the last pass make these up."""
-    kernels, parts = _GRAMS.get(view.source, (b"", []))
-    inside = [(samples, gram) for samples, gram in parts if np.isin(samples, rows).all()]
+def _earlier_sums(view: View, rows: Index, targets: Float) -> tuple[Float | None, Float | None]:
+    """[1, Z]ᵀ[1, Z] and [1, Z]ᵀH over some samples, from parts of the last pass that make these up; None if unknown."""
+    kernels, parts = _LAST_SUMS.get(view.source, (b"", []))
+    inside = [part for part in parts if np.isin(part.samples, rows).all()]
     if kernels != view.kernels.tobytes() or not inside:
+        return None, None
+    order = np.argsort(rows)
+    if not np.array_equal(np.sort(np.concatenate([part.samples for part in inside])), rows[order]):
+        return None, None
+    places = [order[np.searchsorted(rows, part.samples, sorter=order)] for part in inside]
+    products = [_earlier_product(part, targets[at]) for part, at in zip(inside, places, strict=True)]
+    gram = inside[0].gram.copy(order="K")
+    for part in inside[1:]:
+        gram += part.gram
+    known = [product for product in products if product is not None]
+    return np.asarray(gram), sum(known[1:], start=known[0]) if len(known) == len(products) else None
+
+
+def _earlier_product(part: _PartSums, targets: Float) -> Float | None:
+    """[1, Z]ᵀH of a part for other targets, if these are linear combinations of its own and of a constant."""
+    if np.array_equal(part.targets, targets):
+        return part.product
+    if part.targets.shape[1] ** 2 > len(part.gram):
+        return None  # finding the combinations would take longer than reading the rows
+    # Targets of classes are constant on each class, and centered targets differ between training sets by a constant.
+    basis = np.column_stack([np.ones(len(targets)), part.targets])
+    coefficients = np.linalg.lstsq(basis, targets)[0]
+    error = np.abs(basis @ coefficients - targets).max(initial=0.0)
+    if error > _SAME_TARGETS * np.abs(targets).max(initial=0.0):
         return None
-    together = np.sort(np.concatenate([samples for samples, _ in inside]))
-    if not np.array_equal(together, np.sort(rows)):
-        return None
-    total = inside[0][1].copy(order="K")
-    for _, gram in inside[1:]:
-        total += gram
-    return np.asarray(total)
+    return np.asarray(np.column_stack([part.gram[0], part.product]) @ coefficients)
+
+
+_SAME_TARGETS = 1e-13
+"""Relative difference of targets that is rounding."""
 
 
 def _grams(
@@ -326,7 +364,8 @@ _MOST_BITS = 62
 
 
 def _shift(shift: Float, Z: Array, at: Index, out: Float) -> None:
-    np.subtract(Z, shift, out=out)
+    out[:] = Z  # numpy.subtract would convert half precision twice as slowly
+    out -= shift
 
 
 def _map(row_map: RowMap, places: Sequence[Index], axis: int, Z: Array, at: Index, out: Float) -> None:
@@ -376,8 +415,9 @@ class RowFunction:
 
 
 def row_products(items: Sequence[RowFunction]) -> tuple[list[Float], float]:
-    """The results of functions of rows, (positions, width), on the same axis, and the number of passes.
+    """The results of functions of rows, (positions, width), and the number of passes.
 
+    Functions of rows and of columns share the pass where these are the same samples, as in symmetric sources.
     Results of more than 1/32 of the memory are mapped from temporary files, in column-major order: solutions are read
     column by column.
     """
@@ -425,15 +465,49 @@ def _function_of_rows(
     return [*(blocks or []), (at, values)]
 
 
+def means_function(row_map: RowMap) -> RowFunction | None:
+    """The means over the columns of a square view, K̄_j(i) = z_ijᵀμ_j, before centering; None without that first step.
+
+    Saved models have these means; as functions of rows they need no pass of their own.
+    """
+    mean = row_map.statistics[0] if _acts_on_sums(row_map.view) else None
+    if mean is None:
+        return None
+    raw = RowMap(replace(row_map.view, steps=()))
+    return RowFunction(raw, 1, np.arange(raw.view.shape[1]), partial(_products, raw, mean), raw.view.shape[0])
+
+
+def _products(row_map: RowMap, vector: Float, Z: Float) -> Float:
+    return row_map.by_kernel(Z * vector)
+
+
+_MEANS: WeakKeyDictionary[Any, list[tuple[Index, Index, Float]]] = WeakKeyDictionary()
+"""For each source kernels, samples, and means (samples, kernels) over these, while the source exists."""
+
+
+def keep_means(means: Sequence[tuple[View, Float]]) -> None:
+    """Keep the results of `means_function` for some views of one source, in place of earlier ones."""
+    for view, _ in means[:1]:
+        _MEANS[view.source] = [(view.kernels, view.cols, values) for view, values in means]
+
+
+def kept_means(view: View) -> Float | None:
+    """The means over the columns of a view without steps, (kernel, cols), if they are kept."""
+    for kernels, cols, means in _MEANS.get(view.source, []):
+        if np.array_equal(kernels, view.kernels) and np.array_equal(cols, view.cols):
+            return means.T
+    return None
+
+
 def inverse_diagonals_by_factors(
     views: Sequence[View], weights: Sequence[Float], lams: Sequence[tuple[float, ...]]
-) -> list[Float]:
+) -> tuple[list[Float], float]:
     """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at several λ, (λ, m), for square views: see `dmkl.passes.sums`.
 
-    With K(β) = YYᵀ and YᵀY = UDUᵀ it is 2(1 − p_i − Σ_k (YU)_ik²/(λ + D_k)).
+    With K(β) = YYᵀ and YᵀY = UDUᵀ it is 2(1 − p_i − Σ_k (YU)_ik²/(λ + D_k)). Returns the number of passes, too.
     """
     distinct = list({id(view): view for view in views}.values())
-    sums, _ = gram_matrices(distinct, [np.empty((view.shape[1], 0)) for view in distinct])
+    sums, n_passes = gram_matrices(distinct, [np.empty((view.shape[1], 0)) for view in distinct])
     grams = dict(zip(map(id, distinct), sums, strict=True))
     items = []
     for view, beta, lams_of_view in zip(views, weights, lams, strict=True):
@@ -443,12 +517,13 @@ def inverse_diagonals_by_factors(
         shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + np.array(lams_of_view))
         function = partial(_leverages, root[:, None] * vectors, shrinkage)
         items.append(RowFunction(gram.row_map, 1, np.arange(view.shape[1]), function, len(lams_of_view)))
+    products, n_more = row_products(items)
     diagonals = []
-    for view, leverages in zip(views, row_products(items)[0], strict=True):
+    for view, leverages in zip(views, products, strict=True):
         null = Lens(view).null_vectors()
         projected = 0.0 if null is None else null_leverages(null)[:, None]
         diagonals.append(2.0 * (1.0 - projected - leverages).T)
-    return diagonals
+    return diagonals, n_passes + n_more
 
 
 def _leverages(vectors: Float, shrinkage: Float, Z: Float) -> Float:

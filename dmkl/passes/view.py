@@ -39,7 +39,10 @@ class Factors(Protocol):
         """Rows that are read and unpacked together."""
 
     def read(self, kernels: Index, axis: int, rows: slice) -> Array:
-        """Some rows of X_j for axis 0, or of Z_j for axis 1, side by side for some kernels, (rows, Σ d_j)."""
+        """Some rows of X_j for axis 0, or of Z_j for axis 1, side by side for some kernels, (rows, Σ d_j).
+
+        In the precision of the source, or in a lower one that represents all values exactly.
+        """
 
 
 class TileSource(Protocol):

@@ -179,11 +179,15 @@ def test_large_scores_pass_through_files():
     """Scores of held-out rows that exceed the memory are still computed in one pass."""
     rng = np.random.default_rng(0)
     tables = {f"t{j}": rng.normal(size=(2000, 3)) for j in range(2)}
-    K = dmkl.build(None, tables, {"function": "linear"}, labels=(tables["t0"][:, 0] > 0).astype(int))
-    grid = {"p": [1.5], "lam": np.logspace(-3, 0, 20)}
-    in_memory = dmkl.search(dmkl.MKFDA(decision="largest"), K, grid=grid, cv=2, baselines="none", refit=False)
+    y, grid = (tables["t0"][:, 0] > 0).astype(int), {"p": [1.5], "lam": np.logspace(-3, 0, 20)}
+
+    def search():
+        K = dmkl.build(None, tables, {"function": "linear"}, labels=y)  # anew: sums of an earlier search are not used
+        return dmkl.search(dmkl.MKFDA(decision="largest"), K, grid=grid, cv=2, baselines="none", refit=False)
+
+    in_memory = search()
     with dask.config.set({"dmkl.memory": "8MiB"}):
-        in_files = dmkl.search(dmkl.MKFDA(decision="largest"), K, grid=grid, cv=2, baselines="none", refit=False)
+        in_files = search()
     np.testing.assert_array_equal(in_files.scores.score, in_memory.scores.score)
     np.testing.assert_array_equal(in_files.scores.weight, in_memory.scores.weight)
     assert in_files.n_passes_ == in_memory.n_passes_ == 2

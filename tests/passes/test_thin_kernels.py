@@ -101,6 +101,26 @@ def test_a_refit_after_a_search_is_the_fit_of_its_choice(steps):
     np.testing.assert_allclose(refitted.weights_, alone.weights_, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "learner", [dmkl.MKFDA(p=2, lam=1e-2, tol=1e-10, decision="largest"), dmkl.MKRidge(p=2, lam=1e-2, tol=1e-10)]
+)
+def test_a_refit_after_a_search_needs_no_pass_for_its_sums(learner):
+    """Its targets are linear combinations of a constant and of those of the folds, and so are their sums."""
+    rng = np.random.default_rng(0)
+    features = {name: rng.normal(size=(600, 40)) + 1.0 for name in "ab"}
+    y = features["a"][:, 0] + rng.normal(size=600)
+    y = y if isinstance(learner, dmkl.MKRidge) else np.digitize(y, [0.0, 1.5])
+    searched, alone = (dmkl.build(None, features, {"function": "linear"}, labels=y) for _ in range(2))
+    refitted = dmkl.search(learner, searched, grid={"lam": [1e-2]}, cv=3, baselines="none").best_
+    expected = learner.fit(alone)
+    assert refitted.n_passes_ == expected.n_passes_ - 1
+    np.testing.assert_allclose(refitted.weights_, expected.weights_, rtol=1e-4)
+    np.testing.assert_allclose(refitted.dual_coef_, expected.dual_coef_, atol=1e-5 * np.abs(expected.dual_coef_).max())
+    # The test rows of the outer folds, and the dual variables of their models, are computed in one pass.
+    nested = dmkl.evaluate(learner, alone, grid={"lam": [1e-2]}, outer=2, inner=2, baselines="none")
+    assert nested.scores.attrs["n_refit_passes"] == 1
+
+
 def test_a_large_set_is_fitted_without_a_kernel():
     """20,000 samples: the kernels would be 6.4 GB."""
     features, y = few_columns(20_000)

@@ -20,8 +20,8 @@ from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, row_products
-from dmkl.passes.view import covering, has_thin_factors
+from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, keep_means, means_function, row_products
+from dmkl.passes.view import View, covering, has_thin_factors
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
 from dmkl.solvers.in_memory import batches
@@ -49,26 +49,30 @@ def _check(jobs: Sequence[Job]) -> None:
 
 
 def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    """Passes for the sums of some training sets, for scores of their held-out rows, and for α where it is wanted."""
+    """A pass for the sums of some training sets, and one for scores of held-out rows and, where it is wanted, for α."""
     outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
-    axes = (0, 1) if context.duals or options.leave_one_out else (0,)
+    axes, means = (0, 1) if context.duals or options.leave_one_out else (0,), list[tuple[View, Float]]()
     for batch in _batches(jobs, [number for number, outcome in enumerate(outcomes) if outcome is None]):
         started, views = time.monotonic(), [part.training.square.view for part in batch]
         grams, n_passes = gram_matrices(views, [part.targets for part in batch])
         # Only the coefficients of the solutions are kept: the matrices of one training set are in memory at a time.
         solved = [_solve_part(solve, part, gram, jobs, options) for part, gram in zip(batch, grams, strict=True)]
-        for axis in axes:
-            functions = [(part, *function) for part in solved for function in part.functions(axis)]
-            products, n_more = row_products([function for *_, function in functions])
-            n_passes += n_more
-            for (part, group, _), block in zip(functions, products, strict=True):
-                part.take(axis, group, block)
+        functions = [(part, axis, *function) for part in solved for axis in axes for function in part.functions(axis)]
+        by_training = {part.part.training: means_function(part.row_map) for part in solved if context.duals}
+        of_means = [function for function in by_training.values() if function is not None]
+        products, n_more = row_products([*(function for *_, function in functions), *of_means])
+        n_passes += n_more
+        for (part, axis, group, _), block in zip(functions, products, strict=False):
+            part.take(axis, group, block)
+        views_of_means = [function.row_map.view for function in of_means]
+        means += zip(views_of_means, products[len(functions) :], strict=True)
         for part in solved:
             for number, outcome in zip(part.numbers, part.solutions, strict=True):
                 kept = outcome if 1 in axes else replace(outcome, dual=None)
                 outcomes[number] = kept
                 context.workspace.keep_outcome(number, kept)
         context.tally.add("factors", n_passes, time.monotonic() - started, covering(views).bytes_per_pass)
+    keep_means(means)
     return [outcome for outcome in outcomes if outcome is not None]
 
 
