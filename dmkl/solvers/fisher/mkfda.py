@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -276,6 +277,12 @@ class MemoryOracle:
         diagonals = np.einsum("jkk->jk", kernels)
         self._unit = float(np.finfo(np.float64).eps) * float(np.abs(diagonals).max(initial=0.0))
 
+    def with_weights(self, weights: WeightSet) -> MemoryOracle:
+        """The same problem over another set of weights."""
+        oracle = copy(self)
+        oracle.weights = weights
+        return oracle
+
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
         """Solve Aα = H by a Cholesky factor of A = ½(N + K(β)/λ)."""
         # No request is made; the statement makes this function a generator, as `Oracle` requires.
@@ -292,7 +299,7 @@ class MemoryOracle:
         alpha = self._factor.solve(self.h)
         # (K_jα)ᵀ, (n, c, m): kernels are symmetric, and αᵀ from the left reads their rows as they lie in memory.
         self._products = np.matmul(alpha.T, self.kernels)
-        q = np.einsum("mc,ncm->n", alpha, self._products) / (4.0 * self.lam)
+        q = self._products.reshape(n, -1) @ alpha.T.ravel() / (4.0 * self.lam)
         size = float(np.sum(alpha * alpha)) / (4.0 * self.lam)
         check_forms(q, self.facts, size, m * self._unit * size)
         # S and F use ¼aᵀNa in a subspace, since ‖α‖² = aᵀNa for α = Va.

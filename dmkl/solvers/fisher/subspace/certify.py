@@ -25,9 +25,10 @@ from dmkl.solvers.interface import Solver, Tasks
 # --- products with the basis ---------------------------------------------------------------------------------------
 
 
-_STRIPS, _STRIP_ROWS, _STRIP_BYTES = 16, 1024, 2**25
-"""Most strips of rows that products are combined in, rows of a strip of small sets, and the memory of each. Strips of
-fewer rows take longer to open than to multiply, since each reads all kernels."""
+_LEAST_STRIPS, _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 4, 16, 1024, 2**25
+"""Least and most strips of rows that products are combined in, rows of a strip between these, and the memory of each.
+Each strip reads all kernels: many strips of few rows take longer to open than to multiply, and one has no parallel
+tasks."""
 
 
 def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
@@ -65,7 +66,7 @@ def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list
     height. The result of a strip and the rows of one K_jV take some megabytes.
     """
     sides = len(pairs[0][1]) + sum(_widths(pairs))
-    side = math.ceil((last - first) / min(_STRIPS, max(1, round((last - first) / _STRIP_ROWS))))
+    side = math.ceil((last - first) / min(_STRIPS, max(_LEAST_STRIPS, round((last - first) / _STRIP_ROWS))))
     side = max(64, min(2048, side, _STRIP_BYTES // (32 * sides)))
     return [slice(start, min(start + side, last)) for start in range(first, last, side)]
 

@@ -151,7 +151,7 @@ class TrainingSubspace:
 
         `n_bytes` is the size of all results that would be there at once.
         """
-        if active_client() is None and 4 * n_bytes <= machine().total_bytes:
+        if active_client() is None and (n_bytes == 0 or 4 * n_bytes <= machine().total_bytes):
             return None
         self.n_round_files += 1
         return str(self.folder / f"round-{self.n_round_files}")
