@@ -62,10 +62,9 @@ def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: C
         of_means = [function for function in by_training.values() if function is not None]
         products, n_more = row_products([*(function for *_, function in functions), *of_means])
         n_passes += n_more
-        for (part, axis, group, _), block in zip(functions, products, strict=False):
+        for (part, axis, group, _), block in zip(functions, products[: len(functions)], strict=True):
             part.take(axis, group, block)
-        views_of_means = [function.row_map.view for function in of_means]
-        means += zip(views_of_means, products[len(functions) :], strict=True)
+        means += zip([f.row_map.view for f in of_means], products[len(functions) :], strict=True)
         for part in solved:
             for number, outcome in zip(part.numbers, part.solutions, strict=True):
                 kept = outcome if 1 in axes else replace(outcome, dual=None)
