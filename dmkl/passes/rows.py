@@ -481,24 +481,6 @@ def _products(row_map: RowMap, vector: Float, Z: Float) -> Float:
     return row_map.by_kernel(Z * vector)
 
 
-_MEANS: WeakKeyDictionary[Any, list[tuple[Index, Index, Float]]] = WeakKeyDictionary()
-"""For each source kernels, samples, and means (samples, kernels) over these, while the source exists."""
-
-
-def keep_means(means: Sequence[tuple[View, Float]]) -> None:
-    """Keep the results of `means_function` for some views of one source, in place of earlier ones."""
-    for view, _ in means[:1]:
-        _MEANS[view.source] = [(view.kernels, view.cols, values) for view, values in means]
-
-
-def kept_means(view: View) -> Float | None:
-    """The means over the columns of a view without steps, (kernel, cols), if they are kept."""
-    for kernels, cols, means in _MEANS.get(view.source, []):
-        if np.array_equal(kernels, view.kernels) and np.array_equal(cols, view.cols):
-            return means.T
-    return None
-
-
 def inverse_diagonals_by_factors(
     views: Sequence[View], weights: Sequence[Float], lams: Sequence[tuple[float, ...]]
 ) -> tuple[list[Float], float]:

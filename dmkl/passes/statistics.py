@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.steps import ChainState, Fitted, FittedStep
-from dmkl.passes.rows import kept_means
 from dmkl.passes.run import alone, pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
@@ -41,8 +41,11 @@ class _Means:
 
     def kept(self) -> Array | None:
         """The means that the solver for factors has computed; None if there are none."""
-        plain = self.weights is None and self.vectors is None and not self.view.steps and self.view.is_square
-        return kept_means(self.view) if plain else None
+        if self.weights is None and self.vectors is None and not self.view.steps and self.view.is_square:
+            for kernels, cols, means in _MEANS.get(self.view.source, []):
+                if np.array_equal(kernels, self.view.kernels) and np.array_equal(cols, self.view.cols):
+                    return means.T
+        return None
 
     def columns(self, lens: int = 0) -> Columns:
         """The vectors of the pass."""
@@ -52,6 +55,19 @@ class _Means:
             weights = np.ones(self.view.shape[2]) if self.weights is None else self.weights
             block = (weights / weights.sum())[:, None]
         return Columns(block, "each", None, np.dtype(np.float64), lens)
+
+
+_MEANS: WeakKeyDictionary[Any, list[tuple[Index, Index, Float]]] = WeakKeyDictionary()
+"""For each source kernels, samples, and means (samples, kernels) over these, while the source exists."""
+
+
+def keep_means(means: Sequence[tuple[View, Float]]) -> None:
+    """Keep means over the columns of square views of one source before their steps, in place of earlier ones.
+
+    The solver for factors computes them, (samples, kernels), together with dual variables.
+    """
+    for view, _ in means[:1]:
+        _MEANS[view.source] = [(view.kernels, view.cols, values) for view, values in means]
 
 
 _Fitting = Generator[list[_Means], list[Any], Any]

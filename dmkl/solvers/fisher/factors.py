@@ -20,7 +20,8 @@ from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import machine
-from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, keep_means, means_function, row_products
+from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, means_function, row_products
+from dmkl.passes.statistics import keep_means
 from dmkl.passes.view import View, covering, has_thin_factors
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
