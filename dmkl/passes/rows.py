@@ -254,8 +254,8 @@ def _earlier_sums(view: View, rows: Index, targets: Float) -> tuple[Float | None
     gram = inside[0].gram.copy(order="K")
     for part in inside[1:]:
         gram += part.gram
-    known = [product for product in products if product is not None]
-    return np.asarray(gram), sum(known[1:], start=known[0]) if len(known) == len(products) else None
+    present = [product for product in products if product is not None]
+    return np.asarray(gram), sum(present[1:], start=present[0]) if len(present) == len(products) else None
 
 
 def _earlier_product(part: _PartSums, targets: Float) -> Float | None:
