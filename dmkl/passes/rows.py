@@ -274,7 +274,7 @@ def _earlier_product(part: _PartSums, targets: Float) -> Float | None:
 
 
 _SAME_TARGETS = 1e-13
-"""Relative difference of targets that is rounding."""
+"""Relative differences of targets up to this are rounding."""
 
 
 def _grams(

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -276,12 +275,6 @@ class MemoryOracle:
         # For α in the null space of all kernels every quadratic form is rounding, of this size times m‖α‖².
         diagonals = np.einsum("jkk->jk", kernels)
         self._unit = float(np.finfo(np.float64).eps) * float(np.abs(diagonals).max(initial=0.0))
-
-    def with_weights(self, weights: WeightSet) -> MemoryOracle:
-        """The same problem over another set of weights."""
-        oracle = copy(self)
-        oracle.weights = weights
-        return oracle
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
         """Solve Aα = H by a Cholesky factor of A = ½(N + K(β)/λ)."""

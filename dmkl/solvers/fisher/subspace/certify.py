@@ -27,8 +27,8 @@ from dmkl.solvers.interface import Solver, Tasks
 
 _LEAST_STRIPS, _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 4, 16, 1024, 2**25
 """Least and most strips of rows that products are combined in, rows of a strip between these, and the memory of each.
-Each strip reads all kernels: many strips of few rows take longer to open than to multiply, and one has no parallel
-tasks."""
+Each strip reads all kernels: many strips of few rows take longer to open than to multiply, and a single strip leaves no
+tasks to run in parallel."""
 
 
 def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:

@@ -288,11 +288,11 @@ def solve_points(
     near = uniform_weights(len(g), 2.0)
     # One thread for each task: the problems are too small for more, which would wait for one another.
     with pinned_blas(1):
-        whole = MemoryOracle(g, h, lam, jobs[0][1], inner, facts)
         for number, weights, beta, tol, kernels in jobs:
-            start, chosen, oracle = near if beta is None else beta, np.arange(len(g)), whole.with_weights(weights)
-            if kernels is not None:
-                chosen, oracle = kernels, MemoryOracle(g[kernels], h, lam, weights, inner, facts.select(kernels))
+            start = near if beta is None else beta
+            chosen = np.arange(len(g)) if kernels is None else kernels
+            some = g if kernels is None else g[chosen]
+            oracle = MemoryOracle(some, h, lam, weights, inner, facts.select(kernels))
             solution = solve_restricted(oracle, weights.start(len(chosen), start[chosen]), tol)
             near = np.zeros(len(g))
             near[chosen] = solution.beta
