@@ -25,7 +25,6 @@ from pathlib import Path
 import dask
 import numpy as np
 from bench_pass import gemm_rate, read_bandwidth
-from distributed import Client, LocalCluster
 
 import dmkl
 
@@ -81,10 +80,7 @@ def main() -> None:
             rows.append((f"{cores} threads", passes(kernels, options.folds, options.runs)))
         bandwidths.append(read_bandwidth(path, cores))
         rates.append(gemm_rate(128))
-        cluster = LocalCluster(
-            n_workers=cores, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, memory_limit=0
-        )
-        with cluster, Client(cluster):
+        with dmkl.cluster("local", workers=cores):
             rows.append((f"{cores} processes", passes(kernels, options.folds, options.runs)))
         bandwidths.append(read_bandwidth(path, cores))
         rates.append(gemm_rate(128))

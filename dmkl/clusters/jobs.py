@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import progress
-from dmkl.clusters.backends import quiet, security_of
+from dmkl.clusters.backends import REUSE_OF_MEMORY, quiet, security_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions
 from dmkl.errors import NoWorkersError, refuse
 
@@ -127,6 +127,11 @@ def _defaults(system: BatchSystem, section: str, options: JobOptions) -> dict[st
         defaults["log_directory"] = str(logs)
     if not (options.local_directory or configured("local-directory")) and system.runs_shell:
         defaults["local_directory"] = "${TMPDIR:-/tmp}"  # of the node: workers are slow on a network file system
+    if system.runs_shell:
+        # The commands of the user come last, so that they override this.
+        exported = " ".join(f"{name}={value}" for name, value in REUSE_OF_MEMORY.items())
+        commands = options.job_script_prologue or configured("job-script-prologue") or []
+        defaults["job_script_prologue"] = [f"export {exported}", *commands]
     host, defaults["scheduler_options"] = _scheduler_options(options, configured)
     worker_args = list(options.worker_extra_args or configured("worker-extra-args") or [])
     if not any("dashboard" in word for word in worker_args):

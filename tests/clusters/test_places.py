@@ -17,7 +17,7 @@ from distributed import get_client
 
 import dmkl
 from dmkl.cli.cluster import Resources
-from dmkl.clusters.backends import _deferred_interrupts
+from dmkl.clusters.backends import REUSE_OF_MEMORY, _deferred_interrupts
 
 
 @pytest.mark.slow
@@ -28,6 +28,7 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(output_of, tmp_path, 
         client = get_client()
         seen["workers"] = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
         seen["budgets"] = client.run(lambda: __import__("dmkl.settings").settings.memory_budget_bytes())
+        seen["reuse"] = client.run(lambda: {name: int(os.environ[name]) for name in REUSE_OF_MEMORY})
         here = psutil.Process()
         seen["listening"] = [
             connection.laddr.ip
@@ -42,6 +43,7 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(output_of, tmp_path, 
     assert [worker["nthreads"] for worker in seen["workers"]] == [1, 1]
     assert all(2**29 < worker["memory_limit"] < 2**30 for worker in seen["workers"])
     assert set(seen["budgets"].values()) == {2**30}
+    assert list(seen["reuse"].values()) == [REUSE_OF_MEMORY] * 2
     assert len(seen["listening"]) >= 3
     assert set(seen["listening"]) == {"127.0.0.1"}
 
