@@ -20,13 +20,11 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 
-import dask
 import numpy as np
-from distributed import Client, LocalCluster
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import additive_chi2_kernel, euclidean_distances
 from sklearn.model_selection import StratifiedKFold
@@ -107,18 +105,6 @@ def kernel_set(options: argparse.Namespace) -> tuple[dmkl.KernelSet, Path]:
 
 
 # --- the searches ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def computing_on(scheduler: str) -> Iterator[None]:
-    """Compute on threads of this process, or on one process for each core."""
-    if scheduler == "threads":
-        with dask.config.set(scheduler="threads"):
-            yield
-        return
-    cluster = LocalCluster(threads_per_worker=1, host="127.0.0.1", dashboard_address=None, memory_limit=0)
-    with cluster, Client(cluster):
-        yield
 
 
 def print_search(title: str, result: dmkl.SearchResult) -> None:
@@ -219,7 +205,7 @@ def main() -> None:
         if options.only in (way, "all"):
             # Progress lines only on a terminal, which overwrites them, not in a log.
             watch = dmkl.ConsoleWatch() if sys.stderr.isatty() else nullcontext()
-            with computing_on(options.cluster), watch:
+            with dmkl.cluster(options.cluster), watch:
                 tol = options.wrapper_tol if way == "wrapper" else options.tol
                 estimator = dmkl.MKFDA(solver=solver, tol=tol)
                 result = dmkl.search(estimator, kernels, grid=grid, cv="splits", scoring=scoring, refit=False)
@@ -231,7 +217,7 @@ def main() -> None:
         results[way] = result
         print_search("shared subspace" if way == "shared" else "wrapper method, all points together", result)
     if options.only in ("points", "all"):
-        with computing_on(options.cluster):
+        with dmkl.cluster(options.cluster):
             estimator = dmkl.MKFDA(solver="direct", tol=options.wrapper_tol)
             n_passes, seconds = point_by_point(estimator, kernels, grid)
         print(f"\nwrapper method, point by point: {n_passes:,.0f} passes, {seconds:,.1f} s")
