@@ -100,7 +100,8 @@ def main() -> None:
                 differences.append(abs(objective - other) / abs(other))
         print(f"p = {p:<8g} {sum(seconds[-len(lams) :]):8.1f} s for {len(lams)} points of one fold", flush=True)
     whole = float(np.mean(seconds)) * norms.size * scores["lam"].size * FOLDS
-    print(f"{converged} of {len(seconds)} points converge; objectives differ by {max(differences):.1e} at most")
+    largest = max(differences, default=np.nan)
+    print(f"{converged} of {len(seconds)} points converge; objectives differ by {largest:.1e} at most")
     print(f"search {search:.1f} s, NumPy {whole:,.0f} s for the whole grid: {whole / search:.0f} times")
 
 
