@@ -165,6 +165,11 @@ def _processes(workers: int | None) -> Iterator[Client]:
     from distributed import Client, LocalCluster
 
     n_workers, budget = _count(workers), settings.memory_budget_bytes()
+    defaults = dask.config.get("distributed.nanny.pre-spawn-environ")
+    for name in REUSE_OF_MEMORY:
+        # Dask leaves its default in the environment when it starts processes, and then prefers it to the configuration.
+        if os.environ.get(name) == str(defaults.get(name)):
+            del os.environ[name]
     reuse = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in REUSE_OF_MEMORY.items()}
     # A number, so that "auto" is the same number of bytes in all processes.
     with dask.config.set({"dmkl.memory": budget, **reuse}), quiet():

@@ -39,6 +39,7 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(output_of, tmp_path, 
         return whole(self, *given, **named)
 
     monkeypatch.setattr(dmkl.MKFDA, "fit", fit)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")  # as after a LocalCluster of the user in this process
     output_of("fit", store, tmp_path / "model", "--cluster", "local", "--workers", 2, "--memory", "1GiB", "--p", 1)
     assert [worker["nthreads"] for worker in seen["workers"]] == [1, 1]
     assert all(2**29 < worker["memory_limit"] < 2**30 for worker in seen["workers"])
