@@ -38,7 +38,7 @@ from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.files.arrays import load_array, load_arrays, save_array, save_arrays
 from dmkl.numerics.semidefinite import tell_indefinite
-from dmkl.passes.execute import check_memory, keeping, machine
+from dmkl.passes.execute import active_client, check_memory, keeping, machine
 from dmkl.passes.run import pass_bytes
 from dmkl.passes.sums import Combination, combine_pass
 from dmkl.passes.sweep import Columns
@@ -84,7 +84,8 @@ def held_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widt
     """
     sizes = [space.width for space in spaces] if widths is None else widths
     of_points = 8 * _COPIES * sum(spaces[point.space].targets[point.target].size for point in points)
-    return of_points + _bases_bytes([space.training for space in spaces], sizes)
+    trainings = [space.training for space in spaces]
+    return of_points + _bases_bytes(trainings, sizes) + _crosses_bytes(trainings, sizes, machine().total_bytes)
 
 
 def fits(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widths: Sequence[int], block: int) -> bool:
@@ -108,9 +109,13 @@ def factor_task_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point
 
 def _bases_bytes(trainings: Sequence[Training], widths: Sequence[int]) -> int:
     bases = [training.n_train * width for training, width in zip(trainings, widths, strict=True)]
+    return 8 * (sum(bases) + max(bases))  # V is widened one space at a time, which holds the old array and the new one
+
+
+def _crosses_bytes(trainings: Sequence[Training], widths: Sequence[int], total_bytes: int) -> int:
+    """Memory of the products VᵀK_jU of all spaces, which are in this process if they fit a quarter of the memory."""
     grams = [training.n_kernels * width**2 for training, width in zip(trainings, widths, strict=True)]
-    # V and G_j are widened one space at a time, which holds the old arrays and the new ones.
-    return 8 * (sum(bases) + max(bases) + 2 * max(grams))
+    return 0 if active_client() else min(8 * sum(grams), total_bytes // 4)
 
 
 def _pass_task_bytes(training: Training, block: int) -> int:
@@ -611,6 +616,7 @@ def _check(jobs: Sequence[Job]) -> None:
         "bases": _bases_bytes(trainings, [block] * len(trainings)),
         "tasks": machine().slots_per_host * _pass_task_bytes(trainings[0], block),
     }
+    needed["products"] = _crosses_bytes(trainings, [block] * len(trainings), sum(needed.values()) * 4 // 3)
     enough = math.ceil(sum(needed.values()) / 2**20)
     check_memory(
         f"solver='subspace' with {len(jobs):,} points",
