@@ -357,11 +357,11 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _set_state(self, state: dict[str, Any]) -> None:
         """Set the attributes of `_state`, after the labeled arrays."""
-        dim = self.dual_coef_.dims[1]
         for name, written in state.items():
             value = decode(written)
             if name in ("gap_", "objective_") and np.ndim(value):
-                values, coords = np.array(value, dtype=np.float64), [(dim, self.dual_coef_[dim].values)]
+                dim = self.weights_.dims[-1]  # of the problems; one problem of LPBoost has several machines
+                values, coords = np.array(value, dtype=np.float64), [(dim, self.weights_[dim].values)]
                 value = xr.DataArray(values, coords, name=name.rstrip("_"))
             setattr(self, name, value)
 

@@ -84,7 +84,7 @@ def fitted(name="MKFDA", labels="words"):
     [
         *((name, "words") for name in MODELS),
         *(("Uniform", labels) for labels in LABELS if labels != "words"),
-        *((name, "tasks") for name in ("MKFDA bare", "MKSVM", "NCuts", "SpectralLearning", "SingleBest")),
+        *((name, "tasks") for name in ("MKFDA bare", "MKSVM", "NCuts", "SpectralLearning", "SingleBest", "LPBoost")),
     ],
 )
 def test_round_trip(tmp_path, name, labels):

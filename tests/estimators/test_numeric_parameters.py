@@ -11,7 +11,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.saving import models
 
-NUMBERS = ("lam", "C", "tol", "sigma", "spread", "eigengap_weight")
+NUMBERS = ("lam", "C", "nu", "tol", "sigma", "spread", "eigengap_weight")
 COUNTS = ("max_iter", "restarts", "n_examples", "n_groups", "n_clusters", "n_probes", "random_state", "refine")
 WORDS = ("decision", "grouping", "loss", "method", "multiclass", "shares", "sharing", "traces", "weighting")
 WRONG = {
