@@ -37,18 +37,6 @@ def parts(K):
     return K[TRAIN, TRAIN], K[TEST, TRAIN]
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_uniform_is_mkfda_of_infinite_p(kind):
-    training, testing = parts(in_memory(make(kind), 20))
-    y = LABELS[kind][TRAIN]
-    uniform, mkfda = dmkl.Uniform(0.1).fit(training, y), dmkl.MKFDA(np.inf, 0.1).fit(training, y)
-    assert (uniform.weights_ == 1).all()
-    np.testing.assert_array_equal(uniform.dual_coef_, mkfda.dual_coef_)
-    np.testing.assert_array_equal(uniform.decision_function(testing), mkfda.decision_function(testing))
-    np.testing.assert_array_equal(uniform.gap_, mkfda.gap_)
-    assert uniform.n_passes_ == mkfda.n_passes_
-
-
 @pytest.mark.parametrize(("kind", "solver"), [("binary", "direct"), ("multiclass", "cg"), ("multilabel", "direct")])
 def test_single_best_finds_the_planted_kernel(kind, solver):
     """The scores are those of MK-FDA on each kernel alone, and the fit is that on the best kernel."""
@@ -75,27 +63,15 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
     assert model.score(testing, LABELS[kind][TEST]) > 0.8
 
 
-def test_the_first_of_equal_kernels_is_taken():
-    kernels = make("binary")[[0, 2, 2]]
-    training, _ = parts(in_memory(kernels, 20))
-    assert dmkl.SingleBest(0.05).fit(training, LABELS["binary"][TRAIN]).best_ == "kernel_1"
-
-
 @pytest.mark.parametrize(
     ("options", "y", "words"),
     [
-        ({"lam": 1e-11}, LABELS["binary"], "below what the stored precision resolves"),
-        ({"cv": PredefinedSplit(np.where(np.arange(M) % 2, -1, 0))}, np.arange(M) % 2, r"fold 0 .*class .*fewer"),
-        (
-            {"cv": PredefinedSplit(np.arange(M) // 24)},
-            np.arange(M) // 24,
-            r"fold 0 of cv has no training samples of class",
-        ),
+        ({"cv": PredefinedSplit(np.arange(M) // 24)}, np.arange(M) // 24, "fold 0 of cv has no training samples of"),
         ({"cv": [(np.arange(M), [])]}, LABELS["binary"], "fold 0 of cv has no test samples"),
     ],
 )
-def test_bad_input_of_single_best(options, y, words):
-    K, source = over(in_memory(make("binary").astype(np.float32), 20), Counting)
+def test_bad_folds_of_single_best_are_refused_before_anything_is_read(options, y, words):
+    K, source = over(in_memory(make("binary"), 20), Counting)
     with pytest.raises(InputError, match=words):
         dmkl.SingleBest(**options).fit(K, y)
     assert source.reads.total() == 0
@@ -123,16 +99,5 @@ def test_product_is_fda_on_the_geometric_mean(kind, solver):
     # By name in any order, or as the product itself.
     np.testing.assert_allclose(model.decision_function(testing.select([3, 1, 0, 2])), given, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(model.decision_function(testing.product()), given)
-
-
-def test_product_refuses_by_name():
-    kernels = make("binary")
-    kernels[3, 5, 40] = kernels[3, 40, 5] = -0.25
-    K, y = in_memory(kernels, 20), LABELS["binary"]
-    with pytest.raises(InputError, match=r"not negative, but kernel 'kernel_3' has -0\.25; leave it out with select"):
-        dmkl.Product().fit(K, y)
-    model = dmkl.Product().fit(K.select([0, 1, 2]), y)
-    with pytest.raises(InputError, match=r"learnt with kernel 'kernel_2', which this set does not have"):
-        model.predict(K.select([0, 1, 3]))
-    with pytest.raises(InputError, match=r"as they are stored; call it before center\(\) and normalize\(\)"):
-        dmkl.Product().fit(K.center(), y)
+    with pytest.raises(InputError, match=r"learnt with kernel 'kernel_3', which this set does not have"):
+        model.predict(testing.select([0, 1, 2]))

@@ -98,14 +98,14 @@ def test_new_samples_and_saved_models(blobs, tmp_path):
         assert dmkl.cluster_agreement(model.predict(K[test, train]), CLASSES[test])["accuracy"] == 1
         model.save(tmp_path / "model", overwrite=True)
         loaded = dmkl.load(tmp_path / "model")
-        assert loaded.get_params() == model.get_params()
         assert loaded.labels_.identical(model.labels_)
         np.testing.assert_array_equal(loaded.predict(K[test, train]), model.predict(K[test, train]))
 
 
 def test_equal_seeds_give_equal_results(blobs):
     with dask.config.set(scheduler="threads"):
-        first, second = (dmkl.MultipleKernelKMeans(5, random_state=3).fit(blobs) for _ in range(2))
+        first, second = (dmkl.MultipleKernelKMeans(5, max_iter=3, random_state=3).fit(blobs) for _ in range(2))
+    assert "The iteration cap was reached" in first.status_
     for name in ("weights_", "labels_", "embedding_", "centers_", "history_"):
         assert getattr(first, name).identical(getattr(second, name))
 
@@ -127,7 +127,6 @@ def test_what_is_refused(blobs, kind, tmp_path):
     questions = (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance)
     for error, message, action in (
         (InputError, "n_clusters is 61, and there are 60 samples", lambda: kind(M + 1).fit(blobs)),
-        (InputError, "n_clusters must be a whole number, at least 2, got 1", lambda: kind(1).fit(blobs)),
         (InputError, "does not weigh samples", lambda: kind(2).fit(blobs, sample_weight=np.ones(M))),
         (DegenerateKernelError, "cannot be normalized", lambda: kind(2).fit(constant)),
         (InputError, "'kernel_4' is constant over these samples", lambda: kind(2, steps="center").fit(constant)),
@@ -152,11 +151,6 @@ def test_indefinite_kernels(blobs):
         dmkl.MultipleKernelKMeans(N_CLUSTERS, steps=()).fit([*blobs, indefinite])
 
 
-def test_an_iteration_that_is_stopped_says_so(blobs):
-    model = dmkl.MultipleKernelKMeans(N_CLUSTERS, max_iter=1).fit(blobs)
-    assert "The iteration cap was reached" in model.status_
-
-
 def test_agreement_by_the_best_assignment():
     """Clusters 0 and 1 have most samples of class b, but only one of them can be assigned to it."""
     labels, y = [0, 0, 0, 1, 1, 2, 2, 2], ["b", "b", "a", "b", "b", "c", "c", "a"]
@@ -170,7 +164,6 @@ def test_commands(output_of, json_of, error_of, tmp_path, store):
     path = tmp_path / "model"
     out = output_of("fit", store, path, "--model", "multiple-kernel-kmeans", "--n-clusters", 3)
     assert "Agreement of the clusters with the stored labels, which were not used: nmi" in out
-    assert "dmkl permute" not in out
     printed = json_of("fit", store, path, "--model", "kernel-kmeans", "--n-clusters", 3, "--overwrite")
     K, model = dmkl.open(store), dmkl.load(path)
     train, _, test = K.split(0)
@@ -181,8 +174,5 @@ def test_commands(output_of, json_of, error_of, tmp_path, store):
         assert "KernelKMeans predicts clusters" in error_of("predict", path, store, "--split", 0, *options)
     words = "KernelKMeans learns without labels"
     assert words in error_of("search", store, tmp_path / "result", "--model", "kernel-kmeans")
-    unlabeled = dmkl.create(
-        tmp_path / "unlabeled.zarr", np.stack([np.asarray(K[train, train].apply(np.eye(len(train)))[0])])
-    )
-    assert unlabeled.labels is None
+    dmkl.create(tmp_path / "unlabeled.zarr", np.asarray(K[train, train])[:1])
     output_of("fit", tmp_path / "unlabeled.zarr", tmp_path / "other", "--model", "kernel-kmeans", "--n-clusters", 2)

@@ -33,7 +33,6 @@ LEARNERS = {
     "machine": (dmkl.MKSVM(p=1.5, C=1.0), 3),
     "prices": (dmkl.GMKL(C=1.0), 2),
     "sparse": (dmkl.MKSVM(p=1.0, C=1.0), 2),
-    "baseline": (dmkl.Uniform(), 3),
     "product": (dmkl.Product(), 2),
     "tasks": (dmkl.MKFDA(lam=0.1), 2),
 }
@@ -93,23 +92,17 @@ def test_features_behind_a_linear_kernel(made, steps, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "steps", "message"),
+    ("name", "steps", "message"),
     [
-        (1, ("center",), "only linear kernels have weights"),
+        ("second-rbf", ("center",), "only linear kernels have weights"),
         ("third", ("center",), "no kernel 'third'"),
-        (0, ("cosine",), "divides each sample by its own norm"),
+        ("first-linear", ("cosine",), "divides each sample by its own norm"),
+        ("kernel_0", ("center",), "not computed from features"),
     ],
 )
-def test_where_no_weights_of_features_stand_behind_a_kernel(made, place, steps, message):
+def test_kernels_without_weights_of_features_are_refused(made, name, steps, message):
     K, _, y, _ = made
-    model = dmkl.MKFDA(lam=0.1, steps=steps).fit(K[TRAIN, TRAIN], y[TRAIN])
+    kernels = np.asarray(K) if name == "kernel_0" else K
+    model = dmkl.MKFDA(lam=0.1, steps=steps).fit(kernels, y)
     with pytest.raises(InputError, match=message):
-        model.feature_weights(place if isinstance(place, str) else K.names[place])
-
-
-def test_kernels_that_came_as_they_are_have_no_features():
-    kernels, y = problem(2)
-    K = in_memory(kernels, 32)
-    model = dmkl.MKFDA(lam=0.1).fit(K[TRAIN, TRAIN], y[TRAIN])
-    with pytest.raises(InputError, match="not computed from features"):
-        model.feature_weights(K.names[0])
+        model.feature_weights(name)
