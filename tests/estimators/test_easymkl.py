@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import cvxpy as cp
-import dask
 import numpy as np
 import pytest
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.solvers import in_memory
+from dmkl.solvers.margin import svm
 
 M = 36
 
@@ -37,11 +38,13 @@ def nearest(kernel, positive, lam):
     return signs * gamma.value, problem.value
 
 
-@pytest.mark.parametrize("lam", [0.01, 0.1, 0.9])
-@pytest.mark.parametrize("memory", ["auto", "8MiB"])
-def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, memory):
-    with dask.config.set({"dmkl.memory": memory}):
-        model = dmkl.EasyMKL(lam, steps=(), tol=1e-8).fit(kernels, classes())
+@pytest.mark.parametrize(("lam", "fits"), [(0.01, True), (0.1, False), (0.9, True)])
+def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, fits, monkeypatch):
+    """A kernel that exceeds the memory of a task is read by columns, to which the ridge λI is also added."""
+    if not fits:
+        monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
+        monkeypatch.setattr(svm, "dense_bytes", lambda _: 2**60)
+    model = dmkl.EasyMKL(lam, steps=(), tol=1e-8).fit(kernels, classes())
     scores = model.decision_function(kernels).values
     for k in range(3):
         first, _ = nearest(kernels.sum(axis=0), classes() == k, lam)
@@ -58,22 +61,8 @@ def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, memo
     assert float(model.gap_.max()) <= 1e-8
 
 
-def test_columns_of_a_large_kernel_give_the_same_machine(kernels, monkeypatch):
-    """The ridge δI is also added if the kernel matrix exceeds the memory of a task."""
-    from dmkl.solvers import in_memory
-    from dmkl.solvers.margin import svm
-
-    whole = dmkl.EasyMKL(0.2).fit(kernels, classes() == 0)
-    monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
-    monkeypatch.setattr(svm, "dense_bytes", lambda _: 2**60)
-    columns = dmkl.EasyMKL(0.2).fit(kernels, classes() == 0)
-    np.testing.assert_allclose(columns.weights_, whole.weights_, atol=1e-5)
-    np.testing.assert_allclose(columns.dual_coef_, whole.dual_coef_, atol=1e-5)
-
-
 def test_what_is_refused(kernels):
-    for lam in (0.0, 1.0, 2.0):
-        with pytest.raises(InputError, match="lam must"):
-            dmkl.EasyMKL(lam).fit(kernels, classes())
+    with pytest.raises(InputError, match="lam must"):
+        dmkl.EasyMKL(1.0).fit(kernels, classes())
     with pytest.raises(InputError, match="does not weigh samples"):
         dmkl.EasyMKL().fit(kernels, classes(), sample_weight=np.ones(M))

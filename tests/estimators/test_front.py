@@ -73,17 +73,7 @@ def test_as_the_estimator_on_kernels_by_scikit_learn(data, estimator):
 
 
 NAMES = list("abcdef")
-LEFT = [
-    ["a", "b"],
-    slice("a", "b"),
-    pd.Index(["a", "b"]),
-    [0, 1],
-    np.array([0, -5]),
-    slice(0, 2),
-    slice(2),
-    [True, True, False, False, False, False],
-    np.arange(6) < 2,
-]
+LEFT = [["a", "b"], slice("a", "b"), pd.Index(["a", "b"]), [0, 1], np.array([0, -5]), slice(2), np.arange(6) < 2]
 
 
 def test_blocks_are_columns_by_name_position_slice_or_mask(data):
@@ -109,31 +99,21 @@ def test_specs_name_the_columns_of_a_data_frame(data):
     assert model.kernel_names_ == ("X-rbf-first", "X-rbf-rest")
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[NAMES[::-1]])
+    with pytest.raises(InputError, match="'z'"):
+        dmkl.MKLClassifier(blocks={"left": ["a", "z"]}).fit(frame, y)
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
         ({"blocks": {}}, "blocks maps the name of each block"),
-        ({"blocks": ["a"]}, "blocks maps the name of each block"),
-        (
-            {"blocks": {"left": [0, 6]}},
-            r"blocks\['left'\] must be names, positions, a slice or a mask of the 6 columns",
-        ),
+        ({"blocks": {"left": [0, 6]}}, r"blocks\['left'\] must be names, positions, a slice or a mask of the 6 columns"),
         ({"blocks": {"left": ["a"]}}, "X has no names of columns, give a data frame"),
-        ({"blocks": {"left": slice("a", "b")}}, "X has no names of columns, give a data frame"),
         ({"blocks": {"left": [True, False]}}, "of the 6 columns of X, got"),
-        ({"blocks": {"left": [0.5]}}, "must be names, positions"),
-        ({"blocks": {"left": []}}, r"blocks\['left'\]"),
         ({"blocks": {"left": slice(0, 0)}}, "has no column of X"),
-        ({"blocks": {"left": None}}, "must be names, positions"),
         ({"estimator": "MKFDA"}, "estimator must be a classifier of dmkl"),
-        ({"kernels": []}, "specified by a mapping"),
-        ({"kernels": {"function": "rbf", "feature": "left"}}, "no feature is named 'left'"),
         ({"kernels": {"function": "random_rbf"}}, "names of the samples, and rows of X have none"),
-        ({"kernels": {"function": "chi2"}}, "chi2 is for histograms"),
         ({"missing": "drop"}, "missing must be 'refuse' or 'zero'"),
-        ({"dtype": "float16"}, "float32 or float64"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(data, parameters, message):
@@ -145,14 +125,6 @@ def test_parameters_that_mean_nothing_are_refused(data, parameters, message):
         model.predict(X)
 
 
-def test_tables_that_do_not_suit_their_blocks_are_refused(data):
-    X, y, _ = data
-    with pytest.raises(InputError, match="'z'"):
-        dmkl.MKLClassifier(blocks={"left": ["a", "z"]}).fit(pd.DataFrame(X, columns=NAMES), y)
-    with pytest.raises(InputError, match="all of them are equal"):
-        dmkl.MKLClassifier().fit(np.ones((6, 2)), [0, 1, 0, 1, 0, 1])
-
-
 def test_many_labels_at_once(data):
     X, _, new = data
     tasks = (X[:, [0, 3]] + X[:, [1, 2]] > 0).astype(int)
@@ -160,13 +132,12 @@ def test_many_labels_at_once(data):
         dmkl.MKLClassifier(dmkl.MKFDA(p=p, lam=lam)).fit(X, tasks[:, t]).decision_function(new)
         for t, (p, lam) in enumerate([(1, 0.01), (2, 0.1)])
     ]
-    for form in (np.asarray, np.ndarray.tolist, csr_array, pd.DataFrame):
+    for form in (np.ndarray.tolist, csr_array, pd.DataFrame):
         model = dmkl.MKLClassifier(dmkl.MKFDA(p=[1, 2], lam=[0.01, 0.1])).fit(X, form(tasks))
         assert model.weights_.dims == ("kernel", "task")
         for t, scores in enumerate(alone):
             np.testing.assert_allclose(model.decision_function(new)[:, t], scores, atol=1e-3 * np.abs(scores).max())
     assert model.predict(new).shape == (25, 2)
-    assert 0 <= model.score(X, tasks) <= 1
 
 
 def test_samples_that_lack_a_block(data):
@@ -196,53 +167,35 @@ def test_samples_that_lack_a_block(data):
 def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
     X, y, _ = data
     monkeypatch.setattr(scikit_learn, "build", None)
-    two = np.arange(60) % 2
     for model, wrong, message in [
         (dmkl.MKLClassifier(), np.zeros(60, dtype=int), "single class"),
-        (dmkl.MKLClassifier(), np.linspace(0, 1, 60), "Unknown label type"),
-        (dmkl.MKLClassifier(), np.stack([two, np.zeros(60, dtype=int)], axis=1), "only the label 0"),
-        (dmkl.MKLClassifier(), two[:59], "inconsistent numbers of samples"),
+        (dmkl.MKLClassifier(), np.stack([np.arange(60) % 2, np.zeros(60, dtype=int)], axis=1), "only the label 0"),
         (dmkl.MKLRegressor(), np.ones(60), "single value"),
         (dmkl.MKLRegressor(), y, "numbers; for classes take a classifier"),
         (dmkl.MKLRegressor(dmkl.MKFDA()), numbers(X), r"must be a regression of dmkl such as MKRidge\(\), got MKFDA"),
     ]:
         with pytest.raises(ValueError, match=message):
             model.fit(X, wrong)
-    with pytest.raises(ValueError, match=r"1 sample\(s\)"):
-        dmkl.MKLClassifier().fit(X[:1], [0])
 
 
 def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, monkeypatch):
     X, y, _ = data
-    model = dmkl.MKLClassifier()
-    with dask.config.set({"dmkl.memory": 5 * 60 * 60 * 8 - 1}), monkeypatch.context() as patch:
-        patch.setattr(scikit_learn, "build", None)
+    monkeypatch.setattr(scikit_learn, "build", None)
+    with dask.config.set({"dmkl.memory": 5 * 60 * 60 * 8 - 1}):
         with pytest.raises(MemoryBudgetError, match=r"5 kernels of 60 samples .* dmkl\.build"):
-            model.fit(X, y)
-    wider = dmkl.MKLClassifier(kernels={"function": "rbf", "bandwidth": list(range(1, 10))})
-    with dask.config.set({"dmkl.memory": 9 * 6 * 20 * 20 * 8 - 1, "dmkl.tile": 20}):
-        with pytest.raises(MemoryBudgetError, match="169 KiB"):  # 6 of 9 tiles, as kernels are symmetric
-            wider.fit(X, y)
-
-
-def test_the_model_keeps_what_it_was_fitted_on(data):
-    X, y, new = data
-    table = X.copy()
-    model = dmkl.MKLClassifier().fit(table, y)
-    before = model.decision_function(new)
-    table[:] = 0
-    np.testing.assert_array_equal(model.decision_function(new), before)
+            dmkl.MKLClassifier().fit(X, y)
 
 
 def test_half_the_memory_in_single_precision(data):
+    """The model keeps a copy of the table that it was fitted on."""
     X, y, new = data
-    double = dmkl.MKLClassifier().fit(X, y)
-    single = dmkl.MKLClassifier(dtype="float32").fit(X, y)
-    as_given = dmkl.MKLClassifier().fit(X.astype(np.float32), y)
-    assert single.estimator_.features_.dtype == as_given.estimator_.features_.dtype == np.float32
-    for model in (single, as_given):
-        scores = double.decision_function(new)
-        np.testing.assert_allclose(model.decision_function(new), scores, atol=1e-3 * np.abs(scores).max())
+    table = X.astype(np.float32)
+    expected = dmkl.MKLClassifier().fit(X, y).decision_function(new)
+    models = dmkl.MKLClassifier(dtype="float32").fit(X, y), dmkl.MKLClassifier().fit(table, y)
+    table[:] = 0
+    for model in models:
+        assert model.estimator_.features_.dtype == np.float32
+        np.testing.assert_allclose(model.decision_function(new), expected, atol=1e-3 * np.abs(expected).max())
 
 
 # --- regressions -----------------------------------------------------------------------------------------------------
@@ -288,8 +241,8 @@ def test_a_search_in_parallel_finds_the_same(data, searched, backend, request):
     np.testing.assert_allclose(again.decision_function(new), searched.decision_function(new), atol=1e-12)
 
 
-@pytest.mark.parametrize(("function", "where"), [("rbf", "thread"), ("laplacian", "main"), ("linear", "thread")])
-def test_a_cluster_is_left_alone(data, function, where):
+@pytest.mark.parametrize("function", ["rbf", "laplacian"])
+def test_a_cluster_is_left_alone(data, function):
     """Anything sent to a cluster without workers would wait forever."""
     X, y, new = data
     X = X.copy()
@@ -304,12 +257,9 @@ def test_a_cluster_is_left_alone(data, function, where):
 
     with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as idle, Client(idle):
         before = dask.config.get("scheduler", None)
-        if where == "main":
-            fit()
-        else:
-            thread = threading.Thread(target=fit, daemon=True)
-            thread.start()
-            thread.join(60)
+        thread = threading.Thread(target=fit, daemon=True)
+        thread.start()
+        thread.join(60)
         assert len(predictions) == 1
         assert dask.config.get("scheduler", None) == before
 
@@ -317,28 +267,21 @@ def test_a_cluster_is_left_alone(data, function, where):
 def test_a_worker_process_of_joblib_takes_its_share(monkeypatch):
     monkeypatch.setattr(scikit_learn.settings, "available_cores", lambda: 8)
     with dask.config.set({"dmkl.memory": "2GiB"}, scheduler="threads"):
-        with scikit_learn.in_this_process():
-            assert machine().total_bytes == 2**31
-            assert machine().slots == 8
         monkeypatch.setattr(scikit_learn.multiprocessing, "parent_process", lambda: "parent")
-        for threads, cores in [("2", 2), ("8", 8), ("64", 8), ("", 8), ("4,2", 8), ("0", 8)]:
+        for threads, cores in [("2", 2), ("64", 8), ("", 8), ("4,2", 8)]:
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
             with scikit_learn.in_this_process():
                 assert machine().slots == cores
                 assert machine().total_bytes == cores * 2**28
 
 
-def test_parameters_of_the_default_estimator_can_be_set(data):
+def test_parameters_of_the_default_estimator_can_be_set():
     model = dmkl.MKLClassifier().set_params(estimator__p=3, dtype="float32")
     assert (model.estimator.p, model.dtype) == (3, "float32")
     assert clone(model).estimator.p == 3
     replaced = dmkl.MKLClassifier().set_params(estimator=dmkl.Uniform(), estimator__lam=0.5)
     assert isinstance(replaced.estimator, dmkl.Uniform)
     assert replaced.estimator.lam == 0.5
-    given = dmkl.MKFDA()
-    fitted = dmkl.MKLClassifier(given).fit(data[0], data[1])
-    assert not hasattr(given, "weights_")
-    assert fitted.estimator is given
     with pytest.raises(ValueError, match="Invalid parameter 'q'"):
         dmkl.MKLClassifier().set_params(estimator__q=3)
 
@@ -351,18 +294,11 @@ def pickled(model):
 
 
 @pytest.mark.parametrize(
-    ("place", "copy_of"),
-    [
-        ("lazy", pickled),
-        ("persisted", copy.deepcopy),
-        ("stored", copy.copy),
-        ("rows", pickled),
-        ("loaded", copy.deepcopy),
-    ],
+    ("place", "copy_of"), [("persisted", copy.deepcopy), ("rows", pickled), ("loaded", copy.copy)]
 )
 def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, place, copy_of):
     X, y, new = data
-    path = None if place in ("lazy", "persisted") else tmp_path / "set.zarr"
+    path = None if place == "persisted" else tmp_path / "set.zarr"
     K = dmkl.build(path, {"X": X}, {"function": ["rbf", "laplacian"]}, tile=25)
     train = np.arange(0, 60, 2) if place == "rows" else slice(None)
     K = K.persist() if place == "persisted" else K[train, train]
