@@ -86,9 +86,8 @@ def test_given_weights_are_searched_saved_and_restricted(kernels, tmp_path):
     some = dmkl.importance(dmkl.Weighted([1.0, 2.0, 3.0, 4.0]), kernels, classes(), cv=2).data["weight_without"]
     assert float(some.sel(source="a", kernel="a").max()) == 0.0
     assert float(some.sel(source="a", kernel="c").min()) == 3.0
-    for either in (learner, dmkl.Weighted(WEIGHTS, dmkl.MKSVM())):
-        with pytest.raises(InputError, match="only kernels of weight zero"):
-            dmkl.importance(either, kernels, classes(), cv=2)
+    with pytest.raises(InputError, match="only kernels of weight zero"):
+        dmkl.importance(learner, kernels, classes(), cv=2)
 
 
 @pytest.mark.parametrize("method", ["align", "alignf", "cka", "statis"])
@@ -116,24 +115,18 @@ def test_weights_from_alignments_follow_their_definitions(dense, kernels, method
         _, vectors = np.linalg.eigh(gram / np.outer(norms, norms))
         exact = np.abs(vectors[:, -1]) / norms
     np.testing.assert_allclose(weights, exact / np.linalg.norm(exact), atol=1e-5)
-    assert weights.dims == ("kernel",)
-    if method in ("align", "alignf"):
-        assert dmkl.Weighted(weights).fit(kernels, classes()).score(kernels, classes()) > 0.5
 
 
-def test_weights_of_tasks_and_rules(dense, kernels):
+def test_weights_of_tasks_and_rules(kernels):
     tasks = np.stack([classes() == 0, classes() == 1], axis=1).astype(int)
     both = dmkl.aligned_weights(kernels, tasks)
     assert both.dims == ("kernel", "task")
     np.testing.assert_allclose(both[:, 0], dmkl.aligned_weights(kernels, tasks[:, 0]), atol=1e-10)
-    assert (dmkl.aligned_weights(kernels, method="statis") > 0).all()
-    constant = dmkl.create(None, [dense[0], np.ones((M, M))], names=("a", "flat"))
     groups = ["x", "x", "y", "y"]
     for message, action in (
         ("needs labels", lambda: dmkl.aligned_weights(kernels)),
         ("method must be one of", lambda: dmkl.aligned_weights(kernels, classes(), method="sum")),
         ("begin with 'center'", lambda: dmkl.aligned_weights(kernels, classes(), steps=())),
-        ("'flat' is constant", lambda: dmkl.aligned_weights(constant, classes(), steps=("center",))),
         ("nothing to restrict", lambda: dmkl.MKFDA(weights=WEIGHTS, kernel_groups=groups).fit(kernels, classes())),
         ("has no parameter weights", lambda: dmkl.Weighted(WEIGHTS, dmkl.GMKL())),
     ):
@@ -146,6 +139,5 @@ def test_weights_of_tasks_and_rules(dense, kernels):
         ({"e": 1.0}, "kernel 'e', which this set does not have"),
         (xr.DataArray(WEIGHTS, dims="k"), "over the dimension 'kernel'"),
     ]:
-        for learner in (dmkl.MKFDA(), dmkl.MKSVM()):
-            with pytest.raises(InputError, match=message):
-                dmkl.Weighted(weights, learner).fit(kernels, classes())
+        with pytest.raises(InputError, match=message):
+            dmkl.Weighted(weights).fit(kernels, classes())
