@@ -107,7 +107,7 @@ def test_specs_name_the_columns_of_a_data_frame(data):
     ("parameters", "message"),
     [
         ({"blocks": {}}, "blocks maps the name of each block"),
-        ({"blocks": {"left": [0, 6]}}, r"blocks\['left'\] must be names, positions, a slice or a mask of the 6 columns"),
+        ({"blocks": {"left": [0, 6]}}, r"blocks\['left'\] must be names, positions, a slice or a mask"),
         ({"blocks": {"left": ["a"]}}, "X has no names of columns, give a data frame"),
         ({"blocks": {"left": [True, False]}}, "of the 6 columns of X, got"),
         ({"blocks": {"left": slice(0, 0)}}, "has no column of X"),
@@ -293,9 +293,7 @@ def pickled(model):
     return pickle.loads(pickle.dumps(model))
 
 
-@pytest.mark.parametrize(
-    ("place", "copy_of"), [("persisted", copy.deepcopy), ("rows", pickled), ("loaded", copy.copy)]
-)
+@pytest.mark.parametrize(("place", "copy_of"), [("persisted", copy.deepcopy), ("rows", pickled), ("loaded", copy.copy)])
 def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, place, copy_of):
     X, y, new = data
     path = None if place == "persisted" else tmp_path / "set.zarr"

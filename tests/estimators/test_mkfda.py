@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import dask
 import numpy as np
 import pytest
 from helpers import references
-from helpers.optima import bounds, solve, value
+from helpers.optima import bounds, value
 from helpers.references import Counting, dense_view, in_memory, over, psd
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
-from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
@@ -92,41 +89,9 @@ def proven(model, case, **steps):
 
 @cache
 def many():
-    """600 digits and 10 kernels of random pixels, single precision."""
-    rng = np.random.default_rng(3)
-    x, y = load_digits(return_X_y=True)
-    order = rng.permutation(len(y))[:700]
-    x, y = x[order] / 16, y[order]
-    kernels = np.stack([rbf_kernel(x[:, rng.permutation(64)[:24]], gamma=gamma) for gamma in np.geomspace(0.01, 1, 10)])
-    return Case(kernels.astype(np.float32), y, np.arange(600), np.arange(600, 700))
-
-
-def test_few_weightings_and_few_kernels_at_p_one():
-    """50 kernels, 30 of them noise, for which cutting planes need hundreds of rounds."""
-    rng = np.random.default_rng(4)
-    x, y = load_digits(return_X_y=True)
-    x, y = x[:200] / 16, y[:200]
-    kernels = [rbf_kernel(x[:, rng.permutation(64)[:16]], gamma=gamma) for gamma in np.geomspace(0.01, 1, 20)]
-    kernels += [rbf_kernel(rng.standard_normal((200, 4)), gamma=gamma) for gamma in np.geomspace(0.01, 1, 30)]
-    for solver in SOLVERS:
-        model = dmkl.MKFDA(1, 1e-2, solver=solver).fit(in_memory(np.stack(kernels), 128), y)
-        assert model.n_iter_ <= 10
-        assert model.gap_ <= 1e-4
-        assert model.weights_[20:].sum() < 0.05
-        assert np.count_nonzero(model.weights_) < 15
-
-
-@pytest.mark.parametrize(("p", "solver"), [(1.0, "direct"), (1.5, "cg"), (np.inf, "direct")])
-def test_one_kernel(p, solver):
-    """The weight is one, and α is the solution of a single linear system."""
-    case = halves()
-    K, y = case.training
-    model = dmkl.MKFDA(p, 0.1, solver=solver).fit(K.select(0), y)
-    np.testing.assert_array_equal(model.weights_, [1.0])
-    assert model.n_iter_ == 1
-    alpha, objective = solve(case.dense()[:1], np.ones(1), case.h, 0.1)
-    np.testing.assert_allclose(model.dual_coef_, alpha, atol=1e-2 * np.abs(alpha).max())
-    assert model.objective_ == pytest.approx(objective, rel=1e-4)
+    """10 kernels of 600 samples, single precision, and labels of three tasks."""
+    labels = np.stack([np.arange(600) % k == 0 for k in (2, 3, 5)], axis=1).astype(int)
+    return in_memory(psd(10, 600).astype(np.float32), 256), labels
 
 
 @pytest.mark.parametrize("p", [1 + 1e-9, 20.0, 1e6 - 1])
@@ -156,7 +121,7 @@ def test_an_end_before_the_gap_is_told_with_the_true_gap(master, solver):
     with pytest.warns(ConvergenceWarning, match=r"relative gap of .*above tol=0.0001.*raise max_iter") as caught:
         model.fit(*case.training)
     assert f"gap of {model.gap_:.2e}" in str(caught[0].message)
-    assert caught[0].filename == __file__
+    assert caught[0].filename == __file__  # the line of the caller
     assert model.gap_ > 1e-4
     assert model.gap_ == pytest.approx(proven(model, case), rel=1e-9)
     assert model.n_iter_ == model.history_.sizes["iteration"] == 1
@@ -173,14 +138,6 @@ def test_the_best_pair_is_returned(master):
     np.testing.assert_array_equal(model.weights_, best.weight)
 
 
-def test_a_tolerance_beyond_the_arithmetic_ends_by_itself():
-    case = digits()
-    with pytest.warns(ConvergenceWarning, match=r"above tol=1e-45\. The gap stopped shrinking"):
-        model = dmkl.MKFDA(np.inf, solver="cg", tol=1e-45).fit(*case.training)
-    assert model.n_iter_ == 1
-    assert model.gap_ < 1e-12
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_history_is_the_record_of_the_steps(solver):
     model = fitted("digits", solver, 1.0)
@@ -189,8 +146,6 @@ def test_history_is_the_record_of_the_steps(solver):
     assert list(history.kernel.values) == list(model.kernel_names_)
     gaps = (history.upper - history.objective + history.residual_sq) / abs(history.objective)
     np.testing.assert_allclose(history.gap, gaps, rtol=1e-9, atol=1e-14)
-    assert (np.diff(history["products"]) > 0).all()
-    np.testing.assert_allclose(history.weight[0], 1 / 5)
     np.testing.assert_array_equal(history.weight[-1], model.weights_)
 
 
@@ -199,9 +154,7 @@ def test_history_is_the_record_of_the_steps(solver):
 
 @pytest.mark.slow
 def test_a_budget_for_one_factor_takes_the_labels_in_turn():
-    case = many()
-    K, y = in_memory(case.kernels, 256)[case.train, case.train], case.y[case.train]
-    labels = np.stack([y < 5, y % 2 == 0, y % 3 == 0], axis=1).astype(int)
+    K, labels = many()
     together, in_turn = (dmkl.MKFDA(2, solver="direct") for _ in range(2))
     together.fit(K, labels)
     with dask.config.set({"dmkl.memory": "8MB"}):
@@ -274,7 +227,7 @@ def test_labels_of_the_set(tmp_path, kind):
         assert list(given.weights_.task.values) == ["0", "1"]
 
 
-# --- which samples ------------------------------------------------------------------------------------------
+# --- scores -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -288,8 +241,6 @@ def test_single_precision(solver):
     double = dmkl.MKFDA(1.5, 1e-3, tol=1e-6).fit(*case.training)
     assert model.objective_ == pytest.approx(double.objective_, rel=1e-4)
 
-
-# --- scores -------------------------------------------------------------------------------------------------
 
 SCALES = [(), ("trace",), ("cosine",), ("multiplicative",)]
 CENTERED = [("center", *scale) for scale in SCALES]
@@ -369,11 +320,6 @@ def learnt(kernels, y, p, lam, **options):
     return dmkl.MKFDA(p, lam, **{"solver": "direct", "tol": 1e-6, **options}).fit(in_memory(kernels, 5), y)
 
 
-def check_alike(model, other, order=slice(None)):
-    np.testing.assert_allclose(other.weights_.values, model.weights_.values[order], atol=1e-2)
-    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
-
-
 @pytest.mark.slow
 @given(problems())
 def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
@@ -381,20 +327,12 @@ def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
     kernels, y, p, lam, rng = case
     order, sizes = rng.permutation(len(kernels)), 10 ** rng.uniform(-4, 4, (len(kernels), 1, 1))
     model = learnt(kernels, y, p, lam)
-    check_alike(model, learnt(kernels[order], y, p, lam), order)
-    check_alike(model, learnt(sizes * kernels, y, p, lam))
-    check_alike(learnt(kernels, y, p, lam, steps=("center",)), learnt(7 * kernels, y, p, 7 * lam, steps=("center",)))
-
-
-@pytest.mark.slow
-@given(problems())
-def test_the_optimum_grows_with_p(case):
-    """A larger ball contains more weights; at p = 1 a duplicate kernel adds none."""
-    kernels, y, _, lam, _ = case
-    objectives = [learnt(kernels, y, p, lam).objective_ for p in (1.0, 1.5, 2.0, np.inf)]
-    assert all(low <= high + 2e-6 * abs(low) for low, high in pairwise(objectives))
-    twice = learnt(kernels[[*range(len(kernels)), 0]], y, 1.0, lam)
-    assert twice.objective_ == pytest.approx(objectives[0], rel=2e-6)
+    other = learnt(sizes * kernels[order], y, p, lam)
+    np.testing.assert_allclose(other.weights_.values, model.weights_.values[order], atol=1e-2)
+    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
+    model, other = (learnt(c * kernels, y, p, c * lam, steps=("center",)) for c in (1, 7))
+    np.testing.assert_allclose(other.weights_, model.weights_, atol=1e-2)
+    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
@@ -408,32 +346,6 @@ def check_refusal(words, action, kind=InputError):
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"solver": "newton"},
-            [
-                "solver must be 'auto', 'direct', 'cg', 'anchored', 'subspace', 'interleaved', 'dual', 'stacked' or "
-                "'factors'",
-                "got 'newton'",
-            ],
-        ),
-        (
-            {"steps": ("center", "frobenius")},
-            ["steps takes names of steps", "center, trace, multiplicative, cosine", "got 'frobenius'"],
-        ),
-    ],
-)
-def test_bad_parameters(options, words):
-    """Errors come from fit, by scikit-learn's convention, and before anything is read."""
-    model = dmkl.MKFDA(**options)
-    K, source = over(digits().training[0], Counting)
-    check_refusal(words, lambda: model.fit(K, digits().training[1]))
-    assert source.reads.total() == 0
-
-
-MATRICES = ["kernel set, or matrices as dmkl.create takes them, got str", "dmkl.open"]
 COLUMNS = ["columns must be the 60 training samples", "take K[test, train]"]
 
 
@@ -442,35 +354,28 @@ COLUMNS = ["columns must be the 60 training samples", "take K[test, train]"]
     [
         (lambda c, _: dmkl.MKFDA().fit(c.set), ["fit needs labels", "give y", "labels="]),
         (lambda c, model: model.score(c.testing), ["score needs labels", "give y"]),
-        (lambda c, _: dmkl.MKFDA().fit("kernels.zarr", c.y), ["fit takes", *MATRICES]),
-        (lambda _, model: model.predict("kernels.zarr"), ["prediction takes", *MATRICES]),
+        (
+            lambda _, model: model.predict("kernels.zarr"),
+            ["prediction takes a kernel set, or matrices as dmkl.create takes them, got str", "dmkl.open"],
+        ),
         (
             lambda c, _: dmkl.MKFDA().fit(c.testing, c.y[c.test]),
             ["fit needs the training kernels, K[train, train]", "30 rows and 60 columns"],
-        ),
-        (
-            lambda c, _: dmkl.MKFDA().fit(c.set[c.train[::-1], c.train], c.y[c.train[::-1]]),
-            ["fit needs the training kernels", "60 rows and 60 columns that differ"],
         ),
         (lambda c, model: model.predict(c.set[c.train, c.test]), [*COLUMNS, "found 30 others"]),
         (
             lambda c, model: model.predict(c.set[c.test, c.train[::-1]]),
             [*COLUMNS, "the same samples in another order"],
         ),
-        (lambda c, model: model.predict(c.set[c.test, c.train[:-1]]), COLUMNS),
         (
             lambda c, model: model.predict(c.testing.select([0, 1, 3, 4])),
             ["gives weight to kernel 'kernel_2'", "does not have", "kernel_0, kernel_1, kernel_3, kernel_4"],
         ),
+        (lambda c, _: dmkl.MKFDA().predict(c.testing), ["this MKFDA is not fitted yet", "call fit"]),
     ],
 )
 def test_sets_that_do_not_fit(action, words):
-    check_refusal(words, lambda: action(digits(), fitted("digits")))
-
-
-@pytest.mark.parametrize("action", [lambda model: model.predict(digits().testing), lambda model: model.save("nowhere")])
-def test_not_fitted(action):
-    check_refusal(["this MKFDA is not fitted yet", "call fit"], lambda: action(dmkl.MKFDA()), NotFittedError)
+    check_refusal(words, lambda: action(digits(), fitted("digits")), (InputError, NotFittedError))
 
 
 def replaced(kernel, values):
@@ -499,44 +404,24 @@ def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
 
 def test_a_constant_kernel():
     K, y = replaced(2, 3.0).training
-    constant = ["cannot be normalized", "constant"]
-    for step, words in (("trace", constant), ("multiplicative", constant), ("cosine", ["cosine"])):
-        model = dmkl.MKFDA(steps=("center", step))
-        check_refusal(["kernel 'kernel_2'", *words, "select()"], lambda model=model: model.fit(K, y))
+    words = ["kernel 'kernel_2'", "cannot be normalized", "constant", "select()"]
+    check_refusal(words, lambda: dmkl.MKFDA().fit(K, y))
     model = dmkl.MKFDA(1.0, 1.0, steps=("center",)).fit(K, y)
     assert model.gap_ <= 1e-4
     assert model.weights_[2] == 0
 
 
-@pytest.mark.parametrize("steps", [("center",), ("center", "cosine")])
-def test_a_ridge_below_the_precision(steps):
+def test_a_ridge_below_the_precision():
     case = digits()
     K, y = case._replace(kernels=case.kernels.astype(np.float32)).training
     words = ["lam=1e-11 is below what the stored precision resolves", "float32", "larger lam", "float64"]
-    check_refusal(words, lambda: dmkl.MKFDA(lam=1e-11, steps=steps).fit(K, y))
-    assert dmkl.MKFDA(lam=1e-11, steps=steps, p=np.inf).fit(*case.training).gap_ <= 1e-4
+    check_refusal(words, lambda: dmkl.MKFDA(lam=1e-11).fit(K, y))
+    assert dmkl.MKFDA(lam=1e-11, p=np.inf).fit(*case.training).gap_ <= 1e-4
 
 
 def test_the_direct_solver_keeps_the_budget():
-    case = many()
-    K, y = in_memory(case.kernels, 256)[case.train, case.train], case.y[case.train]
+    K, labels = many()
     with dask.config.set({"dmkl.memory": "4MB"}):
         words = ["solver='direct'", " MiB", "Take solver='cg'", "dmkl.memory"]
-        check_refusal(words, lambda: dmkl.MKFDA(solver="direct").fit(K, y), MemoryBudgetError)
-    assert dmkl.MKFDA(solver="auto").fit(K, y > 4).solver_ == "direct"
-
-
-def test_neither_the_order_of_samples_nor_others_in_the_set_matter():
-    case, reference = digits(), fitted("digits", tol=1e-8)
-    order = np.random.default_rng(5).permutation(len(case.train))
-    rows = case.train[order]
-    model = dmkl.MKFDA(tol=1e-8).fit(case.set[rows, rows], case.y[rows])
-    alone = dmkl.MKFDA(tol=1e-8).fit(in_memory(case.kernels[:, rows][:, :, rows], 7), case.y[rows])
-    for each in (model, alone):
-        np.testing.assert_allclose(each.weights_, reference.weights_, atol=ROUNDED)
-    # By position and by name: labelled results align automatically.
-    atol = ROUNDED * float(np.abs(reference.dual_coef_).max())
-    np.testing.assert_allclose(model.dual_coef_, reference.dual_coef_[order], atol=atol)
-    np.testing.assert_allclose(
-        model.dual_coef_.sel(sample=reference.dual_coef_.sample), reference.dual_coef_, atol=atol
-    )
+        check_refusal(words, lambda: dmkl.MKFDA(solver="direct").fit(K, labels), MemoryBudgetError)
+    assert dmkl.MKFDA(solver="auto").fit(K, labels[:, 0]).solver_ == "direct"
