@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.decomposition import KernelPCA
 
 import dmkl
-from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
+from dmkl.errors import InputError, MemoryBudgetError
 
 M = 40
 TRAIN, TEST = np.r_[29:3:-1, 31], np.r_[0:4, 32:40]
@@ -147,8 +147,3 @@ def test_what_is_refused():
     ):
         with pytest.raises(InputError, match=message):
             compute()
-    indefinite = KERNELS.copy()
-    indefinite[:, EVERY, EVERY] -= 6000.0
-    machine = dmkl.Uniform(lam=1e5, steps=()).fit(in_memory(KERNELS, 9)[TRAIN, TRAIN], Y[TRAIN])
-    with pytest.raises(IndefiniteKernelError, match="dmkl check names the kernels that are not"):
-        machine.kernel_pca(in_memory(indefinite, 9), 2)

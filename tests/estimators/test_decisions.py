@@ -203,15 +203,9 @@ def test_priors_that_are_none(priors, words):
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_scores_what_the_rule_decides_and_calibrates_its_model():
+def test_a_search_calibrates_its_model():
     K, y, train, test = thinned("binary")
-    grid = {"p": [2.0], "lam": [0.01, 0.1, 1.0]}
-    result = dmkl.search(dmkl.MKFDA(), K[train, train], y[train], grid, cv=3, baselines="none")
-    # The share of the larger class; a threshold of zero would be a balanced rule.
-    assert result.scores["mean_score"].min() > np.mean(y[train] == 3)
-    assert result.best_.calibrated_on_ == LEFT_OUT
-    grid = {"C": [1.0, 10.0]}
-    machine = dmkl.search(dmkl.MKSVM(), K[train, train], y[train], grid, cv=3, baselines="none").best_
+    machine = dmkl.search(dmkl.MKSVM(), K[train, train], y[train], {"C": [1.0, 10.0]}, cv=3, baselines="none").best_
     assert machine.calibrated_on_ == SEARCHED
     loss = log_loss(y[test], machine.predict_proba(K[test, train]).values)
     assert loss < 0.7 * loss_of_shares("binary", y[test])

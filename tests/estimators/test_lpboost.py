@@ -75,17 +75,6 @@ def test_weights_and_scores_are_those_of_the_machines_and_the_program(kernels, n
     assert model.gap_ <= 1e-8
 
 
-def test_a_class_may_have_no_weight():
-    # No linear machine separates the middle class: its samples are those in neither of the other classes.
-    y = classes(3)
-    x = np.array([-3.0, 3.0, 0.0])[y] + np.random.default_rng(0).normal(size=(2, M))
-    model = dmkl.LPBoost(2.0, 0.3, sharing="none", steps=(), cv=3).fit(x[:, :, None] * x[:, None, :], y)
-    assert (model.weights_.sel({"class": 2}) == 0).all()
-    scores = model.decision_function(x[:, :, None] * x[:, None, :])
-    assert (scores.sel({"class": 2}) == 0).all()
-    assert (model.classes_[scores.values.argmax(axis=1)] == y).mean() > 0.9
-
-
 def test_each_kernel_takes_the_penalty_of_best_accuracy(kernels):
     # Without the kernel of noise, whose machines have few free vectors: their biases are not unique.
     kernels, y, cv = kernels[:3], classes(3), StratifiedKFold(3)

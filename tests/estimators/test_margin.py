@@ -159,25 +159,6 @@ def test_an_indefinite_kernel_is_named(make):
 # --- MKSVM: several problems -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "multiclass"),
-    [("threads", "ovr"), pytest.param("processes", "ovo", marks=pytest.mark.slow)],
-    indirect=["scheduler"],
-)
-def test_classes(kernels, scheduler, multiclass):
-    rows = np.random.default_rng(0).permutation(M)[:40]
-    K, y, dense_K = kernels[rows, rows], three()[rows], dense_view(dense(), rows, rows, STEPS)
-    model = dmkl.MKSVM(1.5, 4.0, multiclass=multiclass).fit(K, y)
-    assert model.gap_.max() <= model.tol
-    check_machines(model, dense_K, y)
-    n_passes = []
-    for (signs, own), objective in zip(problems(model, y), model.objective_.values, strict=True):
-        best = optimum(dense_K[:, own][:, :, own], signs, 4.0, 1.5)
-        assert objective == pytest.approx(best, rel=1e-3)
-        n_passes.append(dmkl.MKSVM(1.5, 4.0).fit(K[own, own], signs).n_passes_)
-    assert model.n_passes_ <= max(n_passes) + 2
-
-
 def test_votes_are_scikit_learns(kernels):
     train, test = np.arange(30), np.arange(30, M)
     K, y = kernels.select([kernels.names[3]]), three()

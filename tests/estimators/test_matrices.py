@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import xarray as xr
 from helpers.references import digits, in_memory
+from sklearn.base import clone
 
 import dmkl
-from dmkl.errors import InputError
 
 # Arrays without names are used with data frames with names here.
 pytestmark = pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
@@ -38,7 +38,7 @@ def forms(rows, cols):
 def test_a_fit_and_its_predictions(form, learner):
     y = digits()[1] % 3
     K = in_memory(digits()[0], 25)
-    expected = learner.__class__(**learner.get_params()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    expected = clone(learner).fit(K[TRAIN, TRAIN], y[TRAIN])
     model = learner.fit(forms(TRAIN, TRAIN)[form], y[TRAIN])
     new = forms(TEST, TRAIN)[form]
     scores = expected.decision_function(K[TEST, TRAIN]).values
@@ -58,21 +58,10 @@ def test_columns_with_names_are_put_in_order():
     np.testing.assert_array_equal(model.decision_function(shuffled), model.decision_function(new))
 
 
-def test_searches_and_analyses():
-    kernels, y = digits()[0][:, :60][:, :, :60], digits()[1][:60] % 3
-    K = in_memory(kernels, 25)
-    grid = {"lam": [1e-2, 1.0]}
-    for compute in (
-        lambda kernels: dmkl.search(dmkl.MKFDA(), kernels, y, grid, 3, baselines="none").scores["score"],
-        lambda kernels: dmkl.analyze(kernels, y, steps="center").data["alignment"],
-    ):
-        np.testing.assert_allclose(compute(list(kernels)), compute(K), atol=1e-12)
-
-
-def test_what_is_no_matrix_is_refused():
-    kernels, y = digits()
-    with pytest.raises(InputError, match="symmetric"):
-        dmkl.MKFDA().fit(kernels[:, :60, 30:], y[:60])
-    model = dmkl.MKFDA(steps=("cosine", "center")).fit(kernels[:, :60, :60], y[:60])
-    with pytest.raises(InputError, match="diagonal"):
-        model.predict(kernels[:, 60:, :60])
+def test_a_search_takes_matrices():
+    kernels, y = digits()[0][:, :60, :60], digits()[1][:60] % 3
+    scores = [
+        dmkl.search(dmkl.MKFDA(), given, y, {"lam": [1e-2, 1.0]}, 3, baselines="none").scores["score"]
+        for given in (list(kernels), in_memory(kernels, 25))
+    ]
+    np.testing.assert_allclose(*scores, atol=1e-12)

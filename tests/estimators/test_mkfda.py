@@ -14,7 +14,6 @@ from helpers.references import Counting, dense_view, in_memory, over, psd
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import accuracy_score
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
@@ -190,41 +189,16 @@ def test_n_passes_counts_what_is_read(solver, p):
 
 # --- labels -------------------------------------------------------------------------------------------------
 
-WORDS = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
 
-
-@pytest.mark.parametrize(("name", "words"), [("digits", WORDS), ("halves", np.array(["z", "a"]))])
-def test_classes_by_name(name, words):
-    case, reference = CASES[name](), fitted(name)
+def test_classes_are_sorted_by_name():
+    """The first class is the second by name."""
+    case, reference, words = halves(), fitted("halves"), np.array(["z", "a"])
     K, y = case.training
     model = dmkl.MKFDA().fit(K, words[y])
-    assert list(model.classes_) == sorted(words)
-    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+    assert list(model.classes_) == ["a", "z"]
     np.testing.assert_array_equal(model.predict(case.testing), words[reference.predict(case.testing)])
     scores, expected = (each.decision_function(case.testing) for each in (model, reference))
-    if name == "digits":
-        assert list(model.dual_coef_["class"].values) == sorted(words)
-        scores = scores.sel({"class": words})
-    else:  # the first class is the second by name
-        assert expected.dims == ("sample",)
-        scores = -scores
-    np.testing.assert_allclose(scores, expected, atol=ROUNDED * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("kind", ["names", "tasks"])
-def test_labels_of_the_set(tmp_path, kind):
-    case = digits()
-    y = WORDS[case.y] if kind == "names" else np.stack([case.y < 5, case.y % 2], axis=1).astype(int)
-    tasks = {"tasks": ["small", "odd"]} if kind == "tasks" else {}
-    K = dmkl.create(tmp_path / "set.zarr", case.kernels, labels=y, tile=30, **tasks)
-    training, testing = K[case.train, case.train], K[case.test, case.train]
-    stored, given = dmkl.MKFDA().fit(training), dmkl.MKFDA().fit(training, y[case.train])
-    np.testing.assert_array_equal(stored.weights_, given.weights_)
-    np.testing.assert_array_equal(stored.predict(testing), given.predict(testing))
-    assert stored.score(testing) == accuracy_score(y[case.test], stored.predict(testing)) > 0.6
-    if kind == "tasks":
-        assert list(stored.weights_.task.values) == ["small", "odd"]
-        assert list(given.weights_.task.values) == ["0", "1"]
+    np.testing.assert_allclose(-scores, expected, atol=ROUNDED * np.abs(expected).max())
 
 
 # --- scores -------------------------------------------------------------------------------------------------

