@@ -63,17 +63,11 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
     assert model.score(testing, LABELS[kind][TEST]) > 0.8
 
 
-@pytest.mark.parametrize(
-    ("options", "y", "words"),
-    [
-        ({"cv": PredefinedSplit(np.arange(M) // 24)}, np.arange(M) // 24, "fold 0 of cv has no training samples of"),
-        ({"cv": [(np.arange(M), [])]}, LABELS["binary"], "fold 0 of cv has no test samples"),
-    ],
-)
-def test_bad_folds_of_single_best_are_refused_before_anything_is_read(options, y, words):
+def test_folds_without_a_class_are_refused_before_anything_is_read():
     K, source = over(in_memory(make("binary"), 20), Counting)
-    with pytest.raises(InputError, match=words):
-        dmkl.SingleBest(**options).fit(K, y)
+    third = np.arange(M) // 24
+    with pytest.raises(InputError, match="fold 0 of cv has no training samples of class"):
+        dmkl.SingleBest(cv=PredefinedSplit(third)).fit(K, third)
     assert source.reads.total() == 0
 
 

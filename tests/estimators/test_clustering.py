@@ -172,7 +172,5 @@ def test_commands(output_of, json_of, error_of, tmp_path, store):
     assert scores == dmkl.cluster_agreement(model.predict(K[test, train]), K.labels[test])
     for options in (("--probabilities", "--out", tmp_path / "out.csv"), ("--plot", tmp_path / "out.png")):
         assert "KernelKMeans predicts clusters" in error_of("predict", path, store, "--split", 0, *options)
-    words = "KernelKMeans learns without labels"
-    assert words in error_of("search", store, tmp_path / "result", "--model", "kernel-kmeans")
     dmkl.create(tmp_path / "unlabeled.zarr", np.asarray(K[train, train])[:1])
     output_of("fit", tmp_path / "unlabeled.zarr", tmp_path / "other", "--model", "kernel-kmeans", "--n-clusters", 2)

@@ -212,26 +212,19 @@ def test_several_targets_and_a_search_over_the_default(data):
 # --- inside scikit-learn ---------------------------------------------------------------------------------------------
 
 
-GRID = {"mklclassifier__estimator__lam": [1e-3, 1e-1], "mklclassifier__kernels": [None, {"function": "laplacian"}]}
-
-
-@pytest.fixture(scope="module")
-def searched(data):
-    X, y, _ = data
-    return GridSearchCV(make_pipeline(StandardScaler(), dmkl.MKLClassifier()), GRID, cv=3).fit(X, y)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loky", "threading", "dask"])
-def test_a_search_in_parallel_finds_the_same(data, searched, backend, request):
+def test_a_search_in_parallel_finds_the_same(data, backend, request):
     if backend == "dask":
         # Each fit is one task, which waits for no other: with two workers of one thread it would wait forever.
         request.getfixturevalue("client")
     X, y, new = data
+    model, grid = dmkl.MKLClassifier(), {"estimator__lam": [1e-3, 1e-1], "kernels": [None, {"function": "laplacian"}]}
+    expected = GridSearchCV(model, grid, cv=3).fit(X, y)
     with joblib.parallel_config(backend):
-        again = GridSearchCV(searched.estimator, GRID, cv=3, n_jobs=2, error_score="raise").fit(X, y)
-    np.testing.assert_array_equal(again.cv_results_["mean_test_score"], searched.cv_results_["mean_test_score"])
-    np.testing.assert_allclose(again.decision_function(new), searched.decision_function(new), atol=1e-12)
+        found = GridSearchCV(model, grid, cv=3, n_jobs=2, error_score="raise").fit(X, y)
+    np.testing.assert_array_equal(found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
+    np.testing.assert_allclose(found.decision_function(new), expected.decision_function(new), atol=1e-12)
 
 
 @pytest.mark.parametrize("function", ["rbf", "laplacian"])

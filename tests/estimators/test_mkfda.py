@@ -230,11 +230,10 @@ def test_scores_are_the_dense_formula(name, steps):
         assert model.score(view, case.y[rows]) == np.mean(labels == case.y[rows])
 
 
-@pytest.mark.parametrize("steps", [("center", "trace"), ("center", "cosine")])
-def test_new_samples_in_a_store_of_their_own(steps):
+def test_new_samples_in_a_store_of_their_own():
     case = digits()
     K, y = case.training
-    model = dmkl.MKFDA(steps=steps, lam=1.0).fit(K, y)
+    model = dmkl.MKFDA(steps=("center", "cosine"), lam=1.0).fit(K, y)
     expected = model.decision_function(case.testing)
     rectangle, own = case.kernels[:, case.test][:, :, case.train], case.kernels[:, case.test, case.test]
     options = {"names": K.names, "samples": [f"new {i}" for i in case.test], "train_samples": K.samples}
@@ -245,11 +244,10 @@ def test_new_samples_in_a_store_of_their_own(steps):
     scores = model.decision_function(new)
     np.testing.assert_allclose(scores, expected, atol=1e-9 * np.abs(expected).max())
     assert list(scores.sample.values) == options["samples"]
-    if "cosine" in steps:
-        with pytest.raises(InputError, match=r"lacks the diagonal.*diagonal="):
-            model.decision_function(bare)
-    else:
-        np.testing.assert_array_equal(model.decision_function(bare), scores)
+    with pytest.raises(InputError, match=r"lacks the diagonal.*diagonal="):
+        model.decision_function(bare)
+    traced = dmkl.MKFDA().fit(K, y)
+    np.testing.assert_array_equal(traced.decision_function(bare), traced.decision_function(new))
 
 
 def test_kernels_without_weight_are_not_needed():
@@ -289,7 +287,7 @@ def check_refusal(words, action, kind=InputError):
         assert word in str(caught.value)
 
 
-COLUMNS = ["columns must be the 60 training samples", "take K[test, train]"]
+OTHERS = "columns must be the 60 training samples"
 
 
 @pytest.mark.parametrize(
@@ -297,23 +295,11 @@ COLUMNS = ["columns must be the 60 training samples", "take K[test, train]"]
     [
         (lambda c, _: dmkl.MKFDA().fit(c.set), ["fit needs labels", "give y", "labels="]),
         (lambda c, model: model.score(c.testing), ["score needs labels", "give y"]),
-        (
-            lambda _, model: model.predict("kernels.zarr"),
-            ["prediction takes a kernel set, or matrices as dmkl.create takes them, got str", "dmkl.open"],
-        ),
-        (
-            lambda c, _: dmkl.MKFDA().fit(c.testing, c.y[c.test]),
-            ["fit needs the training kernels, K[train, train]", "30 rows and 60 columns"],
-        ),
-        (lambda c, model: model.predict(c.set[c.train, c.test]), [*COLUMNS, "found 30 others"]),
-        (
-            lambda c, model: model.predict(c.set[c.test, c.train[::-1]]),
-            [*COLUMNS, "the same samples in another order"],
-        ),
-        (
-            lambda c, model: model.predict(c.testing.select([0, 1, 3, 4])),
-            ["gives weight to kernel 'kernel_2'", "does not have", "kernel_0, kernel_1, kernel_3, kernel_4"],
-        ),
+        (lambda _, model: model.predict("kernels.zarr"), ["prediction takes a kernel set", "got str", "dmkl.open"]),
+        (lambda c, _: dmkl.MKFDA().fit(c.testing, c.y[c.test]), ["K[train, train]", "30 rows and 60 columns"]),
+        (lambda c, model: model.predict(c.set[c.train, c.test]), [OTHERS, "found 30 others", "take K[test, train]"]),
+        (lambda c, model: model.predict(c.set[c.test, c.train[::-1]]), [OTHERS, "the same samples in another order"]),
+        (lambda c, model: model.predict(c.testing.select([0, 1])), ["gives weight to kernel 'kernel_2'", "kernel_0"]),
         (lambda c, _: dmkl.MKFDA().predict(c.testing), ["this MKFDA is not fitted yet", "call fit"]),
     ],
 )

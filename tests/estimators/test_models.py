@@ -128,17 +128,6 @@ def test_a_loaded_model_is_a_model(tmp_path):
 # --- files on disk ------------------------------------------------------------------------------------------
 
 
-def test_xarray_opens_a_model(tmp_path):
-    model = fitted()
-    model.save(tmp_path / "model")
-    with xr.open_zarr(tmp_path / "model", consolidated=False) as opened:
-        np.testing.assert_array_equal(opened.weights_.sel(kernel="kernel_1"), model.weights_.sel(kernel="kernel_1"))
-        assert list(opened["class"].values) == ["blau", "grün", "rot"]
-        assert opened.attrs["parameters"]["lam"] == 0.5
-    with xr.open_zarr(tmp_path / "model", group="history", consolidated=False) as history:
-        np.testing.assert_array_equal(history.gap, model.history_.gap)
-
-
 def test_only_models_are_overwritten(tmp_path):
     """A wrong path does not overwrite a kernel set or a folder of results."""
     dmkl.create(tmp_path / "set.zarr", kernels())
