@@ -33,6 +33,7 @@ LEARNERS = {
     "machine": (dmkl.MKSVM(p=1.5, C=1.0), 3),
     "prices": (dmkl.GMKL(C=1.0), 2),
     "sparse": (dmkl.MKSVM(p=1.0, C=1.0), 2),
+    "boosting": (dmkl.LPBoost(cv=3), 3),
     "product": (dmkl.Product(), 2),
     "tasks": (dmkl.MKFDA(lam=0.1), 2),
 }

@@ -120,16 +120,6 @@ def test_the_optimum_is_cvxpys(kernels, scheduler, p, C):
     assert model.status_ == Status.CERTIFIED.advice
 
 
-@pytest.mark.parametrize("steps", [(), ("center", "trace"), ("center", "cosine"), ("cosine", "center"), ("trace",)])
-def test_every_chain_of_steps(kernels, steps):
-    train, test = np.arange(30), np.arange(30, M)
-    model = dmkl.MKSVM(1.5, 4.0, steps=steps).fit(kernels[train, train])
-    check_machines(model, dense_view(dense(), train, train, steps), binary()[train])
-    cross = np.tensordot(model.weights_.values, dense_view(dense(), test, train, steps), axes=1)
-    expected = cross @ model.dual_coef_.values[:, 0] + model.intercept_.item()
-    np.testing.assert_allclose(model.decision_function(kernels[test, train]), expected, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("steps", [("center",), STEPS])
 def test_pairs_out_of_core(kernels, steps):
     """Machines on some of the samples use columns of the sum over all of them.

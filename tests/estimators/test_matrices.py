@@ -56,12 +56,3 @@ def test_columns_with_names_are_put_in_order():
     new = forms(TEST, TRAIN)["data frames"]
     shuffled = {name: frame.iloc[:, np.random.default_rng(0).permutation(60)] for name, frame in new.items()}
     np.testing.assert_array_equal(model.decision_function(shuffled), model.decision_function(new))
-
-
-def test_a_search_takes_matrices():
-    kernels, y = digits()[0][:, :60, :60], digits()[1][:60] % 3
-    scores = [
-        dmkl.search(dmkl.MKFDA(), given, y, {"lam": [1e-2, 1.0]}, 3, baselines="none").scores["score"]
-        for given in (list(kernels), in_memory(kernels, 25))
-    ]
-    np.testing.assert_allclose(*scores, atol=1e-12)
