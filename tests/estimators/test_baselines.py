@@ -45,7 +45,6 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
     cv = KFold(3, shuffle=True, random_state=0)
     model = dmkl.SingleBest(0.05, solver=solver, cv=cv).fit(training, y)
     assert model.best_ == "kernel_2"
-    assert model.scores_.dims == ("kernel", "fold")
     for j in range(5):
         # A search classifies held-out rows in the same way.
         if kind != "multilabel":  # a search scores each task separately

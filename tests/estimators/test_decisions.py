@@ -158,7 +158,6 @@ def test_without_honest_scores_there_are_no_probabilities(make, tmp_path):
     if isinstance(model, dmkl.MKSVM):
         np.testing.assert_array_equal(model.predict(K[new, train]), before)
     probabilities = model.predict_proba(K[new, train])
-    assert probabilities.dims == ("sample", "class")
     shares = np.tile(np.array(SIZES["multiclass"]) / 100, (len(new), 1))
     assert log_loss(y[new], probabilities.values) < 0.7 * log_loss(y[new], shares)
     model.save(tmp_path / "model")
@@ -181,19 +180,16 @@ def test_what_calibrate_refuses():
             model.calibrate(K[rows, train], labels)
 
 
-@pytest.mark.parametrize(
-    ("priors", "words"),
-    [
+def test_priors_that_are_none():
+    K, y, train, _ = thinned("binary")
+    for priors, words in (
         ("balanced", "'empirical'"),
         ([0.5, 0.6], "whose sum is 1.1"),
         ([0.2, 0.3, 0.5], "3 numbers and there are 2 classes"),
         ({3: 0.2, 5: 0.8}, "and the classes are"),
-    ],
-)
-def test_priors_that_are_none(priors, words):
-    K, y, train, _ = thinned("binary")
-    with pytest.raises(InputError, match=words):
-        dmkl.MKFDA(priors=priors).fit(K[train, train], y[train])
+    ):
+        with pytest.raises(InputError, match=words):
+            dmkl.MKFDA(priors=priors).fit(K[train, train], y[train])
 
 
 # --- searches --------------------------------------------------------------------------------------------------------

@@ -128,15 +128,10 @@ def test_weights_of_tasks_and_rules(kernels):
         ("begin with 'center'", lambda: dmkl.aligned_weights(kernels, classes(), steps=())),
         ("nothing to restrict", lambda: dmkl.MKFDA(weights=WEIGHTS, kernel_groups=groups).fit(kernels, classes())),
         ("has no parameter weights", lambda: dmkl.Weighted(WEIGHTS, dmkl.GMKL())),
+        ("4 finite numbers", lambda: dmkl.Weighted([1.0, 2.0]).fit(kernels, classes())),
+        ("none negative", lambda: dmkl.Weighted([1.0, -1.0, 0.0, 0.0]).fit(kernels, classes())),
+        ("lacks the kernel 'b'", lambda: dmkl.Weighted({"a": 1.0}).fit(kernels, classes())),
+        ("kernel 'e', which this set does not have", lambda: dmkl.Weighted({"e": 1.0}).fit(kernels, classes())),
     ):
         with pytest.raises(InputError, match=message):
             action()
-    for weights, message in [
-        ([1.0, 2.0], "4 finite numbers"),
-        ([1.0, -1.0, 0.0, 0.0], "none negative"),
-        ({"a": 1.0}, "lacks the kernel 'b'"),
-        ({"e": 1.0}, "kernel 'e', which this set does not have"),
-        (xr.DataArray(WEIGHTS, dims="k"), "over the dimension 'kernel'"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            dmkl.Weighted(weights).fit(kernels, classes())
