@@ -168,10 +168,6 @@ def test_n_passes_counts_what_is_read(solver):
     used = np.count_nonzero(model.weights_)
     assert source.reads.total() == model.n_prediction_passes_ * used * len(K.view.tile_tasks())
 
-    # The diagonal and row sums over all samples are stored: only the α-steps read tiles.
-    whole = dmkl.MKFDA(2, solver="direct").fit(case.set, case.y)
-    assert whole.n_passes_ == 2 * whole.n_iter_
-
 
 # --- labels -------------------------------------------------------------------------------------------------
 
