@@ -98,30 +98,6 @@ def test_kernels_that_are_named(path):
         open_files(path, variables=["obsp/none"])
 
 
-def exchange(file, node, values):
-    """Replace the values of a data set and keep its attributes."""
-    attributes = dict(file[node].attrs)
-    del file[node]
-    file.create_dataset(node, data=values).attrs.update(attributes)
-
-
-def test_a_kernel_by_its_place_has_the_dimensions_of_one(h5ad):
-    with h5py.File(h5ad, "a") as file:
-        exchange(file, "obsp/dense", np.ones(12))
-    with pytest.raises(InputError, match=r"'obsp/dense' of .* has shape \(12,\), expected one kernel"):
-        open_files(h5ad)
-
-
-def test_a_sparse_matrix_without_entries_whose_rows_begin_anywhere_is_damaged(h5ad):
-    with h5py.File(h5ad, "a") as file:
-        for part in ("data", "indices"):
-            exchange(file, f"obsp/sparse/{part}", np.zeros(0, file[f"obsp/sparse/{part}"].dtype))
-        file["obsp/sparse/indptr"][:] = np.where(np.arange(13) == 5, 2**27, 0)
-    source, _ = open_files(h5ad, variables=["obsp/sparse"])
-    with pytest.raises(InputError, match=r"is damaged: .*out of order"):
-        np.asarray(next(source.matrices())[:, :])
-
-
 def test_columns_of_obs(path, data):
     for column in ("cell_type", "sample", "counts", "doublet"):
         table = read_file(type(path)(f"{path}:{column}"))
@@ -134,13 +110,6 @@ def test_columns_of_obs(path, data):
         read_file(path)
     with pytest.raises(InputError, match="there is no file"):
         read_file(f"{path}x:cell_type")
-
-
-def test_missing_labels_are_told(data, tmp_path):
-    data.obs["cell_type"] = data.obs["cell_type"].where(np.arange(12) > 1)
-    path = write(data, tmp_path / "x.h5ad")
-    with pytest.raises(InputError, match=r"the labels of 2 of the 12 samples are missing \('cell0', 'cell1'"):
-        ingest(tmp_path / "set.zarr", *open_files(path, labels=f"{path}:cell_type"))
 
 
 def test_an_object_is_as_its_file(data, h5ad):
@@ -182,10 +151,6 @@ def test_thirty_gene_sets_are_thirty_kernels(h5ad, data, tmp_path, notes_of):
     expected = [frame[genes] @ frame[genes].T for genes in sets.values()]
     for kernels in (K, by_path, by_mapping):
         np.testing.assert_allclose(np.asarray(kernels), expected, rtol=1e-6)
-    gmt.write_text("\n".join([*lines, "few\t-\tgene1"]))
-    notes = notes_of(*command, "--overwrite", "--min-columns", "2")
-    assert "left out 1 of the 31 column sets" in " ".join(notes.split())
-    assert dmkl.open(out).names == K.names
 
 
 def test_explicit_zeros_are_zeros_and_nan_is_named(data, tmp_path):
@@ -318,15 +283,6 @@ def test_kernels_and_columns_of_modalities(tmp_path):
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
-
-
-def test_files_from_before_version_0_7_are_named(tmp_path):
-    with h5py.File(tmp_path / "x.h5ad", "w") as file:
-        file["X"] = np.ones((3, 2))
-        file["obs"] = np.array([(b"a",)], dtype=[("index", "S1")])
-    for read in (open_files, as_features):
-        with pytest.raises(InputError, match=r"has no table 'obs' with an index, as before AnnData 0\.7"):
-            read(tmp_path / "x.h5ad")
 
 
 @pytest.mark.parametrize(("part", "value"), [("indices", 99), ("indptr", -5), ("indptr", 10**9)])

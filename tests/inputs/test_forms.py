@@ -523,9 +523,6 @@ def check_kernels(form, folder, beside, by_order):
         assert list(known.samples) == form.names
         assert known.labels.tolist() == DATA["dx"].tolist()
         np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K)
-        text(folder / "order.txt", "\n".join(form.names))
-        ordered, _ = open_files(path, order=folder / "order.txt")
-        assert list(ordered.samples) == form.names
         return list(source.notes)
     source, _ = open_files(path)
     (matrix,) = map(whole, source.matrices())
@@ -601,60 +598,25 @@ NAME_TITLES = (
 
 @pytest.mark.parametrize("title", NAME_TITLES)
 def test_numeric_names_are_found_under_every_common_title(title, tmp_path, beside):
-    first = NAME_TITLES.index(title) % 2
-    frame = pd.DataFrame({title: NUMBERS, "score": DATA["score"], "site": DATA["site"]}).iloc[ROWS]
+    """The table is the only one, without known names: the title shows where they are."""
+    frame = pd.DataFrame({title: NUMBERS, "score": DATA["score"]}).iloc[ROWS]
     path = tmp_path / "table.csv"
-    frame[[title, "score", "site"] if first else ["score", "site", title]].to_csv(path, index=False)
-    kernel = beside(Form(delimited("table.csv"), NUMBERS)) / "first.csv"
-    _, known = open_files(kernel, labels=Path(f"{path}:score"))
-    assert known.labels.tolist() == DATA["score"].tolist()
-    groups = read_groups(Path(f"{path}:site"), np.array(NUMBERS), CHOSEN)
-    assert groups.values.tolist() == DATA["site"].iloc[CHOSEN].tolist()
-    # The only table, without known names: the title shows where they are.
-    frame[[title, "score"] if first else ["score", title]].to_csv(path, index=False)
+    frame.iloc[:, :: (-1) ** NAME_TITLES.index(title)].to_csv(path, index=False)
     features = as_features(path)
     (block,) = features.blocks.values()
     assert list(block.columns) == ["score"]
     assert features.samples == [NUMBERS[at] for at in ROWS]
     assert block.read(slice(0, N)).ravel().tolist() == DATA["score"].iloc[ROWS].tolist()
-    _, known = open_files(kernel, labels=path)
+    _, known = open_files(beside(Form(delimited("table.csv"), NUMBERS)) / "first.csv", labels=path)
     assert known.labels.tolist() == DATA["score"].tolist()
-    assert known.tasks is None
 
 
-def test_a_header_of_numeric_names_is_no_row_of_a_kernel(tmp_path):
-    symmetric(NUMBERS).to_csv(tmp_path / "k.csv", index=False)
-    source, _ = open_files(tmp_path / "k.csv")
-    (matrix,) = map(whole, source.matrices())
-    np.testing.assert_array_equal(matrix, K)
-    assert list(source.samples) == NUMBERS
-    assert any(re.search("header|titles|names", note) for note in source.notes)
-
-
-def test_of_prefixes_each_is_a_kernel(tmp_path):
-    for number, values in enumerate((K, 2 * K)):
-        (tmp_path / f"chr{number}.grm.bin").write_bytes(values[np.tril_indices(N)].astype("<f4").tobytes())
-        write_ids(tmp_path / f"chr{number}.grm.id", WORDS)
-    listed = text(tmp_path / "all.txt", f"{tmp_path / 'chr0'}\n{tmp_path / 'chr1'}\n")
-    source, _ = open_files(listed)
-    assert list(source.names) == ["chr0", "chr1"]
-    for matrix, values in zip(map(whole, source.matrices()), (K, 2 * K), strict=True):
-        np.testing.assert_array_equal(matrix, values.astype(np.float32))
-    (tmp_path / "chr1.grm.bin").unlink()
-    with pytest.raises(InputError, match=r"chr1"):
-        open_files(listed)
-
-
-@pytest.mark.parametrize("name", ["table.phylip", "table.txt", "outfile"])
-def test_phylip_is_told_by_what_it_holds(name, tmp_path):
-    """Rows may continue in the next lines, as PHYLIP's programs write them: nine values, the others after blanks."""
-    path = phylip(name)(tmp_path, symmetric(WORDS), "kernels")
-    if name == "table.phylip":
-        lines = [f"    {N}"]
-        for own, row in zip(WORDS, K, strict=True):
-            lines += [f"{own:<10}" + " ".join(map(str, row[:9])), "          " + " ".join(map(str, row[9:]))]
-        text(path, "\n".join(lines) + "\n")
-    source, _ = open_files(path)
+def test_rows_of_phylip_may_continue_in_the_next_lines(tmp_path):
+    """As PHYLIP's programs write them: nine values, the others after blanks."""
+    lines = [f"    {N}"]
+    for own, row in zip(WORDS, K, strict=True):
+        lines += [f"{own:<10}" + " ".join(map(str, row[:9])), "          " + " ".join(map(str, row[9:]))]
+    source, _ = open_files(text(tmp_path / "outfile", "\n".join(lines) + "\n"))
     np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K)
     assert list(source.samples) == WORDS
 

@@ -69,26 +69,22 @@ def test_a_grm_with_a_phenotype_goes_in_by_one_command(error_of, notes_of, tmp_p
     assert made.labels.tolist() == [1, 2, 1, 2, 1]
 
 
-def test_where_individuals_repeat_families_tell_them_apart(tmp_path):
-    pairs = [(f"f{i}", f"i{i % 4}") for i in range(M)]
-    source, _ = open_files(written(tmp_path, "a.grm.bin", pairs))
-    assert source.samples == tuple(f"f{i}_i{i % 4}" for i in range(M))
-
-
-def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path):
-    (tmp_path / "y.txt").write_text("FID IID bmi ill\n1 1 20.5 0\n2 2 -9 1\n")
-    table = read_file(tmp_path / "y.txt")
-    assert (table.row_names, table.columns) == (("1", "2"), ("bmi", "ill"))
-    np.testing.assert_array_equal(table.values, [[20.5, 0], [np.nan, 1]])
-    for name, text in (
-        ("y.pheno", "1 7 1\n1 8 2\n"),
-        ("y.fam", "1 7 0 0 1 1\n1 8 0 0 2 2\n"),
-        ("z.txt", "a x7 1\na x8 2\n"),
-    ):
-        (tmp_path / name).write_text(text)
-        np.testing.assert_array_equal(read_file(tmp_path / name).values, [1, 2])
-    (tmp_path / "y.txt").write_text("cell line 1\ncell line 2\n")
-    assert read_file(tmp_path / "y.txt").values.tolist() == ["cell line 1", "cell line 2"]
+@pytest.mark.parametrize(
+    ("name", "text", "column", "values"),
+    [
+        ("y.txt", "FID IID bmi ill\n1 1 20.5 0\n2 2 -9 1\n", None, [[20.5, 0], [np.nan, 1]]),
+        ("y.txt", "FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n", "bmi", [20.5, np.nan, 22]),
+        ("y.txt", "FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n", "pop", ["CEU", "NA", "YRI"]),
+        ("y.fam", "1 7 0 0 1 1\n1 8 0 0 2 2\n", None, [1, 2]),
+        ("y.pheno", "1 7 1\n1 8 2\n", None, [1, 2]),
+        ("y.phen", "f a low\nf b high\n", None, ["low", "high"]),
+        ("y.txt", "a x7 1\na x8 2\n", None, [1, 2]),
+        ("y.txt", "cell line 1\ncell line 2\n", None, ["cell line 1", "cell line 2"]),
+    ],
+)
+def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path, name, text, column, values):
+    (tmp_path / name).write_text(text)
+    np.testing.assert_array_equal(read_file(tmp_path / name, column).values, values)
 
 
 def shorter(path):
@@ -112,19 +108,6 @@ def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
     spoil(path)
     with pytest.raises(InputError, match=message):
         ingest(tmp_path / "set.zarr", *open_files(path))
-
-
-def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
-    (tmp_path / "y.txt").write_text("FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n")
-    assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]  # the missing code is no class
-    np.testing.assert_array_equal(read_file(tmp_path / "y.txt", "bmi").values, [20.5, np.nan, 22])
-    with pytest.raises(InputError, match=r"no column 'weight'; it has .*'bmi'"):
-        read_file(tmp_path / "y.txt", "weight")
-    (tmp_path / "y.phen").write_text("f a low\nf b high\n")
-    assert read_file(tmp_path / "y.phen").values.tolist() == ["low", "high"]
-    (tmp_path / "y.phen").write_text("f a 1\nf b\nf c 2\n")
-    with pytest.raises(InputError, match=r"line 2: found 2 cells, expected 3"):
-        read_file(tmp_path / "y.phen")
 
 
 def test_individuals_without_phenotype_stay_in_the_set_if_asked(error_of, output_of, tmp_path):

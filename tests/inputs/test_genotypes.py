@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import dmkl
@@ -24,15 +23,14 @@ def dosages(seed=0):
     return values
 
 
-def written(path, values, ids=VARIANTS, chromosomes=CHROMOSOMES, families=None):
+def written(path, values, ids=VARIANTS, chromosomes=CHROMOSOMES):
     """PLINK's three files, written by hand: a byte holds four individuals, two bits each, the first lowest."""
     codes = np.select([values == 2, values == 1, values == 0], [0b00, 0b10, 0b11], 0b01).astype(np.uint8)
     padded = np.zeros((-(-len(values) // 4) * 4, values.shape[1]), np.uint8)
     padded[: len(values)] = codes
     packed = sum(padded[k::4] << (2 * k) for k in range(4)).astype(np.uint8)
     path.write_bytes(bytes([0x6C, 0x1B, 0x01]) + packed.T.tobytes())
-    families = families or [f"f{i}" for i in range(len(values))]
-    rows = [f"{family} i{i} 0 0 1 {i % 2 + 1}" for i, family in enumerate(families)]
+    rows = [f"f{i} i{i} 0 0 1 {i % 2 + 1}" for i in range(len(values))]
     path.with_suffix(".fam").write_text("\n".join(rows) + "\n")
     lines = [f"{c}\t{name}\t0\t{k}\tA\tG" for k, (name, c) in enumerate(zip(ids, chromosomes, strict=True))]
     path.with_suffix(".bim").write_text("\n".join(lines) + "\n")
@@ -93,13 +91,6 @@ class TestWithTheReader:
             InputError, match=r"lack 1 of the 9 columns of 'dosages' .* rs8; used by dosages-linear-chrX"
         ):
             dmkl.build_cross(K, new)
-
-    def test_families_tell_individuals_apart(self, tmp_path):
-        bed = written(tmp_path / "a.bed", np.nan_to_num(dosages()))
-        fam = pd.read_csv(bed.with_suffix(".fam"), sep=" ", header=None)
-        fam[1] = [f"i{i % 7}" for i in range(N)]
-        fam.to_csv(bed.with_suffix(".fam"), sep=" ", header=False, index=False)
-        assert as_features(bed).samples == [f"f{i}_i{i % 7}" for i in range(N)]
 
     def test_what_is_refused(self, tmp_path):
         values = dosages()

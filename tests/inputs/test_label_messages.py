@@ -114,8 +114,6 @@ def test_a_class_of_one_sample_is_told(tmp_path, kernel):
     assert source.notes[-1].endswith(
         "y.txt: the class 'c' has one sample (number 2), too few to learn from and to test on"
     )
-    source, _ = open_files(kernel, labels=written(tmp_path / "y.txt", *"abcdaa"))
-    assert "3 of the 4 classes have one sample each ('b', 'c', 'd')" in source.notes[-1]
     with pytest.warns(LabelWarning, match=r"fit: the class 'c' has one sample \(sample '2'\).*a line of a file"):
         dmkl.MKFDA().fit(dmkl.create(None, K), with_class("c"))
 
@@ -143,7 +141,5 @@ def test_symmetrize_takes_the_mean_and_says_how_far_apart(tile, full):
     assert made.provenance[0]["symmetrized"]["largest_asymmetry"] == pytest.approx(0.07)
     np.testing.assert_allclose(made.center().apply(np.ones((M, 1)))[0], 0, atol=1e-12)
     np.testing.assert_allclose(made.view.source.row_sum(np.arange(1))[0], expected.sum(axis=1))
-    mended = dmkl.create(None, [skewed], tile=tile, symmetrize=True, repair="clip")
-    assert mended.provenance[0]["symmetrized"]["largest_asymmetry"] == pytest.approx(0.07)
     with pytest.raises(InputError, match="is for symmetric kernels; these are rectangular"):
         dmkl.create(None, [skewed[:3]], symmetrize=True)

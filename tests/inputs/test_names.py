@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import dmkl
 from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError, SampleOrderWarning
-from dmkl.inputs import as_features, open_files, read_covariates, read_file
+from dmkl.inputs import as_features, open_files, read_covariates
 from dmkl.store.ingest import ingest
 
 N = 80
@@ -27,7 +27,6 @@ SCORE = (X[:, 0] + X[:, 1]).round(4)
 DX = np.where(X[:, 0] + X[:, 1] > 0, "pat", "con")
 SITE = np.where(np.arange(N) % 2, "Oslo", "Bergen")
 AGE = (20 + 60 * RNG.random(N)).round(1)
-PART = np.where(np.arange(N) < 60, "train", "test")
 WORDS = [f"P{i:03}" for i in range(N)]
 NUMBERS = [str(1000017 + 7 * i) for i in range(N)]
 SHUFFLED = RNG.permutation(N)
@@ -37,16 +36,10 @@ HERE = ("--cluster", "threads")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Kernels in order, and tables of the same samples in another order."""
+    """Kernels in order, and files of the same samples in another order."""
     path = tmp_path_factory.mktemp("names")
     pd.DataFrame(X @ X.T, WORDS, WORDS).to_csv(path / "k.csv")
-    columns = {"site": SITE, "patient": WORDS, "dx": DX, "score": SCORE, "age": AGE, "part": PART}
-    sheet = pd.DataFrame(columns).iloc[SHUFFLED]
-    sheet.to_csv(path / "site_first.csv", index=False)
-    sheet[["patient", "site", "dx", "score", "age", "part"]].to_csv(path / "patient_first.csv", index=False)
-    features = pd.DataFrame(X, columns=list("abcde"))
-    features.set_axis(WORDS).to_csv(path / "x.csv", index_label="sample")
-    features.set_axis(WORDS).T.to_csv(path / "turned.csv")
+    pd.DataFrame(X, WORDS, list("abcde")).T.to_csv(path / "turned.csv")
     write(path / "sp.txt", (f"{WORDS[i]} {DX[i]}" for i in SHUFFLED))
     write(path / "keep.txt", (f"{WORDS[i]} {WORDS[i]}" for i in SHUFFLED[:50]))
     return path
@@ -82,19 +75,6 @@ def same_models(first, second):
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def test_splits_and_covariates_are_matched_by_name(output_of, tmp_path, folder):
-    models = []
-    for table in ("site_first.csv", "patient_first.csv"):
-        place = tmp_path / table
-        files = ("--labels", f"{folder / table}:dx", "--splits", f"{folder / table}:part")
-        output_of("import", f"{place}.zarr", folder / "k.csv", *files)
-        assert dmkl.open(f"{place}.zarr").splits.tolist() == [np.where(PART == "train", 0, 2).tolist()]
-        steps = ("--p", "1", "--lam", "0.1", "--steps", f"residualize={folder / table}:age,trace")
-        output_of("fit", f"{place}.zarr", place, *steps, *HERE)
-        models.append(dmkl.load(place))
-    same_models(*models)
-
-
 def test_groups_that_are_all_different_are_an_error(error_of, tmp_path, store):
     groups = write(tmp_path / "groups.txt", (f"{own} g{own}" for own in WORDS))
     arguments = ("search", store, tmp_path / "out", "--cv", "GroupKFold(5)", "--groups", groups)
@@ -102,12 +82,11 @@ def test_groups_that_are_all_different_are_an_error(error_of, tmp_path, store):
     assert re.search(r"(?is)\bgroups?\b.*\b(differ|different|own|one sample)\b", err)
 
 
-@pytest.mark.parametrize(("table", "turn"), [("x.csv", ()), ("turned.csv", ("--transpose",))])
-def test_build_matches_labels_by_name(output_of, error_of, tmp_path, folder, table, turn):
-    arguments = ("build", tmp_path / "set.zarr", folder / table, "--function", "linear", "--labels", folder / "sp.txt")
-    if turn:
-        assert "--transpose" in error_of(*arguments, *HERE)
-    output_of(*arguments, *turn, *HERE)
+def test_build_of_features_in_rows_needs_transpose(output_of, error_of, tmp_path, folder):
+    options = ("--function", "linear", "--labels", folder / "sp.txt")
+    arguments = ("build", tmp_path / "set.zarr", folder / "turned.csv", *options)
+    assert "--transpose" in error_of(*arguments, *HERE)
+    output_of(*arguments, "--transpose", *HERE)
     K = dmkl.open(tmp_path / "set.zarr")
     assert K.samples.tolist() == WORDS
     assert K.labels.tolist() == DX.tolist()
@@ -138,16 +117,6 @@ def test_files_of_fid_and_iid_choose_samples(output_of, tmp_path, folder, store)
     assert dmkl.open(tmp_path / "some.zarr").samples.tolist() == kept
 
 
-def test_several_columns_without_names_are_refused_by_a_set_with_names(error_of, tmp_path, folder):
-    labels = write(tmp_path / "labels.csv", (f"{age},{score}" for age, score in zip(AGE, SCORE, strict=True)))
-    err = error_of("import", tmp_path / "set.zarr", folder / "k.csv", "--labels", labels)
-    assert re.search("(?i)names? ", err)
-    pd.DataFrame(X).to_csv(tmp_path / "block.csv", index=False)
-    arguments = (folder / "x.csv", tmp_path / "block.csv", "--function", "linear")
-    assert "block" in error_of("build", tmp_path / "set.zarr", *arguments, *HERE)
-    assert not (tmp_path / "set.zarr").exists()
-
-
 # --- contents of a file ----------------------------------------------------------------------------------------------
 
 FEW = [f"s{i}" for i in range(6)]
@@ -159,39 +128,34 @@ def kernel(path, names=FEW, values=SMALL):
     return path
 
 
-def grm(folder, name, pairs, values=None):
+def grm(folder, name, pairs):
     """A relationship matrix of GCTA of individuals (FID, IID)."""
-    values = X[: len(pairs)] @ X[: len(pairs)].T if values is None else values
+    values = X[: len(pairs)] @ X[: len(pairs)].T
     write(folder / f"{name}.grm.id", (f"{family}\t{own}" for family, own in pairs))
     (folder / f"{name}.grm.bin").write_bytes(values[np.tril_indices(len(pairs))].astype("<f4").tobytes())
     return folder / f"{name}.grm.bin"
 
 
-COHORTS = [(cohort, str(i)) for cohort in ("COHORT1", "COHORT2") for i in range(1, 7)]
+_PAIRS = [(cohort, str(i)) for cohort in ("COHORT1", "COHORT2") for i in range(1, 7)]
+COHORTS = {"both": _PAIRS, "first": _PAIRS[:6], "second": _PAIRS[6:]}
 
 
-def test_individuals_of_one_number_are_told_apart_by_their_families(tmp_path):
-    first, second = (grm(tmp_path, f"c{k}", COHORTS[6 * k : 6 * k + 6]) for k in (0, 1))
+def test_families_tell_individuals_of_one_number_apart(tmp_path):
+    both, first, second = (grm(tmp_path, name, pairs) for name, pairs in COHORTS.items())
     with pytest.raises(InputError, match=r"COHORT"):
         open_files([first, second])
-    source, _ = open_files([first, second], join="outer")
-    assert len(source.samples) == 12
-    both = grm(tmp_path, "both", COHORTS)
-    lines = [f"{family} {own} {at / 4}" for at, (family, own) in enumerate(COHORTS)]
-    source, known = open_files(both, labels=write(tmp_path / "y.txt", ["FID IID y", *lines[::-1]]))
-    assert len(source.samples) == 12
-    assert known.labels.tolist() == [at / 4 for at in range(12)]
-
-
-def test_an_individual_is_one_where_a_file_repeats_numbers_and_another_does_not(tmp_path):
-    both, first = grm(tmp_path, "both", COHORTS), grm(tmp_path, "c0", COHORTS[:6])
-    for paths in ([both, first], [first, both]):
+    every = [f"{family}_{own}" for family, own in COHORTS["both"]]
+    for paths in ([first, second], [both, first]):
         source, _ = open_files(paths, join="outer")
-        assert len(source.samples) == 12
+        assert list(source.samples) == every
     source, _ = open_files([both, first], join="inner")
-    assert len(source.samples) == 6
-    (one, two) = map(whole, source.matrices())
-    np.testing.assert_array_equal(one, two)
+    assert list(source.samples) == every[:6]
+    np.testing.assert_array_equal(*map(whole, source.matrices()))
+    lines = [f"{family} {own} {at / 4}" for at, (family, own) in enumerate(COHORTS["both"])]
+    source, known = open_files(both, labels=write(tmp_path / "y.txt", ["FID IID u", *lines[::-1]]))
+    assert list(source.samples) == every
+    assert known.labels.tolist() == [at / 4 for at in range(12)]
+    assert as_features(tmp_path / "y.txt").samples == every[::-1]
 
 
 def test_zero_is_a_missing_diagnosis_and_no_class(tmp_path):
@@ -241,25 +205,7 @@ def test_classes_that_are_written_differently_are_not_one(tmp_path):
     assert list(known.labels) == codes
 
 
-def test_a_symmetric_matrix_of_r_is_square_and_says_how_to_name_its_rows(tmp_path):
-    pd.DataFrame(SMALL, range(1, 7), [f"V{k}" for k in range(1, 7)]).to_csv(tmp_path / "k.csv", index_label="")
-    source, _ = open_files(tmp_path / "k.csv")
-    assert source.train_samples is None
-    assert any("--order" in note for note in source.notes)
-    order = write(tmp_path / "order.txt", FEW)
-    labels = write(tmp_path / "y.txt", map(" ".join, zip(FEW[::-1], DX[:6][::-1], strict=True)))
-    source, known = open_files(tmp_path / "k.csv", labels=labels, order=order)
-    assert list(source.samples) == FEW
-    assert known.labels.tolist() == DX[:6].tolist()
-
-
 # --- messages --------------------------------------------------------------------------------------------------------
-
-
-def test_sources_without_a_common_sample_are_all_quoted(tmp_path):
-    labels = write(tmp_path / "y.csv", ["sample,dx", *(f"other{i},{'ab'[i % 2]}" for i in range(6))])
-    with pytest.raises(InputError, match=r"(?s)'s0'.*'other0'"):
-        open_files(kernel(tmp_path / "k.csv"), labels=labels, join="inner")
 
 
 @pytest.mark.parametrize(
@@ -275,54 +221,26 @@ def test_names_that_look_equal_are_said_to(change, tmp_path):
         open_files(path, labels=labels)
 
 
-def test_messages_do_not_quote_whole_lines(tmp_path):
-    numbers = " ".join(str(value) for value in np.arange(500) / 7)
-    titles = " ".join(f"title{k}" for k in range(500))
-    for name, lines in (
-        ("ragged.csv", [numbers.replace(" ", ","), f"{numbers},1".replace(" ", ",")]),
-        ("more.phen", [numbers, f"{numbers} 1"]),
+def test_test_kernels_that_do_not_fit_are_named_as_such(output_of, error_of, tmp_path, named):
+    dmkl.MKFDA(p=1, lam=0.1).fit(named[:60, :60]).save(tmp_path / "model")
+    old, new = slice(0, 60), slice(60, N)
+    for rows, columns, name, said in (
+        (old, new, "k", r"(?i)transpose|way round|new samples .*rows|rows .*new samples"),
+        (new, old, "another", "--names"),
     ):
-        path = write(tmp_path / name, lines)
-        for read in (read_file, lambda path: open_files(kernel(tmp_path / "k.csv"), labels=path)):
-            with pytest.raises(InputError) as caught:
-                read(path)
-            assert len(str(caught.value)) < 1000
-    source, _ = open_files(kernel(tmp_path / "k.csv"), labels=write(tmp_path / "y.txt", [titles, *DX[:6]]))
-    assert all(len(text) < 1000 for text in source.notes)
-
-
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory, named):
-    place = tmp_path_factory.mktemp("fitted") / "model"
-    dmkl.MKFDA(p=1, lam=0.1).fit(named[:60, :60]).save(place)
-    return place
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "name", "said"),
-    [
-        (slice(0, 60), slice(60, N), "k.csv", r"(?i)transpose|way round|new samples .*rows|rows .*new samples"),
-        (slice(60, N), slice(0, 60), "test.csv", "--names"),
-    ],
-    ids=["the wrong way round", "of another name"],
-)
-def test_test_kernels_that_do_not_fit_are_named_as_such(
-    output_of, error_of, tmp_path, fitted, rows, columns, name, said
-):
-    pd.DataFrame(X[rows] @ X[columns].T, WORDS[rows], WORDS[columns]).to_csv(tmp_path / name)
-    output_of("import", tmp_path / "new.zarr", tmp_path / name, "--rectangular")
-    assert re.search(said, error_of("predict", fitted, tmp_path / "new.zarr", "--out", tmp_path / "p.csv", *HERE))
+        pd.DataFrame(X[rows] @ X[columns].T, WORDS[rows], WORDS[columns]).to_csv(tmp_path / f"{name}.csv")
+        output_of("import", tmp_path / f"{name}.zarr", tmp_path / f"{name}.csv", "--rectangular")
+        arguments = ("predict", tmp_path / "model", tmp_path / f"{name}.zarr", "--out", tmp_path / "p.csv")
+        assert re.search(said, error_of(*arguments, *HERE))
 
 
 def test_rows_without_values_are_left_to_an_outer_join(error_of, tmp_path):
     values = SMALL.copy()
     values[2], values[:, 2] = np.nan, np.nan
-    pd.DataFrame(values, FEW, FEW).to_csv(tmp_path / "k.csv", na_rep="nan")
     np.save(tmp_path / "k.npy", values)
-    for name in ("k.csv", "k.npy"):
-        err = error_of("import", tmp_path / "set.zarr", tmp_path / name)
-        assert "--join outer" in err
-        assert "RuntimeWarning" not in err
+    err = error_of("import", tmp_path / "set.zarr", tmp_path / "k.npy")
+    assert "--join outer" in err
+    assert "RuntimeWarning" not in err
 
 
 # --- in memory -------------------------------------------------------------------------------------------------------
@@ -334,12 +252,12 @@ NAMED_FEATURES = pd.DataFrame(X, WORDS)
 LINEAR = [{"function": "linear"}]
 
 
-def created(labels, frame=FRAME, **more):
-    return dmkl.create(None, {"k": frame}, labels=labels, **more)
+def created(labels, frame=FRAME):
+    return dmkl.create(None, {"k": frame}, labels=labels)
 
 
-def built(labels, frame=FEATURES, **more):
-    return dmkl.build(None, {"x": frame}, LINEAR, labels=labels, **more)
+def built(labels, frame=FEATURES):
+    return dmkl.build(None, {"x": frame}, LINEAR, labels=labels)
 
 
 @pytest.mark.parametrize("of", [lambda y: y, lambda y: y.to_frame("dx")], ids=["series", "frame"])
