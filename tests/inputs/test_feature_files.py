@@ -16,7 +16,6 @@ from helpers.matlab import write_v5, write_v73
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dmkl
 from dmkl.errors import InputError
 from dmkl.inputs.features import as_features
 
@@ -109,20 +108,6 @@ def test_only_the_rows_asked_for_are_read():
     assert named.read == [4]
 
 
-def test_dask_computes_only_the_chunks_that_are_read():
-    seen = []
-
-    def block(values, block_info=None):
-        seen.append(block_info[0]["chunk-location"])
-        return values
-
-    lazy = da.from_array(A, chunks=(2, 3)).map_blocks(block, dtype=A.dtype, meta=np.empty((0, 0)))
-    features = as_features(lazy)
-    assert seen == []
-    np.testing.assert_array_equal(features.blocks["X"].read(slice(2, 4)), A[2:4])
-    assert seen == [(1, 0)]
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [(t, "f4") for t in ("f2", "f4", "?", "i1", "u1", "i2", "u2")]
@@ -182,9 +167,6 @@ def test_xarray():
     np.testing.assert_array_equal(features.labels.labels, Y)
     np.testing.assert_array_equal(features.labels.splits, SPLITS)
     assert features.notes == ["the dataset: left out weight (3 float64)"]
-    some = as_features(dataset, samples=["s6", "s1"])
-    same(some.blocks["b"], B[[6, 1]])
-    np.testing.assert_array_equal(some.labels.labels, Y[[6, 1]])
     tasks = xr.Dataset({"a": (("n", "d"), A), "labels": (("n", "task"), Y[:, None] == [0, 1]), "ids": ("n", SAMPLES)})
     features = as_features(tasks.assign_coords(task=["cat", "dog"]))
     assert features.samples == SAMPLES
@@ -236,16 +218,12 @@ def test_blocks_are_put_in_order_by_name(tmp_path_factory, case, data):
 
 def test_what_is_missing_is_noted():
     a, b = pd.DataFrame(A, index=SAMPLES), pd.DataFrame(B[:3], index=["s2", "new", "s4"])
-    features = as_features({"a": a, "b": b}, join="outer")
-    assert features.samples == [*SAMPLES, "new"]
-    assert features.notes == ["features 'a' lack 1 of the 8 samples", "features 'b' lack 5 of the 8 samples"]
     features = as_features({"a": a, "b": b}, samples=["s4", "s0"], join="outer")
     assert features.notes == [
         "features 'a': left out 5 rows that are none of the samples",
         "features 'b' lack 1 of the 2 samples",
         "features 'b': left out 2 rows that are none of the samples",
     ]
-    same(features.blocks["b"], np.stack([B[2], np.full(5, np.nan, np.float32)]))
     # A mask is combined with missing names.
     some = as_features({"a": a.iloc[:4]}, samples=SAMPLES, present={"a": np.arange(7) != 1}, join="outer")
     same(some.blocks["a"], np.where(np.isin(np.arange(7), [0, 2, 3])[:, None], A, np.nan))
@@ -305,40 +283,28 @@ def test_arrays_of_a_file(tmp_path, suffix, write):
     assert features.samples == SAMPLES
     np.testing.assert_array_equal(features.labels.labels, Y)
     np.testing.assert_array_equal(features.labels.splits, SPLITS)
-    assert len(features.notes) == 1
-    assert "left out" in features.notes[0]
-    assert "ages" in features.notes[0]
-    assert "cube" in features.notes[0]
+    (note,) = features.notes
+    assert all(part in note for part in ("left out", "ages", "cube"))
     some = as_features(str(path), samples=["s5", "s0", "s3"])
     same(some.blocks["a"], A[[5, 0, 3]])
     assert some.labels.labels.tolist() == Y[[5, 0, 3]].tolist()
-    assert sum("was put into the order of the samples" in note for note in some.notes) == 2
 
 
-def test_npy_files_of_a_folder(tmp_path):
-    np.save(tmp_path / "hog.npy", A)
-    np.save(tmp_path / "lbp.npy", B)
-    (tmp_path / "samples.txt").write_text("\n".join(SAMPLES))
-    np.save(tmp_path / "labels.npy", Y)
-    (tmp_path / "notes.md").write_text("read me")
-    features = as_features(tmp_path, samples=[SAMPLES[i] for i in SHUFFLED])
-    assert list(features.blocks) == ["hog", "lbp"]
-    same(features.blocks["hog"], A[SHUFFLED])
-    # They are in the order of the files.
-    assert features.labels.labels.tolist() == Y[SHUFFLED].tolist()
-    assert any("notes.md" in note for note in features.notes)
-
-
-def test_compressed_text(tmp_path):
-    frame = pd.DataFrame(A, SAMPLES, ["a", "b", "c"])
+def test_files_of_a_folder(tmp_path):
+    np.save(tmp_path / "hog.npy", B)
+    frame = pd.DataFrame(A, SAMPLES, ["a", "b", "c"]).iloc[::-1]
     frame.to_csv(tmp_path / "X.TSV.GZ", sep="\t", compression="gzip")
+    (tmp_path / "samples.txt").write_text("\n".join(SAMPLES))
     labels = pd.DataFrame({"kind": list("aabbccc")}, pd.Index(SAMPLES, name="sample")).iloc[::-1]
     labels.to_csv(tmp_path / "labels.csv.gz", compression="gzip")
-    features = as_features(tmp_path)
-    assert list(features.blocks) == ["X"]
+    (tmp_path / "notes.md").write_text("read me")
+    features = as_features(tmp_path, samples=[SAMPLES[i] for i in SHUFFLED])
+    assert set(features.blocks) == {"X", "hog"}
     assert features.blocks["X"].columns == ("a", "b", "c")
-    same(features.blocks["X"], A)
-    assert list(features.labels.labels) == list("aabbccc")
+    same(features.blocks["X"], A[SHUFFLED])
+    same(features.blocks["hog"], B[SHUFFLED])
+    assert list(features.labels.labels) == ["aabbccc"[i] for i in SHUFFLED]
+    assert any("notes.md" in note for note in features.notes)
 
 
 def test_several_files_name_their_blocks(tmp_path):
@@ -374,19 +340,8 @@ TABLES = pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 
 
 @TABLES
-def test_tables(tmp_path, suffix, monkeypatch):
+def test_the_index_of_a_data_frame_in_a_file(tmp_path, suffix, monkeypatch):
     monkeypatch.setattr("dmkl.inputs.formats.tables._STRIP_CELLS", 8)  # two rows at once
-    path = tmp_path / f"hog{suffix}"
-    features = as_features(write_table(FRAME.assign(patient=SAMPLES)[["u", "patient", "v", "w"]], path, index=False))
-    assert list(features.blocks) == ["hog"]
-    assert features.samples == SAMPLES
-    assert features.blocks["hog"].columns == ("u", "v", "w")
-    same(features.blocks["hog"], A)
-    assert features.notes == []
-
-
-@TABLES
-def test_the_index_of_a_data_frame_in_a_file(tmp_path, suffix):
     path = tmp_path / f"hog{suffix}"
     features = as_features(write_table(FRAME.set_axis(["001", "02", *SAMPLES[2:]]), path))
     assert features.samples == ["001", "02", *SAMPLES[2:]]
@@ -439,7 +394,6 @@ def test_parquet_of_other_programs(tmp_path, monkeypatch):
         ("sample,7,9\n1,1,2\n", ("7", "9"), ["1"], [[1, 2]]),
         ("a,0.5,2\nb,3,4\n", None, ["a", "b"], [[0.5, 2], [3, 4]]),
         ('"u","v"\n"a",1,2\n"b",3,4\n', ("u", "v"), ["a", "b"], [[1, 2], [3, 4]]),
-        ("\ufeffu,v\n1,2\n", ("u", "v"), None, [[1, 2]]),
         ("\ufeffs1,1.5,2\ns2,2.5,1\n", None, ["s1", "s2"], [[1.5, 2], [2.5, 1]]),
         ("who,u\na,1\nb,\n", ("u",), ["a", "b"], [[1], [np.nan]]),
     ],
@@ -455,16 +409,12 @@ def test_headers(tmp_path, text, columns, names, values):
 
 REFUSED_FILES = [
     ("x.csv", "who,u,city\na,1,Rome\nb,2,Rome\n", r"column 'city' is not numeric, expected numbers; encode them"),
-    ("x.csv", "u,v,city\n1,1,Rome\n2,1,Rome\n", "column 'city' is not numeric"),
     ("x.csv", "", "holds no lines"),
     ("x.csv", "u,v\n", "has columns but no rows"),
     ("x.csv", "gene,7,9\na,1,2\n", "title the first column 'sample'"),
     ("x.csv", "id,u\na,1\na,2\n", "sample names must be unique, but 'a' occurs 2 times"),
-    ("x.csv", "a b\nc d\ne f\ng\n", "x.csv"),
     ("x.parquet", b"1 2\n3 4\n\0", "cannot be read as a table"),
     ("sparse.mat", {"a": scipy.sparse.csc_matrix(A)}, r"variable 'a' of .* is sparse"),
-    ("x.npz", {"a": A * 1j}, "variable 'a' of .* is complex"),
-    ("x.npz", {"a": A.astype(object)}, "variable 'a' of .* holds Python objects, never unpickled"),
     ("x.npz", {"v": Y}, "there are no features in"),
     ("x.npz", {"a": A, "samples": np.array(SAMPLES[:5])}, "features 'a' have 7 rows and 5 sample names"),
     ("x.npz", {"a": A, "y": Y[:5]}, r"variable 'y' of .* has shape \(5,\), expected \(7,\)"),
@@ -492,18 +442,13 @@ REFUSED = [
     ({"a": A.astype(object)}, r"features 'a' hold Python objects.*astype\(float\)"),
     ({"a": A.astype(str)}, r"features 'a' hold <U32.*astype\(float\)"),
     ({"a": A.astype("M8[s]")}, "features 'a' hold datetime64"),
-    ({"a": np.array([["x", "y"]], dtype=np.dtypes.StringDType())}, "features 'a' hold StringDType"),
     ({"a": np.ones(7)}, r"have shape \(7,\), expected two dimensions.*reshape\(-1, 1\)"),
-    ({"a": xr.DataArray(np.ones(7))}, r"reshape\(-1, 1\)"),
-    ({"a": [1.0, 2.0]}, r"reshape\(-1, 1\)"),
     ({"a": np.ones((2, 3, 4))}, r"have shape \(2, 3, 4\), expected two dimensions, \(samples, columns\)$"),
     ({"a": [[1.0], [1.0, 2.0]]}, "features 'a' are no matrix"),
     ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
-    ({"a": np.ones((0, 7))}, "have 0 rows and 7 columns"),
     ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"number of rows.*compute_chunk_sizes\(\)"),
     ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': column 'city' is not numeric.*set_index"),
     ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"column '0', .*'7', … \(9 in all\) are not numeric"),
-    ({"a": pd.DataFrame({"u": [1j]})}, "column 'u' is not numeric"),
     ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),
     ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
     ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),
@@ -519,7 +464,6 @@ REFUSED_OPTIONS = [
     ({"samples": [*SAMPLES[:6], "s0"]}, "samples: sample names must be unique, but 's0' occurs 2 times"),
     ({"present": {"b": Y > 0}}, "present names 'b', but the features are 'a'"),
     ({"present": {"a": Y}}, r"present\['a'\] is int64 of shape \(7,\), expected booleans of shape \(7,\)"),
-    ({"present": {"a": Y[:5] > 0}}, r"present\['a'\] is bool of shape \(5,\)"),
 ]
 
 
@@ -530,9 +474,3 @@ REFUSED_OPTIONS = [
 def test_features_and_options_that_are_refused(features, more, message):
     with pytest.raises(InputError, match=message):
         as_features(features, **more)
-
-
-def test_numbers_beyond_double_precision_are_infinite():
-    huge = np.array([["1e400"], ["1"]], dtype="g")
-    with pytest.raises(InputError, match="is inf in column 0"):
-        np.asarray(dmkl.build(None, {"X": huge}, {"function": "linear"}))
