@@ -228,16 +228,6 @@ def test_a_file_that_kills_its_reader_is_told(tmp_path):
     assert open_files(tmp_path / "good.mat")[0].n_kernels == 1  # another process replaces it
 
 
-def test_cells_of_any_class_come_back_from_the_process(tmp_path):
-    parts = np.empty((1, 6), dtype=object)
-    parts[0] = ["text", K, {"a": 1}, scipy.sparse.eye(3).tocsc(), 1j * K, np.zeros((0, 0))]
-    scipy.io.savemat(tmp_path / "k.mat", {"cells": parts, "struct": {"a": K}, "K": K, "z": 1j * K})
-    with pytest.raises(InputError, match=r"variable 'z' .* is complex, expected real numbers"):
-        [matrix[0:6, 0:6] for matrix in open_files(tmp_path / "k.mat")[0].matrices()]
-    source, _ = open_files(tmp_path / "k.mat", variables=["K"])
-    assert "cells (1 × 6 object, a cell array of unlike parts), struct" in " ".join(source.notes)
-
-
 # --- code ------------------------------------------------------------------------------------------------------------
 
 

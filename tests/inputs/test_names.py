@@ -15,9 +15,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError, SampleOrderWarning
-from dmkl.inputs import as_features, open_files, read_covariates
+from dmkl.inputs import as_features, open_files
 from dmkl.store.ingest import ingest
 
 N = 80
@@ -113,8 +112,6 @@ def test_files_of_fid_and_iid_choose_samples(output_of, tmp_path, folder, store)
     assert dmkl.load(model).dual_coef_.coords["sample"].values.tolist() == kept
     output_of("predict", model, store, "--rows", file, "--out", tmp_path / "p.csv", *HERE)
     assert pd.read_csv(tmp_path / "p.csv").iloc[:, 0].tolist() == kept
-    output_of("import", tmp_path / "some.zarr", folder / "k.csv", "--samples", file)
-    assert dmkl.open(tmp_path / "some.zarr").samples.tolist() == kept
 
 
 # --- contents of a file ----------------------------------------------------------------------------------------------
@@ -260,26 +257,17 @@ def built(labels, frame=FEATURES):
     return dmkl.build(None, {"x": frame}, LINEAR, labels=labels)
 
 
-@pytest.mark.parametrize("of", [lambda y: y, lambda y: y.to_frame("dx")], ids=["series", "frame"])
-def test_a_shuffled_default_index_is_matched_with_an_unshuffled_one(of):
-    labels = of(pd.Series(DX).iloc[SHUFFLED])
-    for K in (created(labels), built(labels)):
+def test_default_indices_that_are_shuffled_are_matched():
+    labels, fit = pd.Series(DX), dmkl.MKFDA(p=1, lam=0.1).fit
+    for K in (created(labels.iloc[SHUFFLED]), built(labels.iloc[SHUFFLED].to_frame("dx"))):
         assert K.labels.tolist() == DX.tolist()
-    plain = created(None)
-    same_models(
-        dmkl.MKFDA(p=1, lam=0.1).fit(plain, labels), dmkl.MKFDA(p=1, lam=0.1).fit(plain, pd.Series(DX).to_numpy())
-    )
-
-
-def test_shuffled_tables_are_matched_with_labels_of_a_default_index():
-    labels = pd.Series(DX)
-    for K in (created(labels, FRAME.iloc[SHUFFLED, SHUFFLED]), built(labels, FEATURES.iloc[SHUFFLED])):
+    same_models(fit(created(None), labels.iloc[SHUFFLED]), fit(created(None), DX))
+    shuffled = FRAME.iloc[SHUFFLED, SHUFFLED]
+    for K in (created(labels, shuffled), built(labels, FEATURES.iloc[SHUFFLED])):
         order = [int(name) for name in K.samples]
         assert K.labels.tolist() == DX[order].tolist()
         np.testing.assert_allclose(np.asarray(K)[0], (X @ X.T)[np.ix_(order, order)], rtol=1e-12, atol=1e-12)
-    K = created(None, FRAME.iloc[SHUFFLED, SHUFFLED])
-    model = dmkl.MKFDA(p=1, lam=0.1).fit(K, labels)
-    same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(created(labels, FRAME.iloc[SHUFFLED, SHUFFLED])))
+    same_models(fit(created(None, shuffled), labels), fit(created(labels, shuffled)))
 
 
 @pytest.mark.parametrize(("title", "index"), [("code", "shuffled"), ("patient", "counting"), ("sample", "counting")])
@@ -354,24 +342,3 @@ def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
     assert known.labels.tolist() == DX[:M].tolist()
     for matrix, features in zip(map(whole, source.matrices()), (X[:M, :3], X[:M]), strict=True):
         np.testing.assert_array_equal(matrix, features @ features.T)
-
-
-@given(data=st.data())
-def test_order_titles_and_delimiters_change_no_other_use(data, tmp_path):
-    names = data.draw(st.sampled_from([WORDS[:M], NUMBERS[:M]]), "names")
-    clear = TITLES.filter(lambda title: title not in ("", "label"))
-    titles = data.draw(st.lists(clear, min_size=3, max_size=3, unique=True), "titles")
-    columns = dict(zip(titles, (names, SITE[:M], AGE[:M]), strict=True))
-    order = data.draw(st.permutations(range(M)), "rows")
-    table = pd.DataFrame(columns)[data.draw(st.permutations(titles), "columns")].iloc[order]
-    path = tmp_path / "table.csv"
-    delimiter = data.draw(DELIMITERS, "delimiter")
-    table.to_csv(path, sep=delimiter, index=False)
-    groups = read_groups(Path(f"{path}:{titles[1]}"), np.array(names), np.arange(M))
-    assert groups.values.tolist() == SITE[:M].tolist()
-    covariates = read_covariates(path, names).loc[names]
-    assert covariates[titles[1]].tolist() == SITE[:M].tolist()
-    assert covariates[titles[2]].tolist() == AGE[:M].tolist()
-    table.drop(columns=titles[1]).to_csv(path, sep=delimiter, index=False)
-    (block,) = as_features(path, samples=names).blocks.values()
-    assert block.read(slice(0, M)).ravel().tolist() == AGE[:M].tolist()

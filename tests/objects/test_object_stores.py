@@ -29,10 +29,6 @@ M = 24
 ROOT = "zarr.json"
 
 
-def kill(*_):
-    raise KeyboardInterrupt
-
-
 def names(url):
     """Objects below a URL."""
     return sorted(Url(url).files())
@@ -80,36 +76,22 @@ def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes):
     [
         ("on_server", lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "fails its checksum"),
         ("store", lambda data: data[:-3], "has 2049 bytes, expected 2052"),
-        ("on_server", lambda data: data + b"more", "bytes, expected 2052"),
         ("on_server", None, "is missing"),
-        ("store", None, "is missing"),
-        ("store", "other", "not the tile that was written there"),
     ],
 )
 def test_damaged_tiles_are_refused(request, place, damage, message):
     store = request.getfixturevalue(place)
-    tile, other = (Url(store) / f"gram_upper/c/{j}/0/0" for j in (0, 1))
+    tile = Url(store) / "gram_upper/c/0/0/0"
     before = tile.read_bytes()
     try:
         if damage is None:
             tile.unlink()
         else:
-            tile.write_bytes(other.read_bytes() if damage == "other" else damage(before))
+            tile.write_bytes(damage(before))
         with pytest.raises(CorruptTileError, match=message):
             dmkl.open(store).view.source.tile((0, 0, 0))
     finally:
         tile.write_bytes(before)
-
-
-def test_damaged_metadata_are_refused(store, capsys):
-    root = Url(store) / ROOT
-    before = root.read_bytes()
-    try:
-        root.write_bytes(before.replace(b'"tile": 16', b'"tile": 24'))
-        with pytest.raises(StoreError, match="its checksum is"):
-            dmkl.open(store)
-    finally:
-        root.write_bytes(before)
 
 
 def test_bad_input_leaves_the_old_set(bucket, matrices):
@@ -222,15 +204,6 @@ def test_info_and_check_of_what_is_at_urls(run, output_of, json_of, store, model
     tile.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     assert run("check", model)[0] == 1
     tile.write_bytes(before)
-
-
-def test_an_import_that_failed_is_told_by_info(run, output_of, error_of, bucket, matrices, tmp_path, monkeypatch):
-    np.save(tmp_path / "K.npy", matrices)
-    with monkeypatch.context() as patch:
-        patch.setattr(StoreWriter, "finish", kill)
-        assert run("import", bucket, tmp_path / "K.npy")[0] == 130
-    assert "2 of 2 kernels over 24 samples are finished" in error_of("info", bucket)
-    output_of("import", bucket, tmp_path / "K.npy")
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ from zarr.storage import MemoryStore
 
 import dmkl
 from dmkl.cli.parsing import read_constraints, read_prices
-from dmkl.cli.samples import read_groups
 from dmkl.features.specs import plan
 from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.labels import Labels
@@ -103,10 +102,6 @@ def _features(folder: Path) -> object:
 def _labels(folder: Path) -> object:
     values = read_file(_only(folder)).values
     return Labels(labels=values).checked(len(values), len(values), rectangular=False) if values.ndim else values
-
-
-def _groups(folder: Path) -> object:
-    return read_groups(_only(folder), np.array(_NAMES, dtype=object), np.arange(M))
 
 
 def _specs(folder: Path) -> object:
@@ -204,16 +199,6 @@ def _tables() -> list[Files]:
     labeled = _FRAME.assign(label=_Y)
     texts = (_FRAME.to_csv(), labeled.to_csv(index_label="sample"), _FRAME.to_csv(index=False))
     return [{"X.csv": text.encode()} for text in texts] + _texts({"X.tsv": labeled.to_csv(sep="\t")})
-
-
-def _feature_arrays() -> list[Files]:
-    arrays = {"u": _X, "v": _X[:, :2]}
-    return [
-        *_written("X.npz", _write_npz, {**arrays, "labels": _Y}),
-        *_written("X.npy", np.save, _X),
-        *_written("X.mat", scipy.io.savemat, arrays),
-        *_written("X.h5", _write_hdf5, arrays),
-    ]
 
 
 def _write_zarr(path: Path, form: int) -> None:
@@ -327,12 +312,10 @@ FORMATS = {
     "text": Format(_csv, _kernels, (mutated_numbers,)),
     "tables": Format(_tables, _features, (mutated_numbers,)),
     "Parquet": Format(lambda: _written("X.parquet", lambda path, x: x.to_parquet(path), _FRAME), _features),
-    "features": Format(_feature_arrays, _features),
     "sparse": Format(_sparse_files, _kernels, (mutated_npz,), ".npz"),
     "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id")),
     "phenotypes": Format(_phenotypes, _labels, (mutated_numbers,)),
     "labels": Format(_values, _labels, (mutated_numbers,)),
-    "groups": Format(_values, _groups, (mutated_numbers,)),
     "splits": Format(_split_files, _splits, (mutated_numbers,), ("splits.csv", "splits.txt")),
     "specifications": Format(
         lambda: [{"specs.toml": _SPECS.encode(), "sets.json": _SETS.encode()}], _specs, (mutated_numbers,)
