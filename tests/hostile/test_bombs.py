@@ -68,10 +68,9 @@ def test_members_of_archives_that_unpack_beyond_memory(tmp_path):
 def test_lines_that_cells_of_do_not_fit(tmp_path):
     (tmp_path / "k.csv").write_bytes(b"1," * 3_000_000)
     refused(MemoryBudgetError, "a line of .*k.csv takes", tmp_path / "k.csv", tmp_path)
-    with pytest.raises(MemoryBudgetError, match=r"a line of .*k\.csv takes"):
-        as_features(tmp_path / "k.csv")
-    with pytest.raises(MemoryBudgetError, match=r"a line of .*k\.csv takes"):
-        read_file(tmp_path / "k.csv")
+    for read in (as_features, read_file):
+        with pytest.raises(MemoryBudgetError, match=r"a line of .*k\.csv takes"):
+            read(tmp_path / "k.csv")
 
 
 def chunked(path, chunk):
@@ -172,11 +171,6 @@ def test_a_matlab_variable_beyond_memory(tmp_path):
     refused(MemoryBudgetError, "'K' of .*k.mat takes 7.2e.07 bytes", tmp_path / "k.mat", tmp_path)
 
 
-@pytest.fixture(scope="module")
-def tables():
-    return as_features({"x": np.ones((3, 2))}).blocks
-
-
 @pytest.mark.parametrize(
     ("text", "match"),
     [
@@ -186,7 +180,8 @@ def tables():
         ("x = [" + "1," * 2_000_000 + "]", "the file of specifications .* takes"),
     ],
 )
-def test_specifications_of_anything(tmp_path, tables, text, match):
+def test_specifications_of_anything(tmp_path, text, match):
+    tables = as_features({"x": np.ones((3, 2))}).blocks
     (tmp_path / "specs.toml").write_text(text)
     with pytest.raises(DmklError, match=match):
         plan(tmp_path / "specs.toml", tables)

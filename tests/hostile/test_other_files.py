@@ -66,16 +66,6 @@ def test_other_files_are_not_read_unasked(pointing, name, tmp_path):
         np.testing.assert_array_equal(np.asarray(dmkl.open(ingest(tmp_path / "set.zarr", source, labels)))[0], K)
 
 
-def test_virtual_data_sets_of_the_file_itself_are_read(tmp_path):
-    with h5py.File(tmp_path / "k.h5", "w") as file:
-        file.create_group("parts")["K"] = np.stack([K, K])
-        layout = h5py.VirtualLayout(K.shape, "f8")
-        layout[...] = h5py.VirtualSource(".", "parts/K", (2, *K.shape))[0]
-        file.create_virtual_dataset("one", layout)
-    source, _ = open_files(tmp_path / "k.h5", variables=["one"])
-    np.testing.assert_array_equal([matrix[0:6, 0:6] for matrix in source.matrices()], [K])
-
-
 def test_groups_that_hold_themselves_are_gone_through_once(tmp_path):
     for name in ("k.h5", "k.mat"):
         with h5py.File(tmp_path / name, "w") as file:

@@ -89,15 +89,6 @@ def test_kernels_of_a_file(path, data, tmp_path):
     assert "obsp/knn_distances (12 × 12 float64)" in source.notes[0]
 
 
-def test_kernels_that_are_named(path):
-    source, _ = open_files(path, variables=["obsp/sparse"])
-    assert source.names == ["sparse"]
-    with pytest.raises(InputError, match=r"obsp/knn_distances' of .* holds distances, which are no kernel; dmkl build"):
-        open_files(path, variables=["obsp/knn_distances"])
-    with pytest.raises(InputError, match=r"no variable 'obsp/none'; it has 'X', 'layers/by_columns'"):
-        open_files(path, variables=["obsp/none"])
-
-
 def test_columns_of_obs(path, data):
     for column in ("cell_type", "sample", "counts", "doublet"):
         table = read_file(type(path)(f"{path}:{column}"))
@@ -132,55 +123,13 @@ def test_an_object_is_as_its_file(data, h5ad):
     backed.file.close()
 
 
-@pytest.mark.filterwarnings("always::dmkl.errors.FeatureWarning")
-def test_thirty_gene_sets_are_thirty_kernels(h5ad, data, tmp_path, notes_of):
-    rng = np.random.default_rng(0)
-    sets = {f"set{k}": rng.choice(data.var_names, 3, replace=False).tolist() for k in range(30)}
-    lines = ["\t".join([name, "https://of.it", *genes, f"unmeasured{name}"]) for name, genes in sets.items()]
-    gmt, out = tmp_path / "sets.gmt", tmp_path / "set.zarr"
-    gmt.write_text("\n".join(lines))
-    command = ["build", out, h5ad, "--function", "linear", "--feature", "X", "--columns", gmt]
-    notes = notes_of(*command, "--labels", f"{h5ad}:cell_type")
-    assert "ignored 30 of the 36 members" in " ".join(notes.split())
-    with pytest.warns(FeatureWarning, match="ignored 30 of the 36 members"):
-        by_path = dmkl.build(None, data, {"function": "linear", "feature": "X", "columns": gmt})
-    by_mapping = dmkl.build(None, h5ad, {"function": "linear", "feature": "X", "columns": sets})
-    K = dmkl.open(out)
-    assert K.names == by_path.names == by_mapping.names == tuple(f"X-linear-{name}" for name in sets)
-    frame = data.to_df()
-    expected = [frame[genes] @ frame[genes].T for genes in sets.values()]
-    for kernels in (K, by_path, by_mapping):
-        np.testing.assert_allclose(np.asarray(kernels), expected, rtol=1e-6)
-
-
-def test_explicit_zeros_are_zeros_and_nan_is_named(data, tmp_path):
-    spec = {"function": "linear", "feature": "X"}
-    plain = np.asarray(dmkl.build(None, data, spec))
-    data.X.data[::5] = 0.0
-    for sparse in (data.X, data.X.tocsc()):
-        data.X = sparse
-        path = write(data, tmp_path / "zeros.h5ad")
-        kept = np.asarray(dmkl.build(None, path, spec))[0]
-        np.testing.assert_allclose(kept, dense(data.X) @ dense(data.X).T, rtol=1e-6)
-    assert not np.array_equal(kept, plain[0])
-    data.X = dense(data.X)
-    data.X[4, 2] = np.nan
-    data.X = scipy.sparse.csr_matrix(data.X)
-    with pytest.raises(InputError, match=r"features 'X': sample 'cell4' \(row 4\) is nan in column 'gene2' \(2\)"):
-        dmkl.build(None, write(data, tmp_path / "nan.h5ad"), spec)
-
-
-def test_labels_and_splits_of_a_build_are_files(h5ad, data, tmp_path):
+def test_labels_and_splits_of_a_build_are_files(h5ad, data):
     spec = {"function": "linear", "feature": "X"}
     K = dmkl.build(None, h5ad, spec, labels=f"{h5ad}:cell_type", splits=h5ad.with_name(f"{h5ad.name}:split"))
     np.testing.assert_array_equal(K.labels, data.obs["cell_type"])
     np.testing.assert_array_equal(K.splits, [np.array([0, 0, 2] * 4)])
     created = dmkl.create(None, data, labels=f"{h5ad}:cell_type")
     np.testing.assert_array_equal(created.labels, data.obs["cell_type"])
-    with pytest.raises(InputError, match="has no column 'kind' in obs; name one of 'cell_type'"):
-        dmkl.build(None, h5ad, spec, labels=f"{h5ad}:kind")
-    with pytest.raises(InputError, match=r"there is no file .*none\.csv"):
-        dmkl.build(None, h5ad, spec, labels=tmp_path / "none.csv")
 
 
 def test_what_no_kernel_needs_does_not_disturb(data):

@@ -182,38 +182,32 @@ def named_blocks(draw):
     pool = draw(st.lists(st.text("abcxyz", min_size=1, max_size=3), min_size=1, max_size=12, unique=True))
     some = st.lists(st.sampled_from(pool), min_size=1, unique=True)
     orders = draw(st.lists(some, min_size=1, max_size=3))
-    return orders, draw(st.none() | some), draw(st.sampled_from(["frame", "xarray", "hdf5"]))
+    return orders, draw(st.none() | some), draw(st.sampled_from([pd.DataFrame, xr.DataArray]))
 
 
-@given(named_blocks(), st.data())
-def test_blocks_are_put_in_order_by_name(tmp_path_factory, case, data):
+@given(named_blocks(), st.sampled_from(["exact", "inner", "outer"]), st.data())
+def test_blocks_are_joined_and_put_in_order_by_name(case, join, data):
     orders, samples, kind = case
-    wanted = samples or list(dict.fromkeys(name for order in orders for name in order))
+    samples, sets = samples if join == "outer" else None, list(map(set, orders))
+    every = list(dict.fromkeys(name for order in orders for name in order))
+    common = [name for name in orders[0] if name in set.intersection(*sets)]
+    wanted = {"exact": orders[0], "inner": common, "outer": samples or every}[join]
     frames = {
         f"b{j}": pd.DataFrame(np.arange(2.0 * len(order)).reshape(-1, 2) + 100 * j, index=order, columns=["u", "v"])
         for j, order in enumerate(orders)
     }
-    if kind == "hdf5":
-        folder = tmp_path_factory.mktemp("blocks")
-        given = [folder / f"{name}.h5" for name in frames]
-        for path, frame in zip(given, frames.values(), strict=True):
-            with h5py.File(path, "w") as file:
-                file["values"], file["samples"] = frame.to_numpy(), list(frame.index)
-    else:
-        given = {name: xr.DataArray(frame) if kind == "xarray" else frame for name, frame in frames.items()}
-    names = {"b0": "values"} if kind == "hdf5" and len(frames) == 1 else {name: name for name in frames}
-    if any(not set(wanted) & set(order) for order in orders):
-        with pytest.raises(InputError, match="have none of the"):
-            as_features(given, samples=samples, join="outer")
+    given = {name: kind(frame) for name, frame in frames.items()}
+    if not all(names & set(wanted) for names in sets) or (join == "exact" and any(names != sets[0] for names in sets)):
+        with pytest.raises(InputError, match=r"have none of the|no sample is in all|must have the same samples"):
+            as_features(given, samples=samples, join=join)
         return
-    features = as_features(given, samples=samples, join="outer")
+    features = as_features(given, samples=samples, join=join)
     assert features.samples == wanted
     rows = slice(*sorted((data.draw(st.integers(0, len(wanted))), data.draw(st.integers(0, len(wanted))))))
     for name, frame in frames.items():
         expected = frame.reindex(wanted).to_numpy()
-        block = features.blocks[names[name]]
-        np.testing.assert_array_equal(block.read(slice(0, len(wanted))), expected)
-        np.testing.assert_array_equal(block.read(rows), expected[rows])
+        np.testing.assert_array_equal(features.blocks[name].read(slice(0, len(wanted))), expected)
+        np.testing.assert_array_equal(features.blocks[name].read(rows), expected[rows])
 
 
 def test_what_is_missing_is_noted():
@@ -232,50 +226,27 @@ def test_what_is_missing_is_noted():
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def write_npz(path, **values):
-    np.savez(path, **values)
-
-
-def write_mat(path, **values):
-    write_v5(
-        path, **{name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
-    )
-
-
-def write_mat73(path, **values):
-    columns = {
-        name: value[:, None] if value.ndim == 1 and value.dtype.kind != "U" else value for name, value in values.items()
-    }
-    write_v73(path, **columns)
-
-
 def write_h5(path, **values):
     with h5py.File(path, "w") as file:
-        for name, value in values.items():
-            file[name] = value.tolist() if value.dtype.kind == "U" else value
+        file.update(values)
 
 
 def write_zarr(path, **values):
     group = zarr.open_group(path, mode="w")
     for name, value in values.items():
-        if value.dtype.kind == "U":
-            group.create_array(name, shape=value.shape, dtype=str)[...] = value.astype(object)
+        if name == "sample":
+            group.create_array(name, shape=len(value), dtype=str)[...] = np.array(value, dtype=object)
         else:
             group.create_array(name, data=value, chunks=tuple(max(1, n // 2) for n in value.shape))
 
 
-FILES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("suffix", "write"),
-    [(".npz", write_npz), (".mat", write_mat), (".mat", write_mat73), (".h5", write_h5), (".zarr", write_zarr)],
+    [(".npz", np.savez), (".mat", write_v5), (".mat", write_v73), (".h5", write_h5), (".zarr", write_zarr)],
 )
-
-
-@FILES
 def test_arrays_of_a_file(tmp_path, suffix, write):
     path = tmp_path / f"f{suffix}"
-    write(
-        path, a=A, b=B, label=Y, splits=SPLITS, sample=np.array(SAMPLES), ages=np.arange(7.0), cube=np.ones((2, 2, 2))
-    )
+    write(path, a=A, b=B, label=Y, splits=SPLITS, sample=SAMPLES, ages=np.arange(7.0), cube=np.ones((2, 2, 2)))
     features = as_features(path)
     assert list(features.blocks) == ["a", "b"]
     same(features.blocks["a"], A)
@@ -309,18 +280,12 @@ def test_files_of_a_folder(tmp_path):
 
 def test_several_files_name_their_blocks(tmp_path):
     order = np.array(SAMPLES)[SHUFFLED]
-    write_npz(tmp_path / "views.npz", a=A, b=B, ids=np.array(SAMPLES))
-    write_npz(tmp_path / "more.npz", a=A[SHUFFLED] + 1, ids=order, y=Y[SHUFFLED])
+    np.savez(tmp_path / "views.npz", a=A, b=B, ids=np.array(SAMPLES))
+    np.savez(tmp_path / "more.npz", a=A[SHUFFLED] + 1, ids=order, y=Y[SHUFFLED])
     features = as_features([tmp_path / "views.npz", tmp_path / "more.npz"])
     assert list(features.blocks) == ["views/a", "views/b", "more"]
     same(features.blocks["more"], A + 1)
     assert features.labels.labels.tolist() == Y.tolist()
-    # Labels with names provide the names of blocks without names.
-    np.save(tmp_path / "hog.npy", A)
-    pd.DataFrame({"sample": SAMPLES, "class": list("abcabca")}).to_csv(tmp_path / "labels.csv", index=False)
-    features = as_features([tmp_path / "hog.npy", tmp_path / "labels.csv"])
-    assert features.samples == SAMPLES
-    assert list(features.labels.labels) == list("abcabca")
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -328,37 +293,12 @@ def test_several_files_name_their_blocks(tmp_path):
 FRAME = pd.DataFrame(A, columns=["u", "v", "w"])
 
 
-def write_table(frame, path, **more):
-    if path.suffix == ".parquet":
-        frame.to_parquet(path, **more)
-    else:
-        frame.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", **more)
-    return path
-
-
-TABLES = pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
-
-
-@TABLES
-def test_the_index_of_a_data_frame_in_a_file(tmp_path, suffix, monkeypatch):
+def test_columns_that_are_called_labels_are_no_features(tmp_path, monkeypatch):
     monkeypatch.setattr("dmkl.inputs.formats.tables._STRIP_CELLS", 8)  # two rows at once
-    path = tmp_path / f"hog{suffix}"
-    features = as_features(write_table(FRAME.set_axis(["001", "02", *SAMPLES[2:]]), path))
-    assert features.samples == ["001", "02", *SAMPLES[2:]]
-    same(features.blocks["hog"], A)
-    features = as_features(write_table(FRAME.set_axis(range(10, 17)), path))
-    assert features.samples == [str(i) for i in range(10, 17)]
-    features = as_features(write_table(FRAME, path))  # which only numbers the rows
-    assert features.samples is None
-    same(features.blocks["hog"], A)
-    assert features.blocks["hog"].columns == ("u", "v", "w")
-
-
-@TABLES
-def test_columns_that_are_called_labels_are_no_features(tmp_path, suffix):
-    path = tmp_path / f"hog{suffix}"
+    path = tmp_path / "hog.csv"
     frame = FRAME.assign(id=[f"{i:03}" for i in range(7)], label=Y, split=["train"] * 4 + ["test"] * 3)
-    features = as_features(write_table(frame, path, index=False))
+    frame.to_csv(path, index=False)
+    features = as_features(path)
     assert features.samples == [f"{i:03}" for i in range(7)]
     same(features.blocks["hog"], A)
     assert features.labels.labels.tolist() == Y.tolist()
@@ -372,10 +312,12 @@ def test_columns_that_are_called_labels_are_no_features(tmp_path, suffix):
 def test_parquet_of_other_programs(tmp_path, monkeypatch):
     from pyarrow import array, int8, parquet, table
 
-    path = write_table(FRAME.astype(np.float32).assign(w=[True, False] * 3 + [True]), tmp_path / "x.parquet")
-    block = as_features(path).blocks["x"]
-    assert block.dtype == np.float32
-    assert block.read(slice(0, 2))[:, 2].tolist() == [1, 0]
+    path = tmp_path / "x.parquet"
+    FRAME.astype(np.float32).assign(w=[True, False] * 3 + [True]).to_parquet(path)
+    features = as_features(path)
+    assert features.samples is None  # the index only numbers the rows
+    assert features.blocks["x"].dtype == np.float32
+    assert features.blocks["x"].read(slice(0, 2))[:, 2].tolist() == [1, 0]
     parquet.write_table(table({"u": array([1, None, 3], int8()), "who": ["a", "b", "c"]}), path)
     features = as_features(path)
     assert features.samples == ["a", "b", "c"]
@@ -391,6 +333,9 @@ def test_parquet_of_other_programs(tmp_path, monkeypatch):
         ("1.5,2\n3,4\n", None, None, [[1.5, 2], [3, 4]]),
         ("0,1\n3,4\n", ("0", "1"), None, [[3, 4]]),
         (",7,9\na,1,2\n", ("7", "9"), ["a"], [[1, 2]]),
+        (",u,v\n001,1.5,2\n02,3,4\n", ("u", "v"), ["001", "02"], [[1.5, 2], [3, 4]]),
+        (",u,v\n10,1.5,2\n11,3,4\n", ("u", "v"), ["10", "11"], [[1.5, 2], [3, 4]]),
+        (",u,v\n0,1.5,2\n1,3,4\n", ("u", "v"), None, [[1.5, 2], [3, 4]]),  # which only numbers the rows
         ("sample,7,9\n1,1,2\n", ("7", "9"), ["1"], [[1, 2]]),
         ("a,0.5,2\nb,3,4\n", None, ["a", "b"], [[0.5, 2], [3, 4]]),
         ('"u","v"\n"a",1,2\n"b",3,4\n', ("u", "v"), ["a", "b"], [[1, 2], [3, 4]]),

@@ -8,7 +8,7 @@ from helpers.references import psd
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inputs import open_files, read_file
+from dmkl.inputs import as_features, open_files, read_file
 from dmkl.store.ingest import ingest
 
 M = 7
@@ -50,23 +50,28 @@ def test_every_form_gives_the_matrix_and_its_names(tmp_path, name):
     assert K_made.samples.tolist() == [own for _, own in PAIRS]
 
 
-def test_a_grm_with_a_phenotype_goes_in_by_one_command(error_of, notes_of, tmp_path):
-    grm = written(tmp_path, "a.grm.bin")
-    values = [1, 2, -9, 1, "NA", 2, 1]
-    lines = [f"{f} {i} {value}\n" for (f, i), value in zip(PAIRS, values, strict=True)]
-    (tmp_path / "pheno.txt").write_text("".join(reversed(lines)))
-    arguments = ["import", tmp_path / "out.zarr", grm, "--labels", tmp_path / "pheno.txt"]
-    error_of(*arguments)  # two phenotypes are missing
-    notes = notes_of(*arguments, "--join", "inner")
-    made = dmkl.open(tmp_path / "out.zarr")
-    assert made.names == ("a",)
-    assert made.samples.tolist() == ["i0", "i1", "i3", "i5", "i6"]
-    assert "2 of 7 samples left out ('i2', 'i4') by join=inner: " in notes
-    assert "pheno.txt lacks 2" in notes
-    assert "kernel 'a': put into the order" not in notes  # some were removed, and none moved
-    assert "pheno.txt was put into the order" in notes
-    assert "pheno.txt: -9 was taken for missing" in notes
-    assert made.labels.tolist() == [1, 2, 1, 2, 1]
+def test_families_tell_individuals_of_one_number_apart(tmp_path):
+    pairs = [(family, str(i)) for family, n in (("A", 4), ("B", 3)) for i in range(n)]
+    both = written(tmp_path, "a.grm.bin", pairs)
+    first, second = tmp_path / "first.grm.bin", tmp_path / "second.grm.bin"
+    for path, own in ((first, pairs[:4]), (second, pairs[4:])):
+        path.write_bytes(LOWER[: len(own) * (len(own) + 1) // 2].astype("<f4").tobytes())
+        write_ids(path.with_suffix(".id"), own)
+    with pytest.raises(InputError, match=r"A_|B_"):
+        open_files([first, second])
+    every = [f"{family}_{own}" for family, own in pairs]
+    for paths in ([first, second], [both, first]):
+        source, _ = open_files(paths, join="outer")
+        assert list(source.samples) == every
+    source, _ = open_files([both, first], join="inner")
+    assert list(source.samples) == every[:4]
+    np.testing.assert_array_equal(*(matrix[0:4, 0:4] for matrix in source.matrices()))
+    lines = [f"{family} {own} {at / 4}\n" for at, (family, own) in enumerate(pairs)]
+    (tmp_path / "y.txt").write_text("".join(["FID IID u\n", *lines[::-1]]))
+    source, known = open_files(both, labels=tmp_path / "y.txt")
+    assert list(source.samples) == every
+    assert known.labels.tolist() == [at / 4 for at in range(M)]
+    assert as_features(tmp_path / "y.txt").samples == every[::-1]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,6 @@ def test_a_grm_with_a_phenotype_goes_in_by_one_command(error_of, notes_of, tmp_p
         ("y.txt", "FID IID bmi ill\n1 1 20.5 0\n2 2 -9 1\n", None, [[20.5, 0], [np.nan, 1]]),
         ("y.txt", "FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n", "bmi", [20.5, np.nan, 22]),
         ("y.txt", "FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n", "pop", ["CEU", "NA", "YRI"]),
-        ("y.fam", "1 7 0 0 1 1\n1 8 0 0 2 2\n", None, [1, 2]),
         ("y.pheno", "1 7 1\n1 8 2\n", None, [1, 2]),
         ("y.phen", "f a low\nf b high\n", None, ["low", "high"]),
         ("y.txt", "a x7 1\na x8 2\n", None, [1, 2]),
@@ -110,7 +114,7 @@ def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
         ingest(tmp_path / "set.zarr", *open_files(path))
 
 
-def test_individuals_without_phenotype_stay_in_the_set_if_asked(error_of, output_of, tmp_path):
+def test_individuals_without_phenotype_stay_in_the_set_if_asked(error_of, notes_of, tmp_path):
     for name in ("chr1", "chr2"):
         (tmp_path / f"{name}.grm.bin").write_bytes(FORMS["a.grm.bin"]())
         write_ids(tmp_path / f"{name}.grm.id")
@@ -119,12 +123,16 @@ def test_individuals_without_phenotype_stay_in_the_set_if_asked(error_of, output
     lines = [f"{f} {i} {v}\n" for (f, i), v in zip(PAIRS[:-1], [1.5, -9, 2, 3, "NA", 0], strict=True)]
     (tmp_path / "height.phen").write_text("".join(lines))
     labels = ["--labels", tmp_path / "height.phen", "--join", "outer"]
-    output_of("import", tmp_path / "out.zarr", "--mgrm", tmp_path / "list.txt", *labels)
+    notes = notes_of("import", tmp_path / "out.zarr", "--mgrm", tmp_path / "list.txt", *labels)
+    assert "height.phen: -9 was taken for missing" in notes
     made = dmkl.open(tmp_path / "out.zarr")
     assert made.names == ("chr1", "chr2")
     assert made.samples.tolist() == [own for _, own in PAIRS]
     assert made.tasks.tolist() == ["height"]
     np.testing.assert_array_equal(made.labels[:, 0], [1.5, np.nan, 2, 3, np.nan, 0, np.nan])
+    (tmp_path / "chr2.grm.bin").unlink()
+    words = "lists relationship matrices, and there is none of the prefix chr2"
+    assert words in error_of("import", tmp_path / "other.zarr", "--mgrm", tmp_path / "list.txt")
     words = "needs files of kernels; give them after the set, or a list of them by --mgrm"
     assert words in error_of("import", tmp_path / "other.zarr")
     assert not (tmp_path / "other.zarr").exists()

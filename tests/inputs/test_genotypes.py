@@ -106,9 +106,3 @@ class TestWithTheReader:
         bed.write_bytes(bed.read_bytes()[:-4])
         with pytest.raises(InputError, match=r"a\.bed cannot be read with the \.bim and \.fam beside it: "):
             as_features(bed).blocks["dosages"].read(slice(0, N))
-        bed.with_suffix(".bim").unlink()
-        with pytest.raises(InputError, match=r"a\.bed cannot be read with the \.bim and \.fam beside it: "):
-            as_features(bed)
-        bed.write_text("chr1\t0\t100\n")
-        with pytest.raises(InputError, match=r"a\.bed cannot be read with the \.bim and \.fam beside it: "):
-            as_features(bed)

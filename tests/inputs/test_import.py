@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import tracemalloc
-import zipfile
 from pathlib import Path
 
 import h5py
@@ -72,14 +70,14 @@ def check_taken(paths, tmp_path, more, expected):
 
 def hdf5(path, nodes):
     with h5py.File(path, "w") as file:
-        for name, value in nodes.items():
-            file[name] = value
+        file.update(nodes)
 
 
 WRITERS = {
     ".npy": np.save,
     ".npz": lambda path, arrays: np.savez(path, **arrays),
     ".h5": hdf5,
+    ".mat": lambda path, arrays: (write_v73 if path.stem == "v73" else write_v5)(path, **arrays),
     ".zarr": lambda path, values: zarr.create_array(path, data=values),
     ".csv": lambda path, content: path.write_bytes(content if isinstance(content, bytes) else content.encode()),
     ".gz": Path.write_bytes,
@@ -333,14 +331,6 @@ def test_matlab_cells_of_equal_vectors_are_labels(tmp_path):
         read_file(f"{tmp_path / 'k.mat'}:truelabel")
 
 
-def test_matlab_structs_of_v73_are_looked_into(tmp_path):
-    write_v73(tmp_path / "k.mat", data={"K": LAST, "labels": Y[:, None].astype(float)})
-    check_taken(tmp_path / "k.mat", tmp_path, {}, {"kernels": K, "labels": Y})
-    write_v5(tmp_path / "s.mat", data={"K": LAST})
-    with pytest.raises(InputError, match=r"data .*a struct: save its fields as variables of their own"):
-        open_files(tmp_path / "s.mat")
-
-
 # --- HDF5 and Zarr -------------------------------------------------------------------------------------------
 
 
@@ -375,20 +365,15 @@ def test_nested_groups_in_natural_order(tmp_path, kind):
     check_taken(path, tmp_path, {}, {**expected, "notes": []})
 
 
-@pytest.mark.parametrize(
-    ("kind", "chunks"),
-    [
-        *(("hdf5", (1, 2, 2)), ("hdf5", (1, 2, 7)), ("hdf5", (3, 3, 3)), ("hdf5", None)),
-        *(("zarr 2", (1, 7, 7)), ("zarr 2", (3, 3, 3)), ("zarr 3", (1, 2, 2)), ("zarr 3", None)),
-    ],
-)
+@pytest.mark.parametrize("kind", ["hdf5", "zarr 2", "zarr 3"])
+@pytest.mark.parametrize("chunks", [(1, 2, 2), (1, 2, 7), (3, 3, 3)])
 def test_stacks_in_any_chunks(tmp_path, kind, chunks):
     path, group = hierarchy(tmp_path, kind)
     if kind == "hdf5":
-        group.create_dataset("K", data=K, chunks=chunks, compression=chunks and "gzip")
+        group.create_dataset("K", data=K, chunks=chunks, compression="gzip")
         group.close()
     else:
-        group.create_array("K", data=K, chunks=chunks or "auto")
+        group.create_array("K", data=K, chunks=chunks)
     same(take_in(path, tmp_path)[0], K)
 
 
@@ -462,11 +447,8 @@ def test_names_of_a_folder_apply_in_order_and_it_is_said(tmp_path):
         ("1 2 3\n", [1, 2, 3]),
         ("a b\nc\n", ["a b", "c"]),
         ("a,b,c\n", ["a", "b", "c"]),
-        ("0.5\n1.5\n", [0.5, 1.5]),
-        ("y\n1\n0\n", [1, 0]),
-        ("label\na\nb\n", ["a", "b"]),
+        ("height\n1.5\nNA\n2\n", [1.5, np.nan, 2]),
         ("sample,y\n1,5\n2,6\n", [5, 6]),
-        ("name,y\nn1,5\nn2,6\n", [5, 6]),
         ('"a"\n"b"\n', ["a", "b"]),
         ("0,1\n1,0\n", [[0, 1], [1, 0]]),
     ],
@@ -484,13 +466,8 @@ def test_vectors_from_other_kinds_of_file(tmp_path):
     assert list(read_file(tmp_path / "v.mat", "a").values) == [*"xyz"]
     with pytest.raises(InputError, match=r"v.mat holds 2 arrays, expected one: a \(3 strings\), b.*v.mat:NAME"):
         read_file(tmp_path / "v.mat")
-    with pytest.raises(InputError, match=r"v.mat has no variable 'c'"):
-        read_file(f"{tmp_path / 'v.mat'}:c")
     (tmp_path / "a:b.txt").write_text("1\n2\n")
     np.testing.assert_array_equal(read_file(tmp_path / "a:b.txt").values, [1, 2])
-    (tmp_path / "v.csv").write_text("1,2\n1\n3,4\n")
-    with pytest.raises(InputError, match=r"v.csv, line 2: found 1 cells, expected 2"):
-        read_file(tmp_path / "v.csv")
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
@@ -576,21 +553,15 @@ def test_missing_and_unknown_files(tmp_path):
         open_files([])
 
 
-DAMAGED = {
-    "k.npy": np.save,
-    "k.npz": lambda path, big: np.savez(path, K=big),
-    "k.mat": lambda path, big: write_v5(path, K=big.transpose(1, 2, 0)),
-    "v73.mat": lambda path, big: write_v73(path, K=big.transpose(1, 2, 0)),
-    "k.h5": lambda path, big: hdf5(path, {"K": big}),
-    "k.zarr": lambda path, big: zarr.create_array(path, data=big, chunks=(1, 40, 40)),
-}
+BIG = psd(2, 40)
+DAMAGED = {"k.npy": BIG, "k.zarr": BIG, **{name: {"K": BIG} for name in ("k.npz", "k.mat", "v73.mat", "k.h5")}}
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.parametrize("keep", [0, 600, 0.7])
 def test_damaged_files_are_named(tmp_path, name, keep):
+    written(tmp_path, {name: DAMAGED[name]})
     path = tmp_path / name
-    DAMAGED[name](path, psd(2, 40))
     if path.is_dir():
         path = path / ("zarr.json" if keep != 0.7 else "c/0/0/0")
     data = path.read_bytes()
@@ -631,11 +602,8 @@ def test_what_inflates_to_far_more_has_the_time_for_it(tmp_path, monkeypatch):
     assert not next(open_files(tmp_path / "zeros.mat")[0].matrices())[0:3000, 0:3000].any()
 
 
-def test_members_of_an_archive(tmp_path):
+def test_a_damaged_member_of_an_archive_is_named(tmp_path):
     np.savez(tmp_path / "k.npz", K=psd(3, 40))
-    with zipfile.ZipFile(tmp_path / "k.npz", "a") as archive:
-        archive.writestr("readme.txt", "about")
-    same(take_in(tmp_path / "k.npz", tmp_path)[0], psd(3, 40))
     flip(tmp_path / "k.npz", -5000, 255)
     with pytest.raises(InputError, match=r"variable 'K' of .*k.npz is damaged: Bad CRC-32"):
         take_in(tmp_path / "k.npz", tmp_path)
@@ -644,32 +612,20 @@ def test_members_of_an_archive(tmp_path):
 # --- resuming ------------------------------------------------------------------------------------------------
 
 
-def test_kernels_are_told_by_file_variable_and_chunks(tmp_path):
-    np.savez(tmp_path / "k.npz", a=K[0], b=K[1])
-    np.save(tmp_path / "stack.npy", K)
-    array = zarr.create_array(tmp_path / "k.zarr", data=K)
-
-    def identities():
-        source, _ = open_files([tmp_path / "k.npz", tmp_path / "stack.npy", tmp_path / "k.zarr"])
-        return [str(source.identity(j)) for j in range(8)]
-
-    before = identities()
-    assert len(set(before)) == 8
-    os.utime(tmp_path / "k.npz", ns=(0, 0))
-    array[0, 0, 0] = 5.0
-    changed = [first != second for first, second in zip(before, identities(), strict=True)]
-    assert changed == [True] * 2 + [False] * 3 + [True] * 3
-
-
-def test_a_resumed_import_stores_only_what_is_left(tmp_path, monkeypatch):
-    paths, _ = written(tmp_path, {f"K{j}.npy": K[j] for j in range(3)})
-    np.save(tmp_path / "K2.npy", np.where(np.eye(7) > 0, np.nan, K[2]))
+def test_a_resumed_import_stores_what_is_left_or_changed(tmp_path, monkeypatch):
+    paths = [tmp_path / name for name in ("a.npz", "stack.npy", "b.zarr", "last.npy")]
+    np.savez(paths[0], x=K[0], z=K[1])
+    np.save(paths[1], K)
+    array = zarr.create_array(paths[2], data=K)
+    np.save(paths[3], np.where(np.eye(7) > 0, np.nan, K[2]))
     out = tmp_path / "set.zarr"
-    with pytest.raises(InputError, match=r"kernel 'K2': entry \(0, 0\) is nan"):
+    with pytest.raises(InputError, match=r"kernel 'last': entry \(0, 0\) is nan"):
         ingest(out, *open_files(paths), tile=3)
-    np.save(tmp_path / "K2.npy", K[2])
+    np.savez(paths[0], x=K[0], z=2 * K[1])
+    array[0] = 3 * K[0]
+    np.save(paths[3], K[2])
     stored, write = set(), TileWriter.write
     monkeypatch.setattr(TileWriter, "write", lambda self, j, *tile: stored.add(j) or write(self, j, *tile))
-    same(dmkl.open(ingest(out, *open_files(paths), tile=3)), K)
-    assert stored == {2}
+    same(dmkl.open(ingest(out, *open_files(paths), tile=3)), [K[0], 2 * K[1], *K, 3 * K[0], *K[1:], K[2]])
+    assert stored == {0, 1, 5, 6, 7, 8}
     assert not problems(out)

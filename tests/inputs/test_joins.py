@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.errors import InputError, SampleOrderWarning
-from dmkl.inputs import as_features, open_files
+from dmkl.errors import InputError
+from dmkl.inputs import open_files
 from dmkl.store.ingest import ingest
 
 M = 13
@@ -34,10 +34,6 @@ def frames(*orders):
     return {f"k{j}": frame.loc[orders[j % len(orders)], orders[-1 - j % len(orders)]] for j, frame in enumerate(whole)}
 
 
-def sorted_set(path, **more):
-    return dmkl.create(path, frames(SAMPLES), tile=5, **{"labels": Y, "splits": SPLITS, **more})
-
-
 def same(made, expected):
     """Check that the sets are equal to the last bit."""
     assert made.content_id == expected.content_id
@@ -50,31 +46,27 @@ def same(made, expected):
 # --- create --------------------------------------------------------------------------------------------------
 
 
-def test_shuffled_data_frames_are_the_sorted_ones(tmp_path):
-    expected = sorted_set(tmp_path / "sorted.zarr")
+def test_kernels_of_every_source_in_any_order_are_the_sorted_ones(tmp_path):
+    expected = dmkl.create(tmp_path / "sorted.zarr", frames(SAMPLES), labels=Y, splits=SPLITS, tile=5)
     assert list(expected.samples) == SAMPLES
-    given = {"k0": frames(SAMPLES)["k0"], "k1": frames(*ORDERS)["k1"]}
-    made = dmkl.create(tmp_path / "a.zarr", given, tile=5, labels=Y[ORDERS[1]], splits=SPLITS.loc[ORDERS[2]])
-    same(made, expected)
-    # With the order given, the first kernel may have any order too.
-    made = dmkl.create(
-        tmp_path / "b.zarr", frames(*ORDERS), tile=5, labels=Y[ORDERS[0]], splits=SPLITS, samples=SAMPLES
-    )
-    same(made, expected)
-    assert not problems(tmp_path / "b.zarr")
-
-
-@pytest.mark.parametrize("kind", ["series", "frame", "first column", "xarray"])
-def test_labels_of_every_kind_are_put_in_order(tmp_path, kind):
-    mixed = Y[ORDERS[0]]
-    labels = {
-        "series": mixed,
-        "frame": mixed.to_frame("class"),
-        "first column": mixed.rename_axis("picture").rename("class").reset_index(),
-        "xarray": xr.DataArray(mixed.to_numpy(), dims="n", coords={"n": mixed.index}),
-    }[kind]
-    made = dmkl.create(tmp_path / "set.zarr", frames(SAMPLES), labels=labels, tile=5)
-    np.testing.assert_array_equal(made.labels, Y)
+    mixed, whole = frames(*ORDERS), expected.to_xarray()
+    following = {"k0": frames(SAMPLES)["k0"], "k1": mixed["k1"]}
+    array = whole.sel(sample=ORDERS[0], train_sample=ORDERS[1]).transpose("sample", "kernel", "train_sample")
+    arrays = {"k0": whole.sel(kernel="k0"), "k1": whole.sel(kernel="k1", sample=ORDERS[0]).compute()}
+    splits = xr.DataArray(SPLITS.T, dims=("split", "sample"))
+    for number, (kernels, more) in enumerate(
+        (
+            (following, {}),
+            (iter(following.values()), {"names": list(following)}),
+            (mixed, {"samples": SAMPLES}),  # with the order given, the first kernel may have any order too
+            (array, {"samples": SAMPLES, "splits": splits}),
+            (array.compute(), {"samples": SAMPLES, "splits": splits}),
+            (arrays, {}),
+        )
+    ):
+        more = {"labels": Y[ORDERS[1]], "splits": SPLITS.loc[ORDERS[2]], "tile": 5, **more}
+        same(dmkl.create(tmp_path / f"{number}.zarr", kernels, **more), expected)
+        assert not problems(tmp_path / f"{number}.zarr")
 
 
 def test_names_of_tasks_are_kept(tmp_path):
@@ -85,17 +77,6 @@ def test_names_of_tasks_are_kept(tmp_path):
         np.testing.assert_array_equal(made.labels, TASKS)
     named = dmkl.create(tmp_path / "named.zarr", frames(SAMPLES), labels=mixed, tasks=["a", "b"])
     assert list(named.tasks) == ["a", "b"]
-
-
-def test_coordinates_of_xarray_are_kept(tmp_path):
-    expected = sorted_set(tmp_path / "sorted.zarr")
-    whole = expected.to_xarray()
-    for number, array in enumerate((whole, whole.compute())):
-        array = array.sel(sample=ORDERS[0], train_sample=ORDERS[1]).transpose("sample", "kernel", "train_sample")
-        more = {"labels": Y, "splits": xr.DataArray(SPLITS.T, dims=("split", "sample")), "samples": SAMPLES}
-        same(dmkl.create(tmp_path / f"{number}.zarr", array, tile=5, **more), expected)
-    parts = {"k0": whole.sel(kernel="k0"), "k1": whole.sel(kernel="k1", sample=ORDERS[0]).compute()}
-    same(dmkl.create(tmp_path / "mapping.zarr", parts, tile=5, labels=Y, splits=SPLITS), expected)
 
 
 def test_rectangular_frames_are_matched_along_both_axes(tmp_path):
@@ -112,22 +93,11 @@ def test_rectangular_frames_are_matched_along_both_axes(tmp_path):
 
 
 def test_a_generator_of_frames_follows_its_first(tmp_path):
-    expected = sorted_set(tmp_path / "sorted.zarr")
-    given = {"k0": frames(SAMPLES)["k0"], "k1": frames(*ORDERS)["k1"]}
-    made = dmkl.create(tmp_path / "a.zarr", iter(given.values()), names=list(given), labels=Y, splits=SPLITS, tile=5)
-    same(made, expected)
+    given = frames(SAMPLES)
     with pytest.raises(InputError, match=r"kernel 1 lacks 1 \('s12'\)"):
         dmkl.create(tmp_path / "b.zarr", iter([given["k0"], given["k1"].drop(index="s12", columns="s12")]))
     with pytest.raises(InputError, match="needs the names of all kernels before the first is read"):
         dmkl.create(tmp_path / "c.zarr", iter(given.values()), join="outer")
-
-
-def test_what_has_no_names_is_matched_by_position_and_it_is_said(tmp_path):
-    """`test_names` has labels without names."""
-    with pytest.warns(SampleOrderWarning, match="kernel 'bare' without names"):
-        made = dmkl.create(tmp_path / "b.zarr", {**frames(*ORDERS), "bare": K[0]}, tile=5)
-    counted = dmkl.create(tmp_path / "d.zarr", [pd.DataFrame(kernel) for kernel in K], tile=5)
-    assert (made.view.has_names, counted.view.has_names) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +112,11 @@ def test_what_has_no_names_is_matched_by_position_and_it_is_said(tmp_path):
             {"k1": pd.DataFrame(np.eye(2), ["u", "v"])},
             {"join": "inner"},
             "no sample is in all sources, by name: those of kernel 'k0' begin",
+        ),
+        (
+            {"k0": frames(SAMPLES)["k0"].iloc[:9, :9]},
+            {"join": "outer", "splits": SPLITS.assign(one=np.where(np.arange(M) < 9, 2, 0))},
+            "no training sample has kernel 'k0'",
         ),
         ({"k1": pd.DataFrame(np.eye(2), ["u", "u"])}, {}, "kernel 'k1': sample names must be unique, but 'u'"),
     ],
@@ -183,13 +158,6 @@ def test_outer_gives_the_mean_in_feature_space(tmp_path_factory, data, dtype):
     assert np.linalg.eigvalsh(np.asarray(made)).min() > -40 * tolerance
 
 
-def test_outer_needs_a_training_sample_of_each_kernel(tmp_path):
-    parts = {**frames(SAMPLES), "k0": frames(SAMPLES)["k0"].iloc[:9, :9]}
-    empty = SPLITS.assign(one=np.where(np.arange(M) < 9, 2, 0))
-    with pytest.raises(InputError, match="no training sample has kernel 'k0'"):
-        dmkl.create(tmp_path / "no.zarr", parts, join="outer", splits=empty)
-
-
 def test_an_interrupted_import_tells_orders_apart(tmp_path):
     bad = frames(SAMPLES)
     bad["k1"] = bad["k1"].where(np.eye(M) == 0, np.nan)
@@ -208,27 +176,15 @@ def take_in(paths, out, **more):
     return dmkl.open(ingest(out, source, labels, tile=5))
 
 
-def write_hdf5(path, frame, **more):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("K", data=frame.loc[:, frame.index], chunks=(4, 3))
-        for name, values in {"samples": frame.index, **more}.items():
-            file[name] = list(values)
-    return path
-
-
-def test_shuffled_files_are_the_sorted_ones(tmp_path):
-    expected, (first, second) = sorted_set(tmp_path / "sorted.zarr"), frames(*ORDERS).values()
-    first = first.loc[SAMPLES]
-    paths = [write_hdf5(tmp_path / "k0.h5", first), write_hdf5(tmp_path / "k1.h5", second)]
-    Y[ORDERS[2]].to_csv(tmp_path / "y.csv")
-    SPLITS.loc[ORDERS[0]].to_csv(tmp_path / "splits.csv")
-    more = {"labels": tmp_path / "y.csv", "splits": tmp_path / "splits.csv"}
-    same(take_in(paths, tmp_path / "set.zarr", **more), expected)
-    (tmp_path / "ids.txt").write_text("\n".join(SAMPLES))
-    made = take_in(paths[::-1], tmp_path / "b.zarr", samples=tmp_path / "ids.txt", names=["k1", "k0"], **more)
-    np.testing.assert_array_equal(np.asarray(made), np.asarray(expected)[::-1])
-    write_hdf5(paths[1], second, y=Y[second.index])  # labels in a file belong to the samples in it
-    np.testing.assert_array_equal(take_in(paths, tmp_path / "own.zarr").labels, Y)
+def test_labels_in_a_file_belong_to_the_samples_in_it(tmp_path):
+    first, second = frames(*ORDERS).values()
+    paths = [tmp_path / "k0.npz", tmp_path / "k1.npz"]
+    for path, frame in zip(paths, (first.loc[SAMPLES], second), strict=True):
+        names = frame.index.to_numpy(str)
+        np.savez(path, K=frame[names], samples=names, **({"y": Y[names].to_numpy(str)} if frame is second else {}))
+    made = take_in(paths, tmp_path / "own.zarr")
+    np.testing.assert_array_equal(made.labels, Y)
+    np.testing.assert_array_equal(np.asarray(made), K)
 
 
 def test_files_are_joined(tmp_path):
@@ -262,20 +218,3 @@ def test_a_reordered_matrix_is_read_a_few_rows_at_a_time(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < values.nbytes / 4
     finally:
         tracemalloc.stop()
-
-
-@given(
-    st.lists(st.lists(st.sampled_from("abcdefg"), min_size=1, unique=True), min_size=1, max_size=4),
-    st.sampled_from(["exact", "inner", "outer"]),
-)
-def test_joins_are_those_of_sets_in_the_order_of_the_first(orders, join):
-    tables = {f"t{j}": pd.DataFrame(np.ones((len(order), 1)), order) for j, order in enumerate(orders)}
-    sets = [set(order) for order in orders]
-    expected = {"exact": sets[0], "inner": set.intersection(*sets), "outer": set.union(*sets)}[join]
-    if not expected or (join == "exact" and any(other != sets[0] for other in sets)):
-        with pytest.raises(InputError):
-            as_features(tables, join=join)
-        return
-    samples = as_features(tables, join=join).samples
-    assert set(samples) == expected
-    assert [name for name in orders[0] if name in expected] == samples[: len(expected & sets[0])]

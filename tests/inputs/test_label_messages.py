@@ -1,4 +1,4 @@
-"""Labels that are missing, alone, new or under a header: clear messages, no silent conversion."""
+"""Labels and covariates that are missing, alone or new: clear messages, no silent conversion."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from helpers.references import psd
 
 import dmkl
+from dmkl.cli.parsing import parse_steps
 from dmkl.errors import InputError, LabelWarning
-from dmkl.inputs import open_files, read_file
+from dmkl.inputs import open_files, read_covariates
 
 M = 6
 K = psd(1, M).round(3)
@@ -21,12 +22,6 @@ Y = [*"ababab"]
 def kernel(tmp_path):
     np.save(tmp_path / "k.npy", K[0])
     return tmp_path / "k.npy"
-
-
-@pytest.fixture
-def named_kernel(tmp_path):
-    pd.DataFrame(K[0], NAMES, NAMES).to_csv(tmp_path / "named.csv")
-    return tmp_path / "named.csv"
 
 
 def written(path, *lines):
@@ -61,34 +56,17 @@ def test_a_missing_label_is_said_to_be_missing(labels):
 
 
 @pytest.mark.parametrize("word", ["NA", "nan", "None", "", "<NA>", "NULL"])
-def test_a_missing_label_in_a_file(tmp_path, named_kernel, word):
+def test_a_missing_label_in_a_file(tmp_path, word):
+    pd.DataFrame(K[0], NAMES, NAMES).to_csv(tmp_path / "named.csv")
     rows = [f"{name},{label}" for name, label in zip(NAMES, with_class(word), strict=True)]
     file = written(tmp_path / "y.csv", "patient,diagnosis", *rows)
-    source, labels = open_files(named_kernel, labels=file)
+    source, labels = open_files(tmp_path / "named.csv", labels=file)
     with pytest.raises(InputError, match=rf"are missing \('w'; written as '{word}'\)"):
         labels.checked(M, M, rectangular=False)
-    source, labels = open_files(named_kernel, labels=file, join="inner")
+    source, labels = open_files(tmp_path / "named.csv", labels=file, join="inner")
     assert source.samples == tuple(name for name in NAMES if name != "w")
+    assert any("1 of 6 samples left out ('w') by join=inner: " in note for note in source.notes)
     assert labels.checked(5, 5, rectangular=False)["label"].tolist() == ["a", "b", "b", "a", "b"]
-
-
-def test_join_inner_leaves_out_who_has_no_label_in_memory():
-    frame = pd.DataFrame(K[0], NAMES, NAMES)
-    made = dmkl.create(None, [frame], labels=pd.Series(with_class(None), NAMES), join="inner")
-    assert made.samples.tolist() == [name for name in NAMES if name != "w"]
-
-
-def test_headers_numbers_and_words(tmp_path, kernel):
-    np.testing.assert_array_equal(
-        read_file(written(tmp_path / "y.txt", "height", 1.5, "NA", 2)).values, [1.5, np.nan, 2]
-    )
-    source, labels = open_files(kernel, labels=written(tmp_path / "y.csv", "diagnosis", *Y))
-    assert list(labels.labels) == Y
-    assert "its first line ('diagnosis') was taken for a header, since 6 values follow it" in source.notes[0]
-    numbered = written(tmp_path / "y.csv", *(f"{i},{label}" for i, label in enumerate(Y)))
-    assert list(open_files(kernel, labels=numbered)[1].labels) == Y
-    with pytest.raises(InputError, match=r"y.txt holds 6 lines of words and no numbers, .*--labels"):
-        open_files(written(tmp_path / "y.txt", *Y))
 
 
 def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
@@ -125,6 +103,28 @@ def test_a_class_that_the_model_does_not_know_is_told():
         assert model.score(made[4:, :4], ["a", "c"]) <= 0.5
 
 
+# --- covariates ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_unknown_is_no_category(tmp_path):
+    (tmp_path / "c.csv").write_text("sample,site,age\na,n,1\nb,NA,2\nc,s,\n")
+    expected = pd.DataFrame({"site": ["n", None, "s"], "age": [1, 2, np.nan]}, list("abc"))
+    pd.testing.assert_frame_equal(read_covariates(tmp_path / "c.csv"), expected)
+    pd.testing.assert_frame_equal(read_covariates(tmp_path / "c.csv:age"), expected[["age"]])
+    (tmp_path / "pcs.pheno").write_text("FID IID PC1 PC2\nf1 a 0.5 1\nf1 b -9 2\n")
+    expected = pd.DataFrame({"PC1": [0.5, np.nan], "PC2": [1.0, 2.0]}, ["a", "b"])
+    pd.testing.assert_frame_equal(read_covariates(tmp_path / "pcs.pheno"), expected)
+    with pytest.raises(InputError, match="every covariate of every sample, but 'site' of sample 'b'"):
+        parse_steps(f"residualize={tmp_path / 'c.csv'}")
+
+
+@pytest.mark.parametrize(("text", "missing"), [("a,n,2\nb,s,3\n", "columns"), ("visit,age\n1,50\n1,61\n", "samples")])
+def test_a_table_that_does_not_name_its_samples_or_columns_is_refused(text, missing, tmp_path):
+    (tmp_path / "c.csv").write_text(text)
+    with pytest.raises(InputError, match=f"c.csv cannot be read: .*c.csv does not name its {missing}, .*'sample'"):
+        parse_steps(f"residualize={tmp_path / 'c.csv'}")
+
+
 # --- kernels that are not symmetric ----------------------------------------------------------------------------------
 
 
@@ -139,7 +139,6 @@ def test_symmetrize_takes_the_mean_and_says_how_far_apart(tile, full):
     expected = (skewed + skewed.T) / 2
     np.testing.assert_array_equal(np.asarray(made)[0], expected)
     assert made.provenance[0]["symmetrized"]["largest_asymmetry"] == pytest.approx(0.07)
-    np.testing.assert_allclose(made.center().apply(np.ones((M, 1)))[0], 0, atol=1e-12)
     np.testing.assert_allclose(made.view.source.row_sum(np.arange(1))[0], expected.sum(axis=1))
     with pytest.raises(InputError, match="is for symmetric kernels; these are rectangular"):
         dmkl.create(None, [skewed[:3]], symmetrize=True)

@@ -93,10 +93,7 @@ def test_build_of_features_in_rows_needs_transpose(output_of, error_of, tmp_path
 
 
 def test_build_repairs_what_is_not_positive_semidefinite(output_of, tmp_path):
-    values, vectors = np.linalg.eigh(X @ X.T + X.sum(axis=1) * X.sum(axis=1)[:, None])
-    values[0] = -3
-    indefinite = (vectors * values) @ vectors.T
-    indefinite = (indefinite + indefinite.T) / 2
+    indefinite = X @ X.T - 3 * np.eye(N)
     pd.DataFrame(indefinite, WORDS, WORDS).to_csv(tmp_path / "d.csv", index_label="sample")
     arguments = ("build", tmp_path / "set.zarr", tmp_path / "d.csv", "--function", "precomputed", *HERE)
     output_of(*arguments, "--repair", "clip")
@@ -125,50 +122,19 @@ def kernel(path, names=FEW, values=SMALL):
     return path
 
 
-def grm(folder, name, pairs):
-    """A relationship matrix of GCTA of individuals (FID, IID)."""
-    values = X[: len(pairs)] @ X[: len(pairs)].T
-    write(folder / f"{name}.grm.id", (f"{family}\t{own}" for family, own in pairs))
-    (folder / f"{name}.grm.bin").write_bytes(values[np.tril_indices(len(pairs))].astype("<f4").tobytes())
-    return folder / f"{name}.grm.bin"
-
-
-_PAIRS = [(cohort, str(i)) for cohort in ("COHORT1", "COHORT2") for i in range(1, 7)]
-COHORTS = {"both": _PAIRS, "first": _PAIRS[:6], "second": _PAIRS[6:]}
-
-
-def test_families_tell_individuals_of_one_number_apart(tmp_path):
-    both, first, second = (grm(tmp_path, name, pairs) for name, pairs in COHORTS.items())
-    with pytest.raises(InputError, match=r"COHORT"):
-        open_files([first, second])
-    every = [f"{family}_{own}" for family, own in COHORTS["both"]]
-    for paths in ([first, second], [both, first]):
-        source, _ = open_files(paths, join="outer")
-        assert list(source.samples) == every
-    source, _ = open_files([both, first], join="inner")
-    assert list(source.samples) == every[:6]
-    np.testing.assert_array_equal(*map(whole, source.matrices()))
-    lines = [f"{family} {own} {at / 4}" for at, (family, own) in enumerate(COHORTS["both"])]
-    source, known = open_files(both, labels=write(tmp_path / "y.txt", ["FID IID u", *lines[::-1]]))
-    assert list(source.samples) == every
-    assert known.labels.tolist() == [at / 4 for at in range(12)]
-    assert as_features(tmp_path / "y.txt").samples == every[::-1]
-
-
-def test_zero_is_a_missing_diagnosis_and_no_class(tmp_path):
-    path = kernel(tmp_path / "k.csv")
-    fam = write(
-        tmp_path / "y.fam", (f"{own} {own} 0 0 1 {code}" for own, code in zip(FEW[::-1], "210212", strict=True))
-    )
-    source, known = open_files(path, labels=fam, join="inner")
-    assert list(source.samples) == ["s0", "s1", "s2", "s4", "s5"]
-    assert np.asarray(known.labels).tolist() == [2, 1, 2, 1, 2]
-    # Zero is a valid value of a quantitative phenotype.
-    values = ["0", "1.5", "-9", "2.5", "0", "3.5"]
-    fam = write(tmp_path / "y.fam", (f"{own} {own} 0 0 1 {value}" for own, value in zip(FEW, values, strict=True)))
-    source, known = open_files(path, labels=fam, join="inner")
-    assert list(source.samples) == ["s0", "s1", "s3", "s4", "s5"]
-    assert np.asarray(known.labels).tolist() == [0, 1.5, 2.5, 0, 3.5]
+@pytest.mark.parametrize(
+    ("values", "known"),
+    [
+        (["2", "1", "2", "0", "1", "2"], {"s0": 2, "s1": 1, "s2": 2, "s4": 1, "s5": 2}),
+        (["0", "1.5", "-9", "2.5", "0", "3.5"], {"s0": 0, "s1": 1.5, "s3": 2.5, "s4": 0, "s5": 3.5}),
+    ],
+    ids=["diagnosis", "quantity"],
+)
+def test_zero_is_a_missing_diagnosis_and_a_value_of_a_quantity(values, known, tmp_path):
+    lines = [f"{own} {own} 0 0 1 {value}" for own, value in zip(FEW, values, strict=True)]
+    fam = write(tmp_path / "y.fam", lines[::-1])
+    source, labels = open_files(kernel(tmp_path / "k.csv"), labels=fam, join="inner")
+    assert dict(zip(source.samples, np.asarray(labels.labels).tolist(), strict=True)) == known
 
 
 @pytest.mark.parametrize("mark", ["#", "%"])
@@ -229,15 +195,6 @@ def test_test_kernels_that_do_not_fit_are_named_as_such(output_of, error_of, tmp
         output_of("import", tmp_path / f"{name}.zarr", tmp_path / f"{name}.csv", "--rectangular")
         arguments = ("predict", tmp_path / "model", tmp_path / f"{name}.zarr", "--out", tmp_path / "p.csv")
         assert re.search(said, error_of(*arguments, *HERE))
-
-
-def test_rows_without_values_are_left_to_an_outer_join(error_of, tmp_path):
-    values = SMALL.copy()
-    values[2], values[:, 2] = np.nan, np.nan
-    np.save(tmp_path / "k.npy", values)
-    err = error_of("import", tmp_path / "set.zarr", tmp_path / "k.npy")
-    assert "--join outer" in err
-    assert "RuntimeWarning" not in err
 
 
 # --- in memory -------------------------------------------------------------------------------------------------------

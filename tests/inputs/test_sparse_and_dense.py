@@ -95,5 +95,3 @@ def test_condensed_distances_are_no_kernels(tmp_path):
     np.save(tmp_path / "three.npy", np.ones((3, 1770)))
     source, _ = open_files(tmp_path / "three.npy")
     assert "3 × 1770: taken as a rectangular kernel. If its rows are distances of the pairs of 60" in source.notes[0]
-    with pytest.raises(InputError, match=r"shape \(20,\), expected two dimensions"):
-        as_features({"d": np.ones(20)})

@@ -55,11 +55,6 @@ def _created(url, matrices):
     return dmkl.create(url, matrices, labels=np.arange(M) % 2, tile=16).view.source.location
 
 
-@pytest.fixture
-def K(store):
-    return dmkl.open(store)
-
-
 # --- kernel sets -----------------------------------------------------------------------------------------------------
 
 
@@ -166,10 +161,11 @@ def model(store):
     return "memory://data/model"
 
 
-def test_a_model_is_replaced_only_where_it_is_asked(K, bucket, model, tmp_path):
+def test_a_model_is_replaced_only_where_it_is_asked(store, bucket, model, tmp_path):
     loaded = dmkl.load(model)
     loaded.save(tmp_path / "model")
     here = dmkl.load(tmp_path / "model")
+    K = dmkl.open(store)
     np.testing.assert_array_equal(loaded.decision_function(K), here.decision_function(K))
     with interrupted(Url, "upload"):
         loaded.save(bucket)

@@ -19,7 +19,6 @@ import zarr
 from zarr.storage import MemoryStore
 
 import dmkl
-from dmkl.cli.parsing import read_constraints, read_prices
 from dmkl.features.specs import plan
 from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.labels import Labels
@@ -85,11 +84,6 @@ def _only(folder: Path) -> Path:
 def _kernels(folder: Path) -> object:
     source, labels = open_files(_only(folder))
     return ingest(MemoryStore(), source, labels, tile=4)
-
-
-def _splits(folder: Path) -> object:
-    source, labels = open_files(folder)  # reads splits from the folder of the kernels
-    return ingest(MemoryStore(), source, labels)
 
 
 def _features(folder: Path) -> object:
@@ -219,13 +213,6 @@ def _values() -> list[Files]:
     return _texts(texts) + _written("y.npy", np.save, _Y)
 
 
-def _split_files() -> list[Files]:
-    parts = np.array(["train", "train", "test", "validation", "none", "train"])
-    table = pd.DataFrame({"sample": _NAMES, "first": parts}).to_csv(index=False)
-    kernel = _written("k.npy", np.save, _K[0])[0]
-    return [kernel | split for split in _texts({"splits.csv": table, "splits.txt": "0 0 0 1 2 -1\n2 1 0 0 0 0\n"})]
-
-
 _SPECS = """[[kernel]]
 function = ["rbf", "laplacian"]
 bandwidth = [0.3, 1, 3]
@@ -246,13 +233,6 @@ seed = 1
 name = "noise-{seed}"
 """
 _SETS = json.dumps({"a": ["u", "v"], "b": [0, 2]})
-_CONSTRAINTS = """[[constraint]]
-weights = { k0 = 1.0, k1 = -2.5 }
-least = 0.1
-[[constraint]]
-weights = { k1 = 1.0 }
-most = 3.0
-"""
 
 
 def _column_files() -> list[Files]:
@@ -316,21 +296,10 @@ FORMATS = {
     "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id")),
     "phenotypes": Format(_phenotypes, _labels, (mutated_numbers,)),
     "labels": Format(_values, _labels, (mutated_numbers,)),
-    "splits": Format(_split_files, _splits, (mutated_numbers,), ("splits.csv", "splits.txt")),
     "specifications": Format(
         lambda: [{"specs.toml": _SPECS.encode(), "sets.json": _SETS.encode()}], _specs, (mutated_numbers,)
     ),
     "column sets": Format(_column_files, _columns, (mutated_numbers, mutated_json)),
-    "constraints": Format(
-        lambda: _texts({"A.toml": _CONSTRAINTS}),
-        lambda folder: read_constraints(_only(folder), ["k0", "k1"]),
-        (mutated_numbers,),
-    ),
-    "prices": Format(
-        lambda: _texts({"prices.csv": "kernel,price\nk0,0.5\nk1,2\n"}),
-        lambda folder: read_prices(str(_only(folder)), ["k0", "k1"]),
-        (mutated_numbers,),
-    ),
     "kernel sets": Format(_sets, _store, (mutated_json,), ("zarr.json",)),
 }
 """Formats by name."""
