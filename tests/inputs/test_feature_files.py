@@ -218,6 +218,8 @@ def test_what_is_missing_is_noted():
         "features 'b' lack 1 of the 2 samples",
         "features 'b': left out 2 rows that are none of the samples",
     ]
+    with pytest.raises(InputError, match="'b' have none of the 1 samples: their names begin with 's2', 'new', 's4'"):
+        as_features({"b": b}, samples=["s0"], join="outer")
     # A mask is combined with missing names.
     some = as_features({"a": a.iloc[:4]}, samples=SAMPLES, present={"a": np.arange(7) != 1}, join="outer")
     same(some.blocks["a"], np.where(np.isin(np.arange(7), [0, 2, 3])[:, None], A, np.nan))
@@ -356,6 +358,7 @@ REFUSED_FILES = [
     ("x.csv", "who,u,city\na,1,Rome\nb,2,Rome\n", r"column 'city' is not numeric, expected numbers; encode them"),
     ("x.csv", "", "holds no lines"),
     ("x.csv", "u,v\n", "has columns but no rows"),
+    ("x.csv", "a b\nc d\ne f\ng\n", "has no column of numbers, found"),
     ("x.csv", "gene,7,9\na,1,2\n", "title the first column 'sample'"),
     ("x.csv", "id,u\na,1\na,2\n", "sample names must be unique, but 'a' occurs 2 times"),
     ("x.parquet", b"1 2\n3 4\n\0", "cannot be read as a table"),

@@ -59,6 +59,8 @@ def check_taken(paths, tmp_path, more, expected):
     for name, value in expected.items():
         if name == "kernels":
             same(made, value)
+        elif name == "diagonal":
+            np.testing.assert_array_equal(made.view.source.diagonal(np.arange(len(made))), value)
         elif name == "notes":
             assert len(source.notes) == len(value)
             assert all(map(re.search, value, source.notes))
@@ -163,6 +165,11 @@ TAKEN = {
         labels=np.eye(7, 2),
         tasks=["cat", "dog"],
     ),
+    "a title above words": taken(
+        {"k.npy": K, "labels.txt": "diagnosis\n" + "\n".join("abcabca")},
+        labels=list("abcabca"),
+        notes=[r"its first line \('diagnosis'\) was taken for a header, since 7 values follow it"],
+    ),
     "splits in words": taken(
         {"k.npy": K, "splits.txt": "train\ntrain\nval\ntest\nTest\nnone\nvalidation\n"},
         splits=[[0, 0, 1, 2, 2, -1, 1]],
@@ -231,6 +238,7 @@ def test_one_kernel_of_a_file_is_in_memory(tmp_path):
 MATLAB = pytest.mark.parametrize("write", [write_v5, write_v73])
 LAST = K.transpose(1, 2, 0)
 SINGLE = K[:2].astype("f4")
+DIAGONAL = np.abs(R[:, :, 0]) + 1
 TAKEN_OF_MATLAB = {
     "a stack with labels": taken(
         {
@@ -249,11 +257,13 @@ TAKEN_OF_MATLAB = {
     "rectangular": taken(
         {
             "K": R.transpose(1, 2, 0),
+            "diagonal": DIAGONAL.T,
             "target": Y[:4, None],
             "sample": np.array(ROWS),
             "train_samples": [*SAMPLES[:-1], "Zoë"],
         },
         kernels=R,
+        diagonal=DIAGONAL,
         samples=ROWS,
         train_samples=[*SAMPLES[:-1], "Zoë"],
         labels=Y[:4],
@@ -449,6 +459,7 @@ def test_names_of_a_folder_apply_in_order_and_it_is_said(tmp_path):
         ("a,b,c\n", ["a", "b", "c"]),
         ("height\n1.5\nNA\n2\n", [1.5, np.nan, 2]),
         ("sample,y\n1,5\n2,6\n", [5, 6]),
+        ("0,a\n1,b\n2,a\n", ["a", "b", "a"]),
         ('"a"\n"b"\n', ["a", "b"]),
         ("0,1\n1,0\n", [[0, 1], [1, 0]]),
     ],
@@ -466,6 +477,11 @@ def test_vectors_from_other_kinds_of_file(tmp_path):
     assert list(read_file(tmp_path / "v.mat", "a").values) == [*"xyz"]
     with pytest.raises(InputError, match=r"v.mat holds 2 arrays, expected one: a \(3 strings\), b.*v.mat:NAME"):
         read_file(tmp_path / "v.mat")
+    with pytest.raises(InputError, match=r"v.mat has no variable 'c'"):
+        read_file(f"{tmp_path / 'v.mat'}:c")
+    (tmp_path / "v.csv").write_text("sample,bmi\na,20.5\nb,22\n")
+    with pytest.raises(InputError, match=r"v.csv has no column 'weight'; it has 'sample', 'bmi'"):
+        read_file(f"{tmp_path / 'v.csv'}:weight")
     (tmp_path / "a:b.txt").write_text("1\n2\n")
     np.testing.assert_array_equal(read_file(tmp_path / "a:b.txt").values, [1, 2])
 
@@ -475,6 +491,7 @@ def test_vectors_from_other_kinds_of_file(tmp_path):
 FEATURES = {"hsv": np.ones((7, 30)), "y": Y, "names": ["a"]}
 REFUSED = {
     "no axis": refused({"k.npy": R}, r"k.npy has shape \(3, 4, 7\).*give the axis that counts the kernels"),
+    "another axis": refused({"k.npy": R}, "the kernel axis must be 0, 1 or 2, got 3", {"kernel_axis": 3}),
     "no variable": refused(
         {"k.npz": MATRICES}, "has no variable 'c'; it has 'a', 'b', 'other', 'r1', 'r2'", {"variables": ["c"]}
     ),
@@ -613,13 +630,13 @@ def test_a_damaged_member_of_an_archive_is_named(tmp_path):
 
 
 def test_a_resumed_import_stores_what_is_left_or_changed(tmp_path, monkeypatch):
-    paths = [tmp_path / name for name in ("a.npz", "stack.npy", "b.zarr", "last.npy")]
+    paths = [tmp_path / name for name in ("k.npz", "stack.npy", "k.zarr", "last.npy")]
     np.savez(paths[0], x=K[0], z=K[1])
     np.save(paths[1], K)
     array = zarr.create_array(paths[2], data=K)
     np.save(paths[3], np.where(np.eye(7) > 0, np.nan, K[2]))
     out = tmp_path / "set.zarr"
-    with pytest.raises(InputError, match=r"kernel 'last': entry \(0, 0\) is nan"):
+    with pytest.raises(InputError, match=r"kernel 'last.npy': entry \(0, 0\) is nan"):
         ingest(out, *open_files(paths), tile=3)
     np.savez(paths[0], x=K[0], z=2 * K[1])
     array[0] = 3 * K[0]
