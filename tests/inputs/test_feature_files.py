@@ -106,6 +106,12 @@ def test_only_the_rows_asked_for_are_read():
     assert named.read == [4]
     features.blocks["b"].read(slice(2, 4))
     assert named.read == [4]
+    chunks = []
+    lazy = da.from_array(A, chunks=(2, 3)).map_blocks(
+        lambda part: chunks.append(len(part)) or part, dtype=A.dtype, meta=np.empty((0, 0))
+    )
+    np.testing.assert_array_equal(as_features(lazy).blocks["X"].read(slice(2, 4)), A[2:4])
+    assert chunks == [2]
 
 
 @pytest.mark.parametrize(
