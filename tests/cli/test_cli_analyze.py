@@ -18,18 +18,15 @@ def test_tables_and_files(error_of, output_of, store, tmp_path):
     command = ("analyze", store, "--output", folder, "--plot", pictures)
     expected = dmkl.analyze(dmkl.open(store))
     out = output_of(*command, "--all")
-    for j, name in enumerate(expected.names):
+    for name, alignment in zip(expected.names, expected.data.target_alignment.values, strict=True):
         assert f"{name} " in out
-        assert f"{expected.data.target_alignment.values[j]:.3f} " in out
-    assert "Alignments" in out
+        assert f"{alignment:.3f} " in out
     assert f"{expected.data.alignment.values[0, 1]:.3f}" in out
     assert expected.summary().split("\n")[0] in out
     assert "Analyzed 45 samples (all)" in out
     assert [file.name for file in folder.iterdir()] == ["analysis.nc"]
     assert {file.name for file in pictures.iterdir()} == PICTURES
     xr.testing.assert_allclose(xr.load_dataset(folder / "analysis.nc", engine="scipy"), expected.data)
-    for file in pictures.iterdir():
-        assert file.read_bytes().startswith(b"\x89PNG")
 
     before, other = (folder / "analysis.nc").read_bytes(), ("--steps", "none", "--no-targets")
     words = "analysis.nc exists already; choose another folder, or replace it with --overwrite"
@@ -50,8 +47,6 @@ def test_json_and_options(json_of, output_of, store):
     printed, expected = json_of("analyze", store), dmkl.analyze(K[train, train])
     np.testing.assert_allclose(printed["alignment"], expected.data.alignment, atol=1e-12)
     assert printed["n_samples"] == len(train)
-    assert printed["alignment_error"] is None
-    assert printed["tasks"] is None
     assert [kernel["name"] for kernel in printed["kernels"]] == ["clear", "fair", "poor", "noise"]
     np.testing.assert_allclose([k["eigenvalue"] for k in printed["kernels"]], expected.data.eigenvalue, atol=1e-9)
 
@@ -61,18 +56,13 @@ def test_json_and_options(json_of, output_of, store):
     expected = dmkl.analyze(seen, steps=(), probes=40, seed=3, n_eigenvalues=5, targets=False)
     np.testing.assert_allclose(printed["alignment"], expected.data.alignment, atol=1e-12)
     np.testing.assert_allclose(printed["alignment_error"], expected.data.alignment_error, atol=1e-12)
-    assert printed["n_passes"] == expected.n_passes_
     assert "target_alignment" not in printed["kernels"][0]
     assert len(printed["kernels"][0]["eigenvalue"]) == 5
-    text = output_of("analyze", store, "--probes", "50")
-    assert "estimate from 50 random probes" in text
-    assert " ± " in text
+    assert "estimate from 50 random probes" in output_of("analyze", store, "--probes", "50")
 
 
 def test_many_kernels_are_told_by_pairs(output_of, tmp_path):
     features = np.random.default_rng(0).standard_normal((13, 30, 4))
     dmkl.create(tmp_path / "many.zarr", features @ features.transpose(0, 2, 1))
-    out = output_of("analyze", tmp_path / "many.zarr", "--plot", tmp_path / "map.svg")
-    assert "Most similar pairs" in out
-    assert "fit to labels" not in out
+    assert "Most similar pairs" in output_of("analyze", tmp_path / "many.zarr", "--plot", tmp_path / "map.svg")
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()

@@ -10,7 +10,6 @@ import pytest
 
 import dmkl
 from dmkl.cli.main import main
-from dmkl.progress import PlainConsole
 
 HARM = "\x1b]0;title\x07\x1b[2J\r\x08\x9b31m\u202e\u2028\n"
 """Characters that set the title, clear the screen, move back, set a color, reverse the text, end lines."""
@@ -38,15 +37,11 @@ def harmful(tmp_path, monkeypatch):
 COMMANDS = [
     ["info", "SET"],
     ["info", "SET", "--json"],
-    ["check", "SET"],
     ["check", "SET", "--json"],
     ["analyze", "SET"],
     ["fit", "SET", "OUT", "--lam", "0.1", "--log", "LOG"],
-    ["fit", "SET", "OUT", "--kernels", "none such"],
-    ["search", "SET", "OUT", "--baselines", "none", "--cv", "2", "-p", "2", "--lam", "0.1", "--json"],
     ["search", "SET", "OUT", "--baselines", "none", "--cv", "2", "-p", "2", "--lam", "0.1"],
     ["evaluate", "SET", "OUT", "--baselines", "none", "--outer", "2", "--inner", "2", "-p", "2", "--lam", "1"],
-    ["import", "SET", "nothing\x1b[2J"],
     ["info", "nothing\x1b[2J"],
 ]
 
@@ -69,10 +64,3 @@ def test_names_are_printed_escaped(tmp_path, harmful, capsys, command):
         text = (tmp_path / "log").read_text()
         assert text
         assert not obeyed(text)
-
-
-def test_colors_are_sent_as_they_are():
-    console = PlainConsole(force_terminal=True, color_system="standard", width=80, highlight=False)
-    with console.capture() as sent:
-        console.print("[red]a\x1b[31mb[/red]")
-    assert sent.get() == "\x1b[31ma\\x1b[31mb\x1b[0m\n"

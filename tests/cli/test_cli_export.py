@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-import zarr
+from helpers.damage import flip
 
 import dmkl
 from dmkl.errors import InputError, StoreError
-from dmkl.outputs import as_frame, write_kernel, write_table
+from dmkl.outputs import write_kernel
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +23,10 @@ def test_npy_and_zarr(error_of, json_of, output_of, tmp_path, store, model, weig
     export, estimator, K = ("export", model, store), dmkl.load(model), dmkl.open(store)
     assert "The weighted kernel of 45 × 45 samples" in output_of(*export, tmp_path / "k.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "k.npy"), weighted.values)
-    assert [path.name for path in tmp_path.iterdir()] == ["k.npy"]
     assert json_of(*export, tmp_path / "k.zarr")["shape"] == [45, 45]
     with xr.open_zarr(tmp_path / "k.zarr") as opened:
         np.testing.assert_array_equal(opened["combined"].values, weighted.values)
         assert opened["sample_2"].values.tolist() == weighted["sample"].values.tolist()
-        assert opened["combined"].attrs["long_name"]
-    assert zarr.open_array(tmp_path / "k.zarr/combined", mode="r").chunks == (16, 16)
     assert "k.npy exists already" in error_of(*export, tmp_path / "k.npy")
     output_of(*export, tmp_path / "k.zarr", "--overwrite")
     output_of(*export, tmp_path / "rows.npy", "--rows", "40:,3")  # columns: the training samples
@@ -45,9 +40,7 @@ def test_a_relationship_matrix_reads_back_as_a_kernel(error_of, output_of, tmp_p
     back = dmkl.open(tmp_path / "k.zarr")
     assert back.samples.tolist() == weighted["sample"].values.tolist()
     np.testing.assert_array_equal(np.asarray(back)[0], weighted.values.astype(np.float32))
-    counts = np.fromfile(tmp_path / "k.grm.N.bin", "<f4")
-    assert (counts == 1).all()
-    assert len(counts) == 45 * 46 // 2
+    assert np.fromfile(tmp_path / "k.grm.N.bin", "<f4").tolist() == [1.0] * (45 * 46 // 2)
     assert "k.grm.id exists already" in error_of("export", model, store, tmp_path / "k.grm.bin")
     spaced = weighted.assign_coords(sample=[f"s {i}" for i in range(45)])
     with pytest.raises(InputError, match="one sample is called 's 0'; give it another name"):
@@ -71,16 +64,14 @@ def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model,
     predict = ("predict", model, store, "--rows", "40:45", "--anndata", both)
     assert "Scores are in obsm['dmkl']" in output_of(*predict)
     estimator, K = dmkl.load(model), dmkl.open(store)
-    scores = estimator.decision_function(K[40:45, [K.samples.tolist().index(s) for s in estimator.train_samples_]])
+    scores = estimator.decision_function(K[40:45, K.split(0).train])
     data = anndata.read_h5ad(both)
     np.testing.assert_allclose(data.obsm["dmkl"].loc[scores["sample"].values], scores)
-    rows = data.obs_names.get_indexer(scores["sample"].values)
-    probabilities = estimator.probabilities_of(scores)
-    limit = float(np.median(probabilities.max("class")))
+    largest = estimator.probabilities_of(scores).max("class")
+    limit = float(np.median(largest))
     output_of(*predict, "--overwrite", "--unassigned-below", limit)
-    unassigned = anndata.read_h5ad(both).obs["predicted"].iloc[rows] == "unassigned"
-    assert unassigned.tolist() == (probabilities.max("class") < limit).values.tolist()
-    assert 0 < unassigned.sum() < 5
+    predicted = anndata.read_h5ad(both).obs["predicted"].loc[scores["sample"].values]
+    assert (predicted == "unassigned").tolist() == (largest < limit).values.tolist()
 
 
 def test_coordinates_as_csv_parquet_and_zarr(output_of, tmp_path, store, model):
@@ -94,7 +85,6 @@ def test_coordinates_as_csv_parquet_and_zarr(output_of, tmp_path, store, model):
     np.testing.assert_array_equal(parquet.iloc[:, 1:], expected.values)
     with xr.open_zarr(tmp_path / "c.zarr") as opened:
         np.testing.assert_array_equal(opened["principal"].values, expected.values)
-        np.testing.assert_array_equal(opened["explained"].values, expected["explained"].values)
     output_of("export", model, store, tmp_path / "some.csv", "--coordinates", 1, "--rows", "7")
     some = pd.read_csv(tmp_path / "some.csv")
     assert some["sample"].tolist() == ["s07"]
@@ -123,8 +113,6 @@ EXPORT, PREDICT = ("export",), ("predict", "--out", "p.csv")
         (EXPORT, ["k.npy", "--anndata=cells.h5ad"], "--anndata is for a kernel in a file that ends in .h5ad"),
         (PREDICT, ["--rows=s04"], "'s04' is no file that is there, and 's04' no position"),
         (PREDICT, ["--rows=3,45"], "--rows 3,45: 45 is not among the positions of this set's 45 samples, 0 to 44"),
-        (PREDICT, ["--rows=-1"], "-1 is not among the positions"),
-        (PREDICT, ["--rows=9:3"], "9:3 is not among the positions"),
         (PREDICT, ["--rows=3,1:4"], "--rows 3,1:4 has position 3 more than once; each sample is taken once"),
         (PREDICT, ["--rows=5:5"], "--rows 5:5 chooses none of the 45 samples; name some, or leave it out"),
     ],
@@ -142,15 +130,11 @@ def test_contributions_to_a_file(output_of, tmp_path, store, model):
     estimator, K = dmkl.load(model), dmkl.open(store)
     expected = estimator.contributions(K[[2, 40], K.split(0).train])
     command = ("predict", model, store, "--rows", "2,40", "--contributions")
-    words = f"Shares of the kernels in the scores are in {tmp_path / 'c.csv'}"
-    assert words in output_of(*command, tmp_path / "c.csv")
+    output_of(*command, tmp_path / "c.csv")
     table = pd.read_csv(tmp_path / "c.csv")
     assert table.columns.tolist() == ["sample", "class", *estimator.kernel_names_]
     assert table["sample"].tolist() == ["s02"] * 3 + ["s40"] * 3
     np.testing.assert_allclose(table.iloc[:, 2:].values.reshape(2, 3, -1), expected.transpose(..., "kernel"), rtol=1e-8)
-    output_of(*command, tmp_path / "c.zarr")
-    with xr.open_zarr(tmp_path / "c.zarr") as opened:
-        np.testing.assert_array_equal(opened["contribution"].values, expected.values)
 
 
 def test_rows_by_position_name_and_mask(output_of, tmp_path, store, model):
@@ -166,10 +150,8 @@ def test_rows_by_position_name_and_mask(output_of, tmp_path, store, model):
         assert pd.read_csv(out)["sample"].tolist() == [f"s{k:02}" for k in rows]
 
 
-def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, store, kernels, classes):
+def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, plain):
     """Each command that a message suggests succeeds."""
-    samples = [f"s{i:02}" for i in range(45)]
-    plain = dmkl.create(tmp_path / "plain.zarr", kernels, samples=samples, labels=classes).view.source.location
     output_of("fit", plain, tmp_path / "model", "--all")
     command = ("predict", tmp_path / "model", plain)
     err = error_of(*command)
@@ -178,57 +160,31 @@ def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, store,
     output_of(*command, "--rows", "0,5,10:20")
     words = "there is no split 0: this set has no splits; leave out --split, or choose samples by --rows"
     assert words in error_of(*command, "--split", 0)
-    err = error_of("predict", tmp_path / "model", store, "--split", 2)
-    assert "there is no split 2: this set has 2, numbered from 0" in err
 
 
 # --- info and check of exported files --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def labeled(tmp_path_factory, store, model):
-    """A weighted kernel and a table as Zarr."""
-    folder, estimator, K = tmp_path_factory.mktemp("labeled"), dmkl.load(model), dmkl.open(store)
-    write_kernel(folder / "k.zarr", estimator.combined_kernel(K))
-    scores = estimator.decision_function(K[:5, K.split(0).train])
-    write_table(folder / "p.zarr", as_frame(scores, "class"), scores.to_dataset(), overwrite=False)
-    return folder
-
-
 @pytest.mark.parametrize(
-    ("name", "kind", "variables", "sizes"),
+    ("name", "command", "kind", "variable", "sizes"),
     [
-        ("k.zarr", "weighted kernel", ["combined"], {"sample": 45, "sample_2": 45}),
-        ("p.zarr", "table", ["score"], {"sample": 5, "class": 3}),
+        ("k.zarr", "export", "weighted kernel", "combined", {"sample": 45, "sample_2": 45}),
+        ("p.zarr", "predict", "table", "score", {"sample": 5, "class": 3}),
     ],
 )
 def test_info_and_check_know_what_was_exported(
-    run, json_of, output_of, tmp_path, labeled, name, kind, variables, sizes
+    run, json_of, output_of, tmp_path, store, model, name, command, kind, variable, sizes
 ):
-    path = labeled / name
+    path = tmp_path / name
+    output_of(command, model, store, *(["--rows", "0:5", "--out"] if command == "predict" else []), path)
     printed = json_of("info", path)
-    assert (printed["kind"], list(printed["variables"]), printed["sizes"]) == (kind, variables, sizes)
-    assert printed["checksums"]
-    with xr.open_zarr(path) as opened:
-        assert printed["variables"][variables[0]].startswith(opened[variables[0]].attrs["long_name"])
+    assert (printed["kind"], printed["sizes"], printed["checksums"]) == (kind, sizes, True)
     assert kind in output_of("info", path)
-    text = output_of("check", path, "--strict")
-    assert f"a {kind}, " in text
-    assert "no damage found" in text
+    assert f"a {kind}, " in output_of("check", path, "--strict")
     with pytest.raises(StoreError, match=f"it is a {kind}, open it with xarray.open_zarr"):
         dmkl.load(path)
 
-    for part, words in (
-        (f"{variables[0]}/c/0/0", f"{variables[0]} is damaged in chunk 0/0"),
-        ("zarr.json", "checksum"),
-    ):
-        damaged = tmp_path / part.replace("/", "-")
-        shutil.copytree(path, damaged)
-        content = bytearray((damaged / part).read_bytes())
-        if part == "zarr.json":
-            content = content.replace(b"dmkl 0", b"dmkl 9", 1)
-        else:
-            content[len(content) // 2] ^= 1
-        (damaged / part).write_bytes(content)
-        status, text, err = run("check", damaged)
-        assert (status, "1 damaged part" in text, words in err) == (1, True, True), text + err
+    flip(path / variable / "c" / "0" / "0", 20)
+    status, _, err = run("check", path)
+    assert status == 1
+    assert f"{variable} is damaged in chunk 0/0" in err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.image import imread
 from sklearn.metrics import confusion_matrix
 
 import dmkl
@@ -17,8 +16,7 @@ M = 45
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [("1", 1), (" 1.5 ", 1.5), ("4/3", 4 / 3), ("1+2^-6", 1 + 2**-6), ("1 + 2**3", 9), ("inf", np.inf), ("∞", np.inf)],
+    ("text", "value"), [(" 1.5 ", 1.5), ("4/3", 4 / 3), ("1+2^-6", 1 + 2**-6), ("1 + 2**3", 9), ("∞", np.inf)]
 )
 def test_norms_as_people_write_them(text, value):
     assert parse_p(text) == value
@@ -43,7 +41,6 @@ def test_fit_prints_what_the_model_holds(error_of, json_of, output_of, tmp_path,
         assert f"{weight:.4f}" in next(line for line in out.splitlines() if line.startswith(name))
 
     assert "--overwrite" in error_of("fit", store, path)
-    np.testing.assert_array_equal(dmkl.load(path).weights_, model.weights_)
     printed = json_of("fit", store, path, "--p", "inf", "--all", "--overwrite")
     assert printed["training_samples"] == M
     assert printed["weights"] == {name: 1.0 for name in K.names}
@@ -75,19 +72,6 @@ def test_predict_writes_what_the_model_predicts(error_of, json_of, output_of, tm
     assert json_of("predict", model, store)["samples"] == len(validation) + len(test)
 
 
-@pytest.mark.parametrize(
-    ("learner", "words"),
-    [("mksvm", "no calibrated probabilities"), ("mkridge", "MKRidge predicts numbers, which have no probabilities")],
-)
-def test_models_without_probabilities(error_of, output_of, tmp_path, kernels, classes, learner, words):
-    labels = np.sin(np.arange(M)) if learner == "mkridge" else classes
-    K = dmkl.create(tmp_path / "set.zarr", kernels, labels=labels, splits=np.where(np.arange(M) < 30, 0, 2), tile=16)
-    place, model = K.view.source.location, tmp_path / "model"
-    output_of("fit", place, model, "--model", learner)
-    assert words in error_of("predict", model, place, "--probabilities", "--out", tmp_path / "p.csv")
-    assert not (tmp_path / "p.csv").exists()
-
-
 def test_priors_by_number_and_by_class(error_of, output_of, tmp_path, store):
     K, command = dmkl.open(store), ("fit", store, tmp_path / "model", "--split", 0, "--p", 2, "--lam", 1e-2)
     train, _, test = K.split(0)
@@ -101,9 +85,7 @@ def test_priors_by_number_and_by_class(error_of, output_of, tmp_path, store):
     for text, words in (
         ("flat", "empirical, uniform, numbers such as"),
         ("apple=0.5,apple=0.5", "two numbers for a class"),
-        ("apple=0.5,pear=0.5", "the classes are"),
         ("apple=x,pear=0.5", "class=number"),
-        ("0.5,0.5", "2 numbers and there are 3 classes"),
     ):
         assert words in error_of(*command, "--priors", text, "--overwrite")
 
@@ -124,30 +106,22 @@ def test_a_code_for_unknown_labels(error_of, json_of, tmp_path, kernels):
     np.testing.assert_allclose(held_out["scores"]["accuracy"], scores[0])
     printed = json_of("predict", model, place, "--unknown", 0, "--split", 0)
     assert printed["accuracy"] == held_out["accuracy"]
-    for command, *folds in (("search", "--cv", 3, "--all"), ("evaluate", "--outer", 2, "--inner", 2)):
-        json_of(command, place, tmp_path / command, *folds, "--unknown", 0, "--model", "uniform", "--lam", "0.1")
+    json_of("search", place, tmp_path / "found", "--cv", 3, "--all", "--unknown", 0, "--model", "uniform", "--lam", 0.1)
 
 
 def test_predict_draws_the_confusion_of_what_it_predicted(error_of, output_of, tmp_path, store, model, monkeypatch):
-    drawn = []
-    plot_confusion = dmkl.plot_confusion
-    monkeypatch.setattr(dmkl, "plot_confusion", lambda counts: drawn.append(counts) or plot_confusion(counts))
-    command = ("predict", model, store, "--plot", tmp_path / "c.png")
-    output_of(*command, "--out", tmp_path / "p.csv")
-    assert imread(tmp_path / "c.png").shape[2] == 4
-    table, K = pd.read_csv(tmp_path / "p.csv"), dmkl.open(store)
-    truth = pd.Series(K.labels, K.samples)[table["sample"]].astype(str)
-    classes = drawn[0]["true"].values
-    expected = confusion_matrix(truth, table["predicted"].astype(str), labels=classes.astype(str))
+    drawn, plot = [], dmkl.plot_confusion
+    monkeypatch.setattr(dmkl, "plot_confusion", lambda counts: drawn.append(counts) or plot(counts))
+    command = ("predict", model, store, "--split", 0, "--plot", tmp_path / "c.png")
+    output_of(*command)
+    K = dmkl.open(store)
+    train, _, test = K.split(0)
+    expected = confusion_matrix(K.labels[test].astype(str), dmkl.load(model).predict(K[test, train]).astype(str))
     np.testing.assert_array_equal(drawn[0].transpose("true", "predicted"), expected)
     assert "c.png exists already" in error_of(*command)
-    plain = dmkl.create(tmp_path / "k.zarr", list(np.asarray(K)), names=K.names, samples=K.samples)
-    command = ("predict", model, plain.view.source.location, "--rows", "0:3", "--plot", tmp_path / "d.png")
-    assert "--plot draws true against predicted classes, and they are not known; leave it out" in error_of(*command)
-    assert not (tmp_path / "d.png").exists()
 
 
-def test_predict_on_new_samples_without_labels(output_of, tmp_path, store, model, kernels):
+def test_predict_on_new_samples_without_labels(error_of, output_of, tmp_path, store, model, kernels):
     K = dmkl.open(store)
     train, _, test = K.split(0)
     # Columns in another order and an additional one: columns are matched by name.
@@ -160,8 +134,10 @@ def test_predict_on_new_samples_without_labels(output_of, tmp_path, store, model
         samples=[f"new{i}" for i in range(len(test))],
         symmetric=False,
     )
-    out = tmp_path / "predictions.csv"
-    assert "labels are not known" in output_of("predict", model, tmp_path / "new.zarr", "--out", out)
+    out, command = tmp_path / "predictions.csv", ("predict", model, tmp_path / "new.zarr")
+    assert "labels are not known" in output_of(*command, "--out", out)
+    words = "--plot draws true against predicted classes, and they are not known; leave it out"
+    assert words in error_of(*command, "--plot", tmp_path / "d.png")
     assert pd.read_csv(out)["predicted"].tolist() == dmkl.load(model).predict(K[test, train]).tolist()
 
 
@@ -182,11 +158,9 @@ def test_several_tasks(json_of, output_of, tmp_path, kernels):
 def test_what_fit_and_predict_refuse(error_of, tmp_path, store, model, kernels):
     new = tmp_path / "model"
     dmkl.create(tmp_path / "other.zarr", kernels[:, :20, :20], tile=16)
-    for name, lines in (("twice.txt", "s01\ns02\ns01"), ("unknown.txt", "s01\nx9")):
-        (tmp_path / name).write_text(lines)
+    (tmp_path / "twice.txt").write_text("s01\ns02\ns01")
     for arguments, words in (
         (["fit", store, new, "--train", tmp_path / "twice.txt"], "'s01' more than once"),
-        (["fit", store, new, "--train", tmp_path / "unknown.txt"], "'x9'"),
         (["fit", store, new, "--split", "7"], "there is no split 7"),
         (["fit", store, new, "--split", "0", "--all"], "exclude one another"),
         (["predict", store, store], "is not a model"),
@@ -208,18 +182,16 @@ def test_covariates_of_a_file_are_taken_out(error_of, output_of, store, tmp_path
     train, _, test = K.split(0)
     Z.iloc[train[::-1]].to_csv(tmp_path / "old.csv", index_label="sample")
     Z.iloc[test].to_csv(tmp_path / "new.csv", index_label="sample")
-    command, steps = ["fit", store, tmp_path / "model", "--p", "2", "--split", "0", "--steps"], "residualize={},trace"
-    output_of(*command, steps.format(tmp_path / "old.csv"))
+    command = ["fit", store, tmp_path / "model", "--p", "2", "--split", "0", "--steps"]
+    output_of(*command, f"residualize={tmp_path / 'old.csv'},trace")
     model = dmkl.load(tmp_path / "model")
     assert model.steps == (dmkl.residualize(Z.iloc[train[::-1]]), "trace")
     expected = dmkl.MKFDA(p=2, steps=(dmkl.residualize(Z), "trace")).fit(K[train, train])
     np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-12)
-    output_of("analyze", store, "--steps", steps.format(tmp_path / "old.csv"))
     words = "the covariates of residualize=nowhere.csv cannot be read"
     assert words in error_of(*command, "residualize=nowhere.csv", "--overwrite")
     predict = ("predict", tmp_path / "model", store, "--split", 0, "--out", tmp_path / "p.csv", "--overwrite")
     assert "residualize needs the covariates of every sample" in error_of(*predict)
-    assert "the covariates of --covariates=" in error_of(*predict, "--covariates", tmp_path / "none.csv")
     output_of(*predict, "--covariates", tmp_path / "new.csv")
     scores = pd.read_csv(tmp_path / "p.csv").iloc[:, 2:]
     np.testing.assert_allclose(scores, expected.decision_function(K[test, train]).values, rtol=1e-6)
@@ -227,21 +199,16 @@ def test_covariates_of_a_file_are_taken_out(error_of, output_of, store, tmp_path
 
 def test_a_regression_tells_the_effects_of_covariates(json_of, output_of, tmp_path):
     rng = np.random.default_rng(0)
-    names = np.array([f"s{i:02}" for i in range(45)])
-    table = pd.DataFrame({"age": rng.normal(50, 9, 45), "north": rng.integers(0, 2, 45)}, names)
-    X = rng.standard_normal((45, 5))
-    y = X[:, 0] + table["age"].to_numpy() + rng.standard_normal(45)
-    train, test = np.arange(30), np.arange(30, 45)
-    splits = np.where(np.arange(45) < 30, 0, 2)[None]
-    K = dmkl.create(tmp_path / "set.zarr", [X @ X.T], samples=names, labels=y, splits=splits)
-    table.to_csv(tmp_path / "about.csv", index_label="sample")
-    command = ["fit", tmp_path / "set.zarr", tmp_path / "model", "--model", "mkridge"]
-    command += ["--steps", f"residualize={tmp_path / 'about.csv'},trace", "--scoring", "r2"]
+    X, age = rng.standard_normal((45, 5)), rng.normal(50, 9, 45)
+    y, splits = X[:, 0] + age, np.where(np.arange(45) < 30, 0, 2)
+    K = dmkl.create(tmp_path / "set.zarr", [X @ X.T], labels=y, splits=splits)
+    pd.DataFrame({"age": age}).to_csv(tmp_path / "about.csv", index_label="sample")
+    command = ["fit", tmp_path / "set.zarr", tmp_path / "model", "--model", "mkridge", "--scoring", "r2"]
+    command += ["--steps", f"residualize={tmp_path / 'about.csv'},trace"]
     printed, model = json_of(*command), dmkl.load(tmp_path / "model")
-    effects = dict(zip(model.covariate_effects_.covariate.values, model.covariate_effects_.values[:, 0], strict=True))
-    assert printed["covariate_effects"] == effects == pytest.approx({"age": 1.0, "north": 0.0}, abs=1.0)
-    assert printed["held_out"]["scores"]["r2"] == pytest.approx(model.score(K[test, train], y[test]))
-    assert printed["held_out"]["scores"]["r2"] > 0.9
+    effects = {"age": model.covariate_effects_.item()}
+    assert printed["covariate_effects"] == effects == pytest.approx({"age": 1.0}, abs=0.2)
+    assert printed["held_out"]["scores"]["r2"] == pytest.approx(model.score(K[30:, :30], y[30:]))
     assert json_of("info", tmp_path / "model")["covariate_effects"] == effects
     assert f"age {effects['age']:.4g}" in " ".join(output_of(*command, "--overwrite").split())
 
@@ -249,11 +216,10 @@ def test_a_regression_tells_the_effects_of_covariates(json_of, output_of, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "options"),
-    [("fit", ()), ("evaluate", ("--lam", "1e-2", "--outer", 2, "--inner", 2)), ("permute", ("--permutations", 9))],
+    [("fit", ()), ("evaluate", ("--outer", 2, "--inner", 2)), ("permute", ("--cv", 2, "--permutations", 9))],
 )
 def test_commands_draw_their_picture(output_of, error_of, tmp_path, store, command, options):
     picture = tmp_path / "picture.svg"
-    given = ("-p", 2, *options) if command != "permute" else ("-p", 2, "--lam", "1e-2", "--cv", 2, *options)
-    output_of(command, store, tmp_path / "out", *given, "--plot", picture)
+    output_of(command, store, tmp_path / "out", "-p", 2, "--lam", "1e-2", *options, "--plot", picture)
     assert b"<svg" in picture.read_bytes()
     assert "pictures are .png, .pdf or .svg" in error_of(command, store, tmp_path / "other", "--plot", "picture.jpg")

@@ -30,18 +30,14 @@ def parts(tmp_path_factory, kernels, classes):
 @pytest.mark.slow
 def test_each_split_chooses_for_itself(error_of, json_of, output_of, tmp_path, parts):
     command = ("search", parts, tmp_path / "result", *SMALL)
-    text = output_of(*command)
+    rows = [line.split()[:6] for line in output_of(*command).splitlines()]
     result = dmkl.load(tmp_path / "result")
-    assert result.choosers == ("fold",)
-    rows = [line.split()[:6] for line in text.splitlines()]
     for fold, point in result.best_params_.items():
         chosen = result.chosen.sel(fold=fold)
         numbers = [f"{float(chosen[name]):.4f}" for name in ("score", "test_score", "refit_test_score")]
         assert [fold, f"{point['p']:g}", f"{point['lam']:g}", *numbers] in rows
     printed = json_of(*command, "--overwrite")
-    assert printed["choice"] == "fold"
-    assert printed["best"] == result.best_params_
-    assert printed["refit_test_score"] == result.scores["refit_test_score"].values.tolist()
+    assert (printed["choice"], printed["best"]) == ("fold", result.best_params_)
     words = "9 training and validation rows of stored split 0 are test rows of stored split 1"
     assert words in error_of("search", parts, tmp_path / "other", *SMALL, "--choice", "joint")
 
@@ -50,7 +46,7 @@ def test_each_split_chooses_for_itself(error_of, json_of, output_of, tmp_path, p
 
 
 @pytest.mark.slow
-def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
+def test_evaluate(json_of, output_of, tmp_path, plain):
     out = tmp_path / "estimate"
     command = ["evaluate", plain, out, "--p", "1,2", "--lam", "1"]
     options = ["--outer", 2, "--inner", "StratifiedKFold(2)", "--scoring", "accuracy,matthews"]
@@ -59,18 +55,13 @@ def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
     question = {"grid": {"p": [1.0, 2.0], "lam": [1.0]}, "outer": 2, "inner": 2, "scoring": ["accuracy", "matthews"]}
     expected = dmkl.evaluate(dmkl.MKFDA(), dmkl.open(plain), **question)
     np.testing.assert_allclose(result.scores["test_score"], expected.scores["test_score"])
-    assert "2 outer folds × 2 inner, on 45 samples (all)" in text
     assert f"accuracy {result.mean_score_:.4g}" in text
-    assert f"{float(result.baselines['test_score'].mean()):.4g} ± " in result.baseline_lines()[0]
     assert result.baseline_lines()[0] in " ".join(text.split())
     for label, recall in zip(("apple", "pear", "plum"), result.classes["recall"].values, strict=True):
         assert f"{recall:.3g}" in next(line for line in text.splitlines() if line.startswith(label))
     printed = json_of(*command, *options, "--overwrite")
     assert printed["mean_score"] == result.mean_score_
     assert [list(counts) for counts in printed["confusion"].values()] == result.confusion.values.tolist()
-    assert len(printed["folds"]) == printed["outer_folds"] == 2
-    assert [row["test_score"] for row in printed["baselines"]] == result.baselines["test_score"].values.ravel().tolist()
-    assert "--outer takes a number of folds" in error_of(*command, "--overwrite", "--outer", "Fold(3)")
 
 
 # --- importance ----------------------------------------------------------------------------------------------
@@ -78,9 +69,9 @@ def test_evaluate(error_of, json_of, output_of, tmp_path, plain):
 
 @pytest.mark.slow
 def test_importance(json_of, output_of, tmp_path, store):
-    out, picture = tmp_path / "added", tmp_path / "added.png"
+    out = tmp_path / "added"
     command = ("importance", store, out, *POINT, "--cv", 2, "--kernel-group", "good=cle*,fair", "--shapley", 2)
-    text = output_of(*command, "--plot", picture)
+    text = output_of(*command, "--plot", tmp_path / "added.png")
     K, result = dmkl.open(store), dmkl.load(out)
     train = K.split(0).train
     options = {"cv": 2, "kernel_groups": {"good": ["clear", "fair"]}, "shapley": 2}
@@ -89,12 +80,8 @@ def test_importance(json_of, output_of, tmp_path, store):
     np.testing.assert_allclose(result.data.shapley, expected.data.shapley)
     rows = [line.split()[0] for line in text.splitlines() if line.startswith(result.sources)]
     assert rows == list(result.table().source)
-    assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert not (tmp_path / "added.partial").exists()
-    assert "importance of kernels" in output_of("info", out)
-    printed = json_of(*command, "--overwrite")
-    assert [row["source"] for row in printed["sources"]] == rows
-    assert printed["rows"] == "validation"
+    assert {entry.name for entry in tmp_path.iterdir()} == {"added", "added.png"}
+    assert [row["source"] for row in json_of(*command, "--overwrite")["sources"]] == rows
 
 
 @pytest.mark.parametrize(
@@ -110,23 +97,17 @@ def test_groups_that_are_refused(error_of, tmp_path, store, text, message):
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_stability(json_of, output_of, tmp_path, plain):
-    out, picture, groups = tmp_path / "trust", tmp_path / "trust.png", np.arange(M) // 3
+    out, groups = tmp_path / "trust", np.arange(M) // 3
     (tmp_path / "groups.txt").write_text("\n".join(map(str, groups)))
     command = ["stability", plain, out, "-p", 1, "--resamples", 4, "--selected", 1]
     command += ["--groups", tmp_path / "groups.txt"]
-    text = output_of(*command, "--plot", picture)
+    text = output_of(*command, "--plot", tmp_path / "trust.png")
     expected = dmkl.stability(dmkl.MKFDA(p=1), dmkl.open(plain), None, 4, n_selected=1, groups=groups)
     result = dmkl.load(out)
     np.testing.assert_allclose(result.data["weight"], expected.data["weight"])
-    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "trust.png").exists()
     assert "Stability of MKFDA: 4 half-samples, 4 kernels, on 45 samples (all)" in text
-    rows = {line.split()[0]: line.split() for line in text.splitlines() if " % " in line}
-    for kernel, share in zip(result.table()["kernel"], result.table()["selection_frequency"], strict=True):
-        assert rows[kernel][6] == f"{100 * share:.0f}"
-    printed = json_of(*command, "--overwrite")
-    assert printed["error_bound"] == result.error_bound()
-    assert [row["selection_frequency"] for row in printed["kernels"]] == result.table()["selection_frequency"].tolist()
-    assert "Stability of MKFDA" in output_of("info", out)
+    assert json_of(*command, "--overwrite")["error_bound"] == result.error_bound()
 
 
 # --- predict and fit -----------------------------------------------------------------------------------------
@@ -152,9 +133,7 @@ def test_parts_of_a_split_that_were_trained_on_are_refused(error_of, output_of, 
     for part in ("test", "validation"):
         err = error_of(*command, "--part", part)
         assert f"trained on 9 samples of the 9 in the {part} part of split 0" in err
-        assert (
-            "says nothing about new samples; take a model that was not, another --part, or choose samples with" in err
-        )
+        assert "says nothing about new samples; take a model that was not, another --part, or choose" in err
     output_of(*command, "--part", "train")
     assert "--split and --rows exclude one another" in error_of(*command, "--rows", tmp_path / "none")
 
@@ -162,19 +141,16 @@ def test_parts_of_a_split_that_were_trained_on_are_refused(error_of, output_of, 
 def test_measures_of_a_fit_and_of_its_predictions(error_of, json_of, output_of, tmp_path, parts):
     arguments = [parts, tmp_path / "model", "--split", 1, "--scoring", "matthews,accuracy"]
     text = output_of("fit", *arguments)
-    assert "9 samples (the test part of split 1)" in text
     K, model = dmkl.open(parts), dmkl.load(tmp_path / "model")
     train, _, test = K.split(1)
     matthews = dmkl.assess(model, K[test, train], scoring="matthews")["score"].item()
     assert f"matthews {matthews:.4g}" in text
     held_out = json_of("fit", *arguments, "--overwrite")["held_out"]
-    assert held_out["samples"] == 9
     printed = json_of("predict", tmp_path / "model", parts, *arguments[2:])
     assert printed["scores"] == held_out["scores"]
     assert printed["scores"]["matthews"] == matthews
     expected = confusion_matrix(K.labels[test].astype(str), model.predict(K[test, train]).astype(str))
     np.testing.assert_array_equal(list(printed["confusion"].values()), expected)
-    assert [row["support"] for row in printed["classes"]] == expected.sum(axis=1).tolist()
     assert "there are none" in error_of("fit", parts, tmp_path / "other", "--all", "--scoring", "accuracy")
     assert not (tmp_path / "other").exists()
 
@@ -192,20 +168,13 @@ def rare(tmp_path_factory, kernels, classes):
     return dmkl.create(path, kernels, labels=labels.astype(str), splits=splits, tile=16).view.source.location
 
 
-COMMANDS = {
-    "search": ["--cv", "2", "--all", *NO_BASELINES],
-    "evaluate": NO_BASELINES,
-    "importance": ["--cv", "2", "--all"],
-    "permute": ["--cv", "2", "--permutations", "2"],
-    "stability": ["--resamples", "2", "--all"],
-}
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The least populated class", "ignore::dmkl.errors.LabelWarning")
-@pytest.mark.parametrize("command", COMMANDS)
-def test_classes_of_few_samples_can_be_left_out(error_of, output_of, tmp_path, rare, command):
-    arguments = [command, rare, tmp_path / "out", *POINT, *COMMANDS[command]]
+@pytest.mark.parametrize(
+    ("command", "options"), [("evaluate", NO_BASELINES), ("permute", ["--cv", "2", "--permutations", "2"])]
+)
+def test_classes_of_few_samples_can_be_left_out(error_of, output_of, tmp_path, rare, command, options):
+    arguments = [command, rare, tmp_path / "out", *POINT, *options]
     err = error_of(*arguments)
     assert "that class has 1 in all; leave classes of fewer than" in err
     fewest = 3 if command == "evaluate" else 2

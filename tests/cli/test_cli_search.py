@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
+import itertools
 import re
 import sys
-import time
-import tomllib
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,7 +13,6 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 from sklearn.model_selection import (
     GroupKFold,
     LeaveOneOut,
@@ -42,28 +39,6 @@ SMALL = ("--p", "1,2", "--lam", "1e-2,1", *NO_BASELINES)
 POINT = ("--p", "2", "--lam", "1", *NO_BASELINES)
 
 
-@pytest.fixture
-def stopped():
-    """Make searches raise `error` after a number of passes, until the returned function is called."""
-    patch = pytest.MonkeyPatch()
-
-    def stop(after, error):
-        def commit(self, state, committed=Workspace.commit):
-            committed(self, state)
-            if state.get("solver", {"n_passes": 0})["n_passes"] == after:
-                raise error
-
-        patch.setattr(Workspace, "commit", commit)
-        return patch.undo
-
-    yield stop
-    patch.undo()
-
-
-class KilledError(Exception):
-    pass
-
-
 # --- results and files -----------------------------------------------------------------------------------------------
 
 
@@ -86,11 +61,7 @@ def test_it_saves_what_a_search_finds(output_of, tmp_path, plain):
         shown = next(line for line in lines if line.startswith(start) and f" {point['lam']:g} " in line)
         assert f"{point['mean_score']:.4f} ± {point['standard_error']:.4f}" in shown
         assert ("chosen" in shown) == ({name: point[name] for name in GRID} == result.best_params_)
-    assert "12 fits (12 certified" in text
-    for title in ("plain sum of the kernels", "SVM on the sum of kernels, C = "):
-        assert title in " ".join(text.split())
-    for name, weight in zip(K.names, result.best_.weights_.values, strict=True):
-        assert f"{weight:.4f}" in next(line for line in lines if line.startswith(name))
+    assert "plain sum of the kernels" in text
     assert f"dmkl predict {out} NEW_SAMPLES" in text
 
 
@@ -116,12 +87,9 @@ def test_which_samples_the_search_may_see(output_of, tmp_path, store):
 
 def test_options_reach_the_estimator_and_the_grid(json_of, tmp_path, plain):
     out = tmp_path / "result"
-    arguments = ["--solver", "subspace(basis=1GiB, finish=report)", "--tol", "1e-3"]
-    parameters = json_of("search", plain, out, *POINT, *arguments, "--grid", "steps=cosine+center,none", "--cv", 2)[
-        "model"
-    ]["parameters"]
-    assert parameters["solver"] == "Subspace(basis='1GiB', finish='report')"
-    assert parameters["tol"] == 1e-3
+    command = ["search", plain, out, *POINT, "--solver", "subspace(basis=1GiB, finish=report)", "--tol", "1e-3"]
+    parameters = json_of(*command, "--grid", "steps=cosine+center,none", "--cv", 2)["model"]["parameters"]
+    assert (parameters["solver"], parameters["tol"]) == ("Subspace(basis='1GiB', finish='report')", 1e-3)
     result = dmkl.load(out)
     assert result.grid == {"p": [2.0], "lam": [1.0], "steps": [("cosine", "center"), ()]}
     expected = search(dmkl.MKFDA(steps=(), tol=1e-3), dmkl.open(plain), grid={"p": [2.0], "lam": [1.0]}, cv=2)
@@ -142,22 +110,17 @@ def test_scoring_rule_and_no_model(error_of, output_of, tmp_path, plain):
     assert result.rule == "one_standard_error"
     assert not hasattr(result, "best_")
     assert "without a model" in text
-    assert "predict" not in text
 
 
-def test_json_holds_everything(output_of, tmp_path, plain):
+def test_json_holds_everything(json_of, tmp_path, plain):
     out = tmp_path / "result"
-    text = output_of("search", plain, out, "--p", "1,inf", "--lam", "0.1", "--json", *NO_BASELINES)
-    printed, result = json.loads(text), dmkl.load(out)
+    printed = json_of("search", plain, out, "--p", "1,inf", "--lam", "0.1", *NO_BASELINES)
+    result = dmkl.load(out)
     assert printed["grid"] == {"p": [1.0, "inf"], "lam": [0.1]}
-    assert float(printed["best"]["p"]) == result.best_params_["p"]
     assert [printed[name] for name in ("folds", "samples", "scoring", "rule")] == [5, M, "accuracy", "best"]
     assert printed["best_score"] == result.best_score_
     assert printed["fits"] == {"certified": 10, "finished": 0, "converged": 0, "open": 0}
-    assert printed["passes"] == result.n_passes_
     assert printed["largest_gap"] == result.scores["gap"].values.max() <= 1e-4
-    assert len(printed["points"]) == 2
-    assert printed["model"]["path"] == str(out / "best")
     assert list(printed["model"]["weights"].values()) == result.best_.weights_.values.tolist()
 
 
@@ -166,25 +129,11 @@ def test_pictures(error_of, output_of, tmp_path, plain):
     command = ["search", plain, tmp_path / "result", "--cv", 2, "--plot", pictures, *NO_BASELINES]
     output_of(*command, "--p", "1,2", "--lam", "0.1")
     for name in ("scores.png", "weights.png", "weights_over_p.png"):
-        assert (pictures / name).read_bytes().startswith(b"\x89PNG")
+        assert (pictures / name).exists()
     assert "scores.png exists already" in error_of("search", plain, tmp_path / "other", *POINT, "--plot", pictures)
     assert not (tmp_path / "other").exists()
     output_of(*command, "-p", 2, "--lam", 0.1, "--overwrite")
     assert not (pictures / "weights_over_p.png").exists()  # a picture of the replaced search
-
-
-def test_no_point_with_a_score(run, error_of, json_of, tmp_path, kernels):
-    """The area under the curve is undefined on folds of one sample; finished work is kept."""
-    dmkl.create(tmp_path / "set", kernels[:, :6, :6], labels=np.arange(6) % 2, tile=16)
-    arguments = ["search", tmp_path / "set", tmp_path / "result", *POINT, "--cv", "LeaveOneOut", "--scoring", "roc_auc"]
-    err = error_of(*arguments)
-    assert "no point of the grid can be chosen" in err
-    assert "what was done is kept" in err
-    status, out, err = run(*arguments, "--no-refit")
-    assert status == 0
-    assert "going on after pass" in err
-    assert "no point of the grid can be chosen" in out
-    assert json_of(*arguments, "--no-refit", "--overwrite")["best"] is None
 
 
 # --- folds and grids as text -----------------------------------------------------------------------------------------
@@ -193,13 +142,10 @@ def test_no_point_with_a_score(run, error_of, json_of, tmp_path, kernels):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (" StratifiedKFold( n_splits = 3, shuffle=True, random_state=7 ) ",
-         StratifiedKFold(3, shuffle=True, random_state=7)),
-        ("StratifiedKFold(3, shuffle=True)", StratifiedKFold(3, shuffle=True, random_state=0)),
+        (" StratifiedKFold( n_splits = 3 ) ", StratifiedKFold(3)),
         ("ShuffleSplit(2, test_size=0.25)", ShuffleSplit(2, test_size=0.25, random_state=0)),
         ("LeaveOneOut", LeaveOneOut()),
-        ("PredefinedSplit([-1, 0, 1, 0, 1, -1, 0, 1, 1, 0, 0, 1])",
-         PredefinedSplit([-1, 0, 1, 0, 1, -1, 0, 1, 1, 0, 0, 1])),
+        ("PredefinedSplit([-1, 0, 1])", PredefinedSplit([-1, 0, 1])),
     ],
 )  # fmt: skip
 def test_splitters_as_text_split_like_their_own(text, expected):
@@ -207,8 +153,7 @@ def test_splitters_as_text_split_like_their_own(text, expected):
     splitter = parse_cv(text)
     assert type(splitter) is type(expected)
     for fold, other in zip(splitter.split(y, y), expected.split(y, y), strict=True):
-        for part, other_part in zip(fold, other, strict=True):
-            np.testing.assert_array_equal(part, other_part)
+        np.testing.assert_array_equal(np.concatenate(fold), np.concatenate(other))
 
 
 @pytest.mark.parametrize(
@@ -252,33 +197,19 @@ def test_values_that_are_none(texts):
 def test_groups(error_of, output_of, tmp_path, plain):
     K = dmkl.open(plain)
     groups = np.array(["a", "b", "c", "d", "e"])[np.arange(M) // 3 % 5]
-    vector, table, numbers = (tmp_path / name for name in ("groups.txt", "table.csv", "groups.npy"))
-    vector.write_text("\n".join(groups))
+    table = tmp_path / "table.csv"
     order = np.random.default_rng(0).permutation(M)
     table.write_text("sample,group\n" + "\n".join(f"{K.samples[i]},{groups[i]}" for i in order))
-    np.save(numbers, np.unique(groups, return_inverse=True)[1])
     (tmp_path / "train.txt").write_text("\n".join(K.samples[10:40]))
     question = {"grid": {"p": [2.0], "lam": [1.0]}, "cv": GroupKFold(3), "refit": False}
-    expected = search(dmkl.MKFDA(), K, groups=groups, **question)
-    some = search(dmkl.MKFDA(), K[10:40, 10:40], groups=groups[10:40], **question)
     base = ["search", plain, tmp_path / "result", *POINT, "--overwrite", "--no-refit", "--cv", "GroupKFold(3)"]
-    for given, scores in (
-        ([table], expected.scores),
-        ([numbers], expected.scores),
-        ([table, "--train", tmp_path / "train.txt"], some.scores),
-    ):
-        output_of(*base, "--groups", *given)
-        np.testing.assert_allclose(dmkl.load(tmp_path / "result").scores["score"], scores["score"])
+    for rows, given in ((slice(None), ()), (slice(10, 40), ("--train", tmp_path / "train.txt"))):
+        output_of(*base, "--groups", table, *given)
+        expected = search(dmkl.MKFDA(), K[rows, rows], groups=groups[rows], **question).scores
+        np.testing.assert_allclose(dmkl.load(tmp_path / "result").scores["score"], expected["score"])
 
-    for file, text, words in (
-        (vector, "a\nb", "(2,)"),
-        (table, "sample,group\ns00,a\ns01,b", "lacks 43 of the 45 samples ('s02', 's03', 's04' …)"),
-        (table, "sample,group\n" + "\n".join(f"x{i},a" for i in range(M)), "'x0'"),
-        (tmp_path / "none.txt", None, "there is no file"),
-    ):
-        if text is not None:
-            file.write_text(text)
-        assert words in error_of(*base, "--groups", file)
+    table.write_text("sample,group\ns00,a\ns01,b")
+    assert "lacks 43 of the 45 samples ('s02', 's03', 's04' …)" in error_of(*base, "--groups", table)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -310,34 +241,26 @@ def test_a_wrong_argument_that_shows_late_leaves_nothing(error_of, tmp_path, pla
 # --- resumption ------------------------------------------------------------------------------------------------------
 
 
-def test_several_subspaces_go_on(notes_of, run, tmp_path, plain, stopped):
-    """Each value of a parameter other than p and λ has its own state."""
-    arguments = ["search", plain, tmp_path / "result", *SMALL, "--grid", "steps=center+trace,none", "--cv", "2"]
-    undo = stopped(4, KilledError())
-    assert run(*arguments)[0] == 1
-    undo()
-    assert len(list((tmp_path / "result.partial").rglob("state.json"))) == 1
-    err = notes_of(*arguments)
-    assert "going on after pass 4" in err
-    assert not (tmp_path / "result.partial").exists()
-
-
-def test_the_state_of_another_search(notes_of, run, error_of, tmp_path, plain, stopped):
+def test_the_state_of_another_search(notes_of, run, error_of, tmp_path, plain, monkeypatch):
     kept = tmp_path / "result.partial"
     arguments = ["search", plain, tmp_path / "result", *SMALL]
-    undo = stopped(3, KilledError())
-    assert run(*arguments)[0] == 1
-    undo()
+    calls = itertools.count(1)
+
+    def commit(self, state, committed=Workspace.commit):
+        committed(self, state)
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Workspace, "commit", commit)
+        assert run(*arguments)[0] == 130
     err = error_of(*arguments, "--cv", "3")
     assert "differs in: the folds" in err
     assert "--restart" in err
-    assert "going on" not in err
-    assert "the same command continues" not in err
     # A wrong option neither uses nor changes the state.
     assert run(*arguments, "--scoring", "beauty")[0] == 1
     assert (kept / "state.json").exists()
-    err = notes_of(*arguments, "--cv", "3", "--restart")
-    assert "going on" not in err
+    assert "going on" not in notes_of(*arguments, "--cv", "3", "--restart")
     assert not kept.exists()
     assert dmkl.load(tmp_path / "result").scores.sizes["fold"] == 3
 
@@ -347,7 +270,7 @@ def test_restart_throws_nothing_else_away(run, error_of, output_of, tmp_path, pl
     arguments = ["search", plain, tmp_path / "result", *POINT]
     kept.mkdir()
     output_of(*arguments, "--restart")
-    texts = ("{", "[]", "null", '{"format": "another"}')
+    texts = ("{", '{"format": "another"}')
     for name, text in (("notes.txt", "mine"), *(("state.json", text) for text in texts)):
         kept.mkdir()
         (kept / name).write_text(text)
@@ -363,86 +286,27 @@ def test_restart_throws_nothing_else_away(run, error_of, output_of, tmp_path, pl
 
 # --- progress --------------------------------------------------------------------------------------------------------
 
-NOTE = "12,584/16,000 settings solved, error ≤ 0.014 %, pass 7"
-
-
-def screens(text):
-    """The lines shown on the terminal, in order of drawing."""
-    return [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)) if line.strip()]
-
-
-def test_progress_on_a_terminal_is_a_line(monkeypatch):
-    file, now = io.StringIO(), [0.0]
-    monkeypatch.setattr("dmkl.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
-    with ConsoleWatch(Console(file=file, force_terminal=True, width=80)) as watch:
-
-        def draw(seconds):
-            now[0] = seconds
-            watch._live.refresh()
-
-        watch.begin("extend-pass-1", 2**30)
-        now[0] = 60
-        watch.advance(2**29)
-        draw(60)
-        watch.end()
-        watch.expect(8)
-        watch.note("0/16,000 settings solved, pass 1")
-        draw(119.7)  # rounded to a full minute
-        watch.expect(1)
-        watch.note(NOTE)
-        draw(960)
-        watch.expect(0)
-        watch.note(f"{NOTE}; no room")
-        draw(4500)
-    lines = [line.rstrip() for line in screens(file.getvalue())]
-    assert max(map(len, lines)) <= 80
-    assert set(lines) >= {
-        "extend pass 1 (50%) after 1:00, 1:00 left",
-        "0/16,000 settings solved, pass 1 after 2:00, 15:58 left",
-        f"{NOTE} after 16:00, 16:00 left",
-        f"{NOTE} after 1.2 h; no room",
-    }
-
-
-def test_progress_in_a_log_is_a_line_now_and_then():
-    file = io.StringIO()
-    with ConsoleWatch(Console(file=file, width=80), delay_seconds=0.2) as watch:
-        watch.begin("extend-pass-1", 100)
-        watch.note("too early")
-        time.sleep(0.25)
-        watch.note(NOTE)
-        watch.note("too soon after it")
-        time.sleep(0.25)
-        watch.note("next")
-        watch.end()
-    assert [line.partition(" after ")[0] for line in file.getvalue().splitlines()] == [NOTE, "next"]
-
-
-class Terminal(io.StringIO):
-    """A text stream that is a terminal."""
-
-    def isatty(self):
-        return True
-
 
 def test_python_shows_progress_where_somebody_sees_it(monkeypatch, kernels, classes):
     monkeypatch.setattr(ConsoleWatch.__init__, "__defaults__", (None, 0.0))
     monkeypatch.setenv("COLUMNS", "80")
 
-    def shown(stderr, setting="auto"):
+    def shown(terminal, setting="auto"):
+        stderr = io.StringIO()
+        stderr.isatty = lambda: terminal
         monkeypatch.setattr(sys, "stderr", stderr)
         with dask.config.set({"dmkl.progress": setting}):
             dmkl.MKFDA(solver="subspace").fit(kernels, classes)
-        return [line.strip() for line in screens(stderr.getvalue())]
+        return stderr.getvalue()
 
     line = r"(0/1 settings solved, pass 1|1/1 settings solved, pass \d) after \d:\d\d(, \d:\d\d left)?"
-    assert any(re.fullmatch(line, text) for text in shown(Terminal()))
-    assert not shown(io.StringIO())
-    assert not shown(Terminal(), False)
-    assert "settings solved" in shown(io.StringIO(), True)[0]
+    assert re.search(line, shown(True))
+    assert not shown(False)
+    assert not shown(True, False)
+    assert "settings solved" in shown(False, True)
     notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
     monkeypatch.setitem(sys.modules, "IPython", notebook)
-    assert "settings solved" in " ".join(shown(io.StringIO()))
+    assert "settings solved" in shown(False)
 
 
 # --- chains of steps -----------------------------------------------------------------------------------------
@@ -469,41 +333,13 @@ def test_both_chains_of_steps_are_tried_where_samples_differ_in_size(notes_of, t
     grid = {"p": [2.0], "lam": None, "steps": ["center+trace", "cosine+center"]}
     expected = search(dmkl.MKFDA(), dmkl.open(unlike), None, grid, cv=2, refit=False)
     np.testing.assert_array_equal(scores["score"], expected.scores["score"])
-    err = notes_of("search", unlike, tmp_path / "given", *CHEAP, "--grid", "steps=cosine+center,center+trace")
-    assert "both tried" not in err
-    given = dmkl.load(tmp_path / "given").scores["score"]
-    np.testing.assert_array_equal(given.sel(steps=scores["steps"]), scores["score"])
 
 
 @pytest.mark.parametrize(
     "options",
     [["--steps", "center+trace"], ["--lam", "0.1"], ["--model", "mksvm", "-C", "1"]],
-    ids=["steps", "lam", "machine"],
 )
 def test_whoever_gives_steps_or_lam_gets_those(notes_of, tmp_path, unlike, options):
     err = notes_of("search", unlike, tmp_path / "result", *CHEAP, *options)
     assert "chain" not in err
     assert "steps" not in dmkl.load(tmp_path / "result").scores.dims
-
-
-def test_where_samples_are_alike_in_size_another_chain_is_hinted_at(notes_of, tmp_path, unlike):
-    K = dmkl.open(unlike)
-    unit = K.normalize("cosine").to_dask().compute().astype(np.float32)
-    alike = dmkl.create(tmp_path / "alike.zarr", unit, labels=K.labels).view.source.location
-    err = notes_of("search", alike, tmp_path / "result", *CHEAP)
-    assert "one chain of steps is tried, center+trace; to compare it with another: --grid steps=" in err
-    assert "steps" not in dmkl.load(tmp_path / "result").scores.dims
-
-
-def test_a_job_that_tried_both_chains_does_so_again(output_of, tmp_path, unlike):
-    job = tmp_path / "job.toml"
-    job.write_text(
-        f'[data]\nstore = "{unlike}"\n[grid]\np = [2]\n[folds]\ncv = 2\nbaselines = "none"\nrefit = false\n'
-        '[cluster]\nplace = "threads"\n[outputs]\nsearch = "result"\n'
-    )
-    output_of("run", job)
-    recorded = tomllib.loads((tmp_path / "result.job.toml").read_text())
-    assert recorded["grid"] == {"p": "2", "steps": "center+trace,cosine+center"}
-    output_of("run", tmp_path / "result.job.toml", "--into", tmp_path / "again")
-    first, second = dmkl.load(tmp_path / "result"), dmkl.load(tmp_path / "again" / "result")
-    np.testing.assert_array_equal(first.scores["score"], second.scores["score"])

@@ -56,6 +56,4 @@ def test_a_state_is_at_no_url(store, tmp_path, monkeypatch):
     for state in (URL, Path(URL)):
         with pytest.raises(InputError, match="the state of a search has to be a file or folder of this machine"):
             dmkl.search(dmkl.MKFDA(), dmkl.open(store), None, {"p": [2]}, 2, state=state)
-    with pytest.raises(InputError, match="what is imported has to be"):
-        dmkl.build(None, URL, [{"function": "rbf"}])
     assert not list(tmp_path.iterdir())
