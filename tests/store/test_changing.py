@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import shutil
-import socket
 import threading
 
 import numpy as np
 import pytest
-from distributed.protocol.pickle import dumps, loads
 from helpers.damage import tile_file
 from helpers.faults import DAMAGES
 from helpers.references import psd
@@ -72,20 +69,6 @@ def test_what_changes_after_it_was_read_is_named(path, other, change, error, tol
         list(reader.stream(keys))
 
 
-@pytest.mark.parametrize(
-    ("change", "told", "before"),
-    [(exchanged, "holds another set now", 1), (deleted, "is gone from", 3), (deleted, "is gone from", 6)],
-)
-def test_what_happens_to_the_set_between_two_tiles_is_said_rather_than_of_a_tile(path, other, change, told, before):
-    reader = StoreReader(path)
-    tiles = reader.stream([(k, i, j) for k in range(2) for i, j in reader.tiling.pairs()][:6])
-    for _ in range(before):
-        next(tiles)
-    change(path, other)
-    with pytest.raises(StoreError, match=told):
-        list(tiles)
-
-
 def test_a_set_that_is_copied_back_goes_on(path, tmp_path):
     reader = StoreReader(path)
     before = reader.tile(KEY).copy()
@@ -99,21 +82,6 @@ def test_a_set_that_is_copied_back_goes_on(path, tmp_path):
 # --- sent to other processes -----------------------------------------------------------------------------------------
 
 
-def test_a_copy_opens_when_it_is_asked(path, monkeypatch):
-    sent = dumps(StoreReader(path))
-    opened = []
-    monkeypatch.setattr(reading, "open_root", lambda place, of=reading.open_root: opened.append(place) or of(place))
-    arrived = loads(sent)
-    arrived.forget()
-    assert dumps(arrived) == sent
-    assert not opened
-    assert arrived.names == StoreReader(path).names
-    assert len(opened) == 2
-    with pytest.raises(AttributeError, match="'StoreReader' object has no attribute 'nonsense'"):
-        arrived.nonsense  # noqa: B018
-    assert loads(sent) is arrived
-
-
 def test_many_threads_open_one_copy(path):
     arrived, found = pickle.loads(pickle.dumps(StoreReader(path))), []
     threads = [threading.Thread(target=lambda: found.append(arrived.tile(KEY).sum())) for _ in range(8)]
@@ -123,13 +91,3 @@ def test_many_threads_open_one_copy(path):
         thread.join()
     assert len(found) == 8
     assert len(set(found)) == 1
-
-
-@pytest.mark.parametrize(("change", "told"), [(deleted, "there is no kernel set at {} on {}"), (exchanged, "{} holds")])
-def test_a_copy_that_cannot_be_opened_names_host_and_path(path, other, change, told):
-    sent = pickle.dumps(StoreReader(path))
-    change(path, other)
-    arrived = pickle.loads(sent)
-    for _ in range(2):
-        with pytest.raises(StoreError, match=re.escape(told.format(path, socket.gethostname()))):
-            arrived.tile(KEY)

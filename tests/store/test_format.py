@@ -48,11 +48,6 @@ def sound(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["symmetric", "full", "rectangular"])
-def store(sound, tmp_path, request):
-    return shutil.copytree(sound / f"{request.param}.zarr", tmp_path / "set.zarr")
-
-
 @pytest.fixture
 def symmetric(sound, tmp_path):
     return shutil.copytree(sound / "symmetric.zarr", tmp_path / "set.zarr")
@@ -68,19 +63,14 @@ def test_its_checksum_is_crc32c(data):
     assert check_store.crc32c(data) == google_crc32c.value(data)
 
 
-def test_sound_sets_pass(store):
-    assert problems(store) == ""
-
-
 def test_it_declares_the_same_nodes_as_dmkl():
     assert {name: node.dims for name, node in NODES.items()} == check_store.DIMENSIONS
 
 
 def test_the_command_tells_by_its_exit_code(sound, tmp_path):
     run = [sys.executable, STORAGE / "check_store.py"]
-    good = subprocess.run([*run, sound / "symmetric.zarr", sound / "full.zarr"], capture_output=True, text=True)
+    good = subprocess.run([*run, sound / "symmetric.zarr", sound / "full.zarr"])
     assert good.returncode == 0
-    assert good.stdout.count("ok   names are unique") == 2
     bad = subprocess.run([*run, sound / "symmetric.zarr", tmp_path / "none.zarr"], capture_output=True, text=True)
     assert bad.returncode == 1
     assert "there is nothing at" in bad.stdout
@@ -148,63 +138,36 @@ def removed(node):
 
 
 BROKEN = {
-    "no root": (lambda path: (path / "zarr.json").unlink(), "FAIL the folder is a Zarr v3 group"),
-    "an array at the root": (
-        lambda path: shutil.copy(path / "row_sum" / "zarr.json", path / "zarr.json"),
-        "not that of a Zarr v3 group",
-    ),
     "another format": (attributes(format="x"), "format is 'x', must be 'dmkl-kernel-set'"),
-    "no format": (attributes(format=None), "format is None"),
     "a newer version": (attributes(format_version=3), "format_version is 3, must be 1 or 2"),
-    "version true": (attributes(format_version=True), "format_version is True"),
-    "no tile": (attributes(tile=None), "tile is None, must be a positive integer"),
     "another tile": (attributes(tile=3), r"has chunks (1, 4, 4), must be (1, 3, 3)"),
-    "no kind": (attributes(symmetric=None), "symmetric is None"),
     "another kind": (attributes(symmetric=False), "gram_upper holds symmetric matrices"),
     "incomplete": (attributes(complete=False), "complete is False, must be true: the set was never finished"),
-    "no provenance": (attributes(kernels=None), "kernels must be a list"),
     "other provenance": (attributes(kernels=[{"name": "b"}, {"name": "a"}]), "the attribute kernels lists ['b', 'a']"),
-    "no content id": (attributes(content_id=None), "content_id is None, must be a string"),
     "another content id": (attributes(content_id="sha256:0"), "content_id is sha256:0, must be sha256:"),
-    "no author": (attributes(created_by=None), "created_by is None"),
     "a stray": (lambda path: (path / "row_sum" / "zarr.12.partial").write_text(""), "row_sum/zarr.12.partial"),
     "no matrices": (removed("gram_upper"), "exactly one of gram_upper and gram must be there, found neither"),
-    "both halves twice": (
-        lambda path: shutil.copytree(path / "gram_upper", path / "gram"),
-        "found ['gram_upper', 'gram']",
-    ),
     "a missing tile": (on_tile(Path.unlink, 1, 0, 2), "tile (0, 2) of kernel 1 is missing"),
     "a truncated tile": (
         on_tile(os.truncate, 1, 0, 1, length=50),
         "tile (0, 1) of kernel 1 has 50 bytes, must have 132",
     ),
     "a damaged byte": (on_tile(flip, 0, 1, 1), "tile (1, 1) of kernel 0 is damaged"),
-    "a damaged checksum": (on_tile(flip, 0, 1, 1, at=-1), "tile (1, 1) of kernel 0 is damaged"),
     "swapped tiles": (exchanged(0, 1), "tile (0, 1) of kernel 0 has the checksum"),
-    "swapped ragged tiles": (exchanged(0, 2), "it is not what was written there"),
     "a tile below the diagonal": (below, "0/1/0 must not be there: it is below the diagonal"),
-    "a tile outside": (
-        lambda path: shutil.copy(tile_file(path, 0, 0, 1), tile_file(path, 0, 0, 9)),
-        "0/0/9 must not be there",
-    ),
     "NaN": (write("gram_upper", (0, 2, 3), np.nan), "tile (0, 0) of kernel 0 holds nan at (2, 3)"),
     "an asymmetric tile": (write("gram_upper", (0, 2, 3), 5.0), "tile (0, 0) of kernel 0 is not symmetric"),
     "another diagonal": (write("diagonal", (1, 4), 7.0), "diagonal of kernel 1 is 7.0 for sample 4, must be"),
     "another row sum": (write("row_sum", (1, 4), 7.0), "row_sum of kernel 1 is 7.0 for sample 4, must be"),
     "no row sum": (write("row_sum", (1, 4), np.nan), "row_sum of kernel 1 is nan for sample 4"),
     "no diagonal": (removed("diagonal"), "diagonal is missing"),
-    "a damaged node": (
-        lambda path: (path / "row_sum" / "c" / "0" / "0").write_bytes(b"x" * 76),
-        "row_sum cannot be read",
-    ),
-    "another table": (write("tile_crc32c", (0, 0, 0), 7), "tile (0, 0) of kernel 0 has the checksum"),
+    "a damaged node": (lambda path: flip(path / "row_sum" / "c" / "0" / "0"), "row_sum cannot be read"),
     "a table below": (write("tile_crc32c", (0, 1, 0), 7), "must be 0 below the diagonal"),
     "equal kernels": (write("kernel", slice(None), np.array(["a", "a"], dtype=object)), "kernel 'a' occurs 2 times"),
     "equal samples": (write("sample", slice(0, 2), np.array(["z", "z"], dtype=object)), "sample 'z' occurs 2 times"),
     "renamed kernels": (write("kernel", 0, "c"), "content_id is"),
     "split 7": (write("split", (0, 0), 7), "split must hold -1, 0, 1 and 2"),
     "other dimensions": (replaced("row_sum", dims=("kernel", "row")), "must be ('kernel', 'sample')"),
-    "no dimensions": (replaced("sample", dims=None), "sample has the dimensions None"),
     "another length": (
         replaced("sample", values=np.array(list("abc"), dtype=object), dtype=str),
         "sample has shape (3,)",
@@ -279,16 +242,11 @@ def test_xarray_opens_a_set_with_named_dimensions(sound):
         assert dataset["gram_upper"].dims == ("kernel", "sample", "sample_2")
         assert list(dataset["kernel"].values) == ["a", "b"]
         assert dataset["label"].dims == ("sample",)
-        assert dataset["split"].dims == ("split", "sample")
         tile_of_b = dataset["gram_upper"].sel(kernel="b").isel(sample=slice(0, 4), sample_2=slice(4, 8))
         np.testing.assert_array_equal(tile_of_b, psd(2, 9)[1, :4, 4:8])
         assert np.isnan(dataset["gram_upper"][0, 4:, :4]).all()  # tiles below the diagonal are not stored
-        assert dataset.attrs["format_version"] == 1
-        assert "k(x, x)" in dataset["diagonal"].attrs["long_name"]
     with xr.open_zarr(sound / "rectangular.zarr") as dataset:
         assert dataset["gram"].dims == ("kernel", "sample", "train_sample")
-        assert dataset["label"].dims == ("sample", "task")
-        assert dataset["gram"].sel(kernel="a", sample="3", train_sample="5").shape == ()
 
 
 # --- archives ------------------------------------------------------------------------------------------------
@@ -432,15 +390,11 @@ def without(pattern):
 
 
 BROKEN_SAVED = {
-    "broken root": ("model", garbled("zarr.json"), "it cannot be opened: Expecting"),
     "broken array": ("model", garbled("weights_/zarr.json"), "weights_/zarr.json cannot be read"),
-    "broken array of a set": ("symmetric.zarr", garbled("row_sum/zarr.json"), "row_sum/zarr.json cannot be read"),
     "changed root": ("model", flipped("zarr.json"), "FAIL the folder is a Zarr v3 group"),
     "damaged features": ("symmetric.zarr", flipped("features/0/values/c/0/0"), "features/0/values cannot be read"),
-    "damaged weights": ("search", flipped("best/weights_/c/0"), "best/weights_ cannot be read"),
     "missing chunk": ("evaluation", without("search-1/score/c/*/*"), "chunks of search-1/score are missing"),
     "another version": ("model", lambda path: unseal(path, format_version=9), "format_version is 9, must be"),
-    "no history": ("model", lambda path: (unseal(path), without("history")(path)), "history is missing"),
     "no rule": ("search", lambda path: unseal(path, rule=None), "rule is missing"),
     "broken state": ("state", garbled("state.json"), "it cannot be read: Expecting"),
     "changed state": ("state", flipped("state.json"), "FAIL state.json"),
@@ -450,7 +404,6 @@ BROKEN_SAVED = {
         lambda path: flip(min(path.glob("points-*.npz")), -1),
         "ends with checksums that are not those that were written",
     ),
-    "missing products": ("state", without("fold-0/products-*.npy"), "products"),
 }
 
 

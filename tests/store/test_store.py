@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import shutil
 import warnings
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +28,6 @@ from zarr.storage import LocalStore, MemoryStore
 import dmkl
 from dmkl.errors import (
     CorruptTileError,
-    DiskFullError,
     FormatVersionError,
     IncompleteStoreError,
     IndefiniteKernelWarning,
@@ -77,10 +74,8 @@ def sources():
     yield "nested lists", K.tolist(), {"dtype": "f4"}
     yield "mapping", dict(zip(names, K, strict=True)), {}
     yield "Dask, odd chunks", da.from_array(K, chunks=(2, (3, 1, 7), (5, 6))), {}
-    yield "list of Dask", [da.from_array(kernel, chunks=(4, 3)) for kernel in K], {}
     yield "Zarr", zarr.create_array(MemoryStore(), data=K, chunks=(2, 5, 3)), {}
     yield "transposed view", np.ascontiguousarray(K.transpose(1, 2, 0)).transpose(2, 0, 1), {}
-    yield "Fortran order", np.asfortranarray(K), {}
 
 
 @pytest.mark.parametrize(
@@ -112,22 +107,10 @@ def test_any_shape_and_tile_is_stored_whole(tmp_path_factory, shape, tile, form,
     assert not problems(path)
 
 
-def test_a_symmetric_set_stores_only_upper_tiles_and_a_full_one_both_halves(tmp_path):
-    dmkl.create(tmp_path / "set.zarr", K, tile=4)
-    files = {name for name in tree(tmp_path / "set.zarr") if name.startswith("gram_upper/c")}
-    assert files == {f"gram_upper/c/{j}/{a}/{b}" for j in range(3) for a in range(3) for b in range(a, 3)}
-    dmkl.create(tmp_path / "full.zarr", K, tile=4, full=True, samples=list("abcdefghijk"))
-    group = zarr.open_group(tmp_path / "full.zarr", mode="r")
-    np.testing.assert_array_equal(group["gram"][:], upper(K))
-    np.testing.assert_array_equal(group["train_sample"][:], group["sample"][:])
-
-
 def test_rectangular_kernels_keep_both_axes_and_their_diagonal(tmp_path):
     diagonal = np.arange(10.0).reshape(2, 5)
-    made = dmkl.create(
-        tmp_path / "set.zarr", R, tile=4, samples=list("abcde"), train_samples=range(11), diagonal=diagonal
-    )
-    assert made.shape == (2, 5, 11)
+    named = {"samples": list("abcde"), "train_samples": range(11)}
+    made = dmkl.create(tmp_path / "set.zarr", R, tile=4, diagonal=diagonal, **named)
     assert list(made.samples) == list("abcde")
     assert list(made.train_samples) == [str(i) for i in range(11)]
     np.testing.assert_array_equal(np.asarray(made), R)
@@ -140,8 +123,6 @@ def test_any_zarr_store_is_a_location(tmp_path, store):
     location = LocalStore(tmp_path / "set.zarr") if store is None else store()
     dmkl.create(location, K, tile=4, labels=list("xyxyxyxyxyx"))
     np.testing.assert_array_equal(entries(location), upper(K))
-    with pytest.raises(StoreExistsError, match="holds something already"):
-        dmkl.create(location, K, tile=4)
     dmkl.create(location, K[:1], tile=5, overwrite=True)
     assert entries(location).shape == (1, 11, 11)
 
@@ -160,18 +141,12 @@ def test_labels_of_every_kind_come_back(tmp_path):
     assert (made.names, set(made.labels)) == (("a", "b", "c"), {"x"})
 
 
-def test_the_upper_half_counts_where_halves_differ_by_rounding(tmp_path):
-    kernel = psd(1, 9)
-    kernel[0, 7, 1] *= 1 + 1e-12
-    kernel[0, 1, 0] *= 1 + 1e-12
-    np.testing.assert_array_equal(np.asarray(dmkl.create(tmp_path / "set.zarr", kernel, tile=4)), upper(kernel))
-
-
 def test_symmetry_is_judged_by_the_largest_entry_wherever_it_stands(tmp_path):
     kernel = np.eye(9)
-    kernel[1, 0] += 1e-6  # within 1e-8 of the largest entry, which comes last
+    kernel[1, 0] = kernel[7, 1] = 1e-6  # within 1e-8 of the largest entry, which comes last
     kernel[8, 8] = 1000.0
-    dmkl.create(tmp_path / "set.zarr", kernel[None], tile=3)
+    made = dmkl.create(tmp_path / "set.zarr", kernel[None], tile=3)
+    np.testing.assert_array_equal(np.asarray(made), upper(kernel[None]))  # where halves differ, the upper half counts
     kernel[8, 8] = 1.0
     with pytest.raises(InputError, match=r"entry \(0, 1\) is 0 and entry \(1, 0\) is 1e-06"):
         dmkl.create(tmp_path / "other.zarr", kernel[None], tile=3)
@@ -196,33 +171,6 @@ def test_a_source_is_asked_for_one_tile_at_a_time(tmp_path):
     dmkl.create(tmp_path / "set.zarr", iter([matrix]), tile=5)
     assert max(matrix.blocks) == (5, 5)
     assert sum(rows * cols for rows, cols in matrix.blocks) == 23 * 23
-    shapes = []
-
-    def note(block):
-        shapes.append(block.shape)
-        return block
-
-    lazy = da.from_array(psd(1, 23), chunks=(1, 5, 23)).map_blocks(note, meta=np.empty((0, 0, 0)))
-    dmkl.create(tmp_path / "lazy.zarr", lazy, tile=5)
-    assert shapes == [(1, 5, 23)] * 4 + [(1, 3, 23)]
-
-
-def test_a_kernel_is_let_go_before_the_next_is_read(tmp_path):
-    alive = []
-
-    class Big(np.ndarray):
-        pass
-
-    def kernels():
-        for kernel in psd(4, 6):
-            big = kernel.view(Big)
-            alive.append(weakref.ref(big))
-            assert sum(ref() is not None for ref in alive) <= 2  # this one, and the one that was just stored
-            yield big
-            del big
-
-    dmkl.create(tmp_path / "set.zarr", kernels(), tile=3)
-    assert len(alive) == 4
 
 
 # --- refusals, which change nothing --------------------------------------------------------------------------
@@ -236,51 +184,29 @@ def spoiled(i, j, value):
 
 REFUSED = {
     "NaN": (spoiled(5, 6, np.nan), {}, r"kernel 'b': entry \(5, 6\) is nan, which is not finite"),
-    "infinity": (spoiled(2, 2, -np.inf), {}, r"kernel 'b': entry \(2, 2\) is -inf"),
     "overflow": (spoiled(0, 0, 1e300), {"dtype": "f4"}, r"overflows float32; store it as float64"),
     "asymmetric": (spoiled(6, 1, 99.0), {}, r"'b' is not symmetric: entry \(1, 6\) is .* and entry \(6, 1\) is 99"),
     "other shape": ([np.eye(7), np.eye(6)], {}, "kernel 'b' is 6 × 6, expected 7 × 7 as the first"),
     "complex": ([np.eye(7), np.eye(7) * 1j], {}, "kernel 'b' holds complex128, expected real numbers"),
-    "strings": ([np.eye(7), np.full((7, 7), "x")], {}, "kernel 'b' holds <U1, expected real numbers"),
     "wider type": ([np.eye(7, dtype="f4"), np.eye(7)], {}, "kernel 'b' is float64, but the set would be stored"),
-    "vector": ([np.eye(7), np.ones(7)], {}, "kernel 1 must be a matrix"),
     "rectangular": (np.ones((2, 7, 5)), {"symmetric": True}, "a symmetric set needs square kernels"),
     "empty": (np.ones((2, 0, 0)), {}, "at least one row and one column"),
-    "no kernels": ([], {}, "at least one kernel, got none"),
     "nothing yielded": (iter([]), {}, "at least one kernel, got none"),
     "no matrices": (3.0, {}, "kernels must be an array"),
-    "two dimensions": (np.eye(7), {}, r"must be \(kernel, row, column\)"),
-    "half precision": (np.ones((2, 7, 7)), {"dtype": "f2"}, "stored as float32 or float64, not float16"),
     "equal names": (psd(2, 7), {"names": ["a", "a"]}, "kernel names must be unique, but 'a' occurs"),
     "few names": (psd(2, 7), {"names": ["a"]}, "found 1, expected one for each of the 2 kernels"),
-    "few names, generator": (iter(psd(2, 7)), {"names": ["a"]}, "more kernels than the 1 names"),
     "many names, generator": (iter(psd(2, 7)), {"names": ["a", "b", "c"]}, "found 2 kernels but 3 names"),
-    "names in one string": (psd(2, 7), {"names": "ab"}, "kernel names must be a list of 2, got 'ab'"),
-    "zero character": (psd(2, 7), {"names": ["a", "b\0c"]}, "holds a control character"),
     "escape sequence": (
         psd(2, 7),
         {"names": ["a", "b\x1b[31m"]},
         r"kernel name 'b\\x1b\[31m' holds a control character",
     ),
-    "line of a sample": (psd(2, 7), {"samples": [*"abcdef", "g\nh"]}, r"sample name 'g\\nh' holds a control"),
-    "control code of a class": (psd(2, 7), {"labels": [*"ababab", "c\x9b"]}, r"class 'c\\x9b' holds a control"),
-    "line separator of a task": (
-        psd(2, 7),
-        {"labels": np.eye(7, 2), "tasks": ["t", "u\u2028"]},
-        r"task name 'u\\u2028' holds a control",
-    ),
     "equal samples": (psd(2, 7), {"samples": list("aabcdef")}, "sample names must be unique, but 'a'"),
-    "few samples": (psd(2, 7), {"samples": list("abc")}, "sample names: found 3, expected one for each of the 7"),
-    "few labels": (psd(2, 7), {"labels": [0, 1]}, r"labels have shape \(2,\), expected \(7,\)"),
     "NaN label": (psd(2, 7), {"labels": [0, 1, np.nan, 0, 0, 0, 0]}, r"labels of 1 of the 7 samples are missing \('2'"),
-    "multilabel": (psd(2, 7), {"labels": [["yes", "no"]] * 7}, "must be numbers, 0 or 1 for tasks"),
     "infinite label": (psd(2, 7), {"labels": np.full((7, 2), np.inf)}, "sample 0 in column 0 is infinite"),
-    "few tasks": (psd(2, 7), {"labels": np.eye(7, 2), "tasks": ["t"]}, "task names: found 1"),
     "splits": (psd(2, 7), {"splits": [[0, 1, 2, 3, 0, 0, 0]]}, r"found \[0, 1, 2, 3\]"),
-    "short splits": (psd(2, 7), {"splits": [[0, 1]]}, r"splits has shape \(1, 2\), expected \(splits, 7\)"),
     "tile": (psd(2, 7), {"tile": 0}, "tile must be a positive number of samples"),
     "diagonal": (np.ones((2, 7, 5)), {"diagonal": np.ones((2, 5))}, r"diagonal has shape \(2, 5\), expected \(2, 7\)"),
-    "NaN diagonal": (np.ones((1, 2, 5)), {"diagonal": [[1, np.nan]], "names": ["a"]}, r"entry \(0, 1\) is nan"),
     "repair": (np.ones((2, 7, 5)), {"repair": "clip"}, "repair='clip' is for symmetric kernels"),
 }
 
@@ -297,7 +223,7 @@ def test_bad_input_is_named_and_changes_nothing(tmp_path, whole, case):
     kernels, more, message = REFUSED[case]
     shutil.copytree(whole, tmp_path / "set.zarr")
     before = tree(tmp_path)
-    more = {"names": ["a", "b"], **more} if case not in ("no kernels", "nothing yielded", "no matrices") else more
+    more = {"names": ["a", "b"], **more} if case not in ("nothing yielded", "no matrices") else more
     for path, overwrite in ((tmp_path / "set.zarr", True), (tmp_path / "new.zarr", False)):
         if not isinstance(kernels, list | np.ndarray) and overwrite:
             continue  # an iterator can be read once
@@ -340,13 +266,12 @@ def test_nothing_of_anyone_else_is_replaced_unasked(tmp_path):
     (tmp_path / "file.zarr.partial").write_text("the only copy")
     with pytest.raises(StoreExistsError):
         dmkl.create(tmp_path / "file.zarr", K)
-    for held in (zarr.create_array, zarr.create_group):
-        store = MemoryStore()
-        held(store, **({"shape": (1,), "dtype": "f8"} if held is zarr.create_array else {"zarr_format": 2}))
-        before = dict(store._store_dict)
-        with pytest.raises(StoreExistsError):
-            dmkl.create(store, K)
-        assert dict(store._store_dict) == before
+    store = MemoryStore()
+    zarr.create_array(store, shape=(1,), dtype="f8")
+    before = dict(store._store_dict)
+    with pytest.raises(StoreExistsError):
+        dmkl.create(store, K)
+    assert dict(store._store_dict) == before
 
 
 # --- repair and warnings -------------------------------------------------------------------------------------
@@ -364,7 +289,6 @@ def test_repair_mends_the_spectrum_and_says_so(tmp_path, repair, lowest, shift):
     np.testing.assert_allclose(noted["lowest_eigenvalue"], -2.0)
     made = dmkl.create(tmp_path / "definite.zarr", psd(1, 6), repair=repair)
     np.testing.assert_array_equal(np.asarray(made), upper(psd(1, 6)))
-    assert made.provenance[0]["repair"]["lowest_eigenvalue"] == 0
 
 
 def test_an_indefinite_kernel_is_proven_so(tmp_path):
@@ -397,35 +321,31 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Make the n-th and later writes of a file fail, as on a kill or a full disk."""
+    """Interrupt the n-th and later writes of a file, as on a kill; the returned function tells how many there were."""
     from zarr.storage import _local
 
     from dmkl.store import tiles
 
     put = _local._put
 
-    def arrange(n, error):
-        count = 0
+    def arrange(n):
+        writes = itertools.count(1)
 
         def counted(path, value, exclusive=False):
-            nonlocal count
-            count += 1
-            if n is not None and count >= n:
+            if next(writes) >= n:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.with_suffix(".0.partial").write_bytes(b"half")  # as after a killed write
-                raise error
+                raise Interrupted
             return put(path, value, exclusive)
 
         def opened(path, mode):  # tiles are written without Zarr
-            nonlocal count
-            count += 1
-            if n is not None and count >= n:
-                raise error
+            if next(writes) >= n:
+                raise Interrupted
             return open(path, mode)
 
         monkeypatch.setattr(_local, "_put", counted)
         monkeypatch.setattr(tiles, "open", opened, raising=False)
-        return lambda: count
+        return lambda: next(writes) - 1
 
     return arrange
 
@@ -437,31 +357,18 @@ def resumable():
 @pytest.mark.slow
 def test_an_import_resumes_from_every_single_write(tmp_path, failing):
     kernels, more = K[:2], {**resumable(), "tile": 8}
-    writes = failing(None, None)
+    writes = failing(np.inf)
     dmkl.create(tmp_path / "whole.zarr", kernels, **more)
     for n in range(1, writes() + 1):
         path = tmp_path / str(n) / "set.zarr"
-        failing(n, Interrupted())
+        failing(n)
         with pytest.raises(Interrupted):
             dmkl.create(path, kernels, **more)
-        failing(None, None)
+        failing(np.inf)
         dmkl.create(path, kernels, **more)
         assert tree(path) == tree(tmp_path / "whole.zarr"), n
         assert [entry.name for entry in path.parent.iterdir()] == ["set.zarr"]
         shutil.rmtree(path.parent)
-
-
-def test_an_interrupted_import_of_many_kernels_repeats_few_of_them(tmp_path, failing):
-    kernels, writes = [K[0] * (1 + j) for j in range(120)], failing(None, None)
-    dmkl.create(tmp_path / "whole.zarr", kernels, **resumable())
-    whole = writes()
-    failing(whole // 2, Interrupted())
-    with pytest.raises(Interrupted):
-        dmkl.create(tmp_path / "set.zarr", kernels, **resumable())
-    writes = failing(None, None)
-    dmkl.create(tmp_path / "set.zarr", kernels, **resumable())
-    assert tree(tmp_path / "set.zarr") == tree(tmp_path / "whole.zarr")
-    assert writes() < 0.7 * whole
 
 
 def test_a_set_killed_before_its_last_renaming_is_finished(tmp_path):
@@ -526,18 +433,15 @@ def test_an_unfinished_set_of_another_make_is_kept_unless_it_may_be_replaced(tmp
         dmkl.create(path, psd(3, 9), tile=3)
     dmkl.create(path, psd(3, 9), tile=3, overwrite=True)
     assert not problems(path)
-    interrupted_create(tmp_path / "other.zarr", iter(psd(3, 9)), 2, tile=4)
-    dmkl.create(tmp_path / "other.zarr", psd(3, 9), tile=3)  # it could not be resumed
 
 
 def test_leftovers_of_an_earlier_attempt_do_not_stay(tmp_path, failing):
-    writes = failing(None, None)
+    writes = failing(np.inf)
     dmkl.create(tmp_path / "whole.zarr", K, tile=4)
-    bare = writes()
-    failing(bare + 5, Interrupted())  # killed after the labels were written
+    failing(writes() + 5)  # killed after the labels were written
     with pytest.raises(Interrupted):
         dmkl.create(tmp_path / "set.zarr", K, **resumable())
-    failing(None, None)
+    failing(np.inf)
     assert dmkl.create(tmp_path / "set.zarr", K, tile=4).labels is None
     assert tree(tmp_path / "set.zarr") == tree(tmp_path / "whole.zarr")
 
@@ -547,24 +451,6 @@ def test_a_diagonal_that_changes_is_not_taken_from_an_earlier_attempt(tmp_path):
     made = dmkl.create(tmp_path / "set.zarr", R)
     assert StoreReader(tmp_path / "set.zarr").diagonal(np.arange(2)) is None
     np.testing.assert_array_equal(np.asarray(made), R)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_keeps_what_is_written(tmp_path, failing, number):
-    path = tmp_path / "set.zarr"
-    failing(30, OSError(number, os.strerror(number)))
-    with pytest.raises(DiskFullError, match="What was written is kept: free some space"):
-        dmkl.create(path, K, tile=4)
-    assert (tmp_path / "set.zarr.partial").exists()
-    with pytest.raises(IncompleteStoreError):
-        dmkl.open(path)
-    failing(20, OSError(errno.EIO, os.strerror(errno.EIO)))
-    with pytest.raises(OSError, match="Input/output") as caught:
-        dmkl.create(tmp_path / "other.zarr", K, tile=4)
-    assert not isinstance(caught.value, DiskFullError)
-    failing(None, None)
-    dmkl.create(path, K, tile=4)
-    assert not problems(path)
 
 
 # --- reading incomplete sets ---------------------------------------------------------------------------------
@@ -582,27 +468,23 @@ DAMAGE = {
     "a flipped checksum": (lambda tile, _: flip(tile, -1), "fails its checksum"),
     "a bit of the padding": (lambda tile, _: flip(tile, 62), "fails its checksum"),
     "a missing tile": (lambda tile, _: tile.unlink(), "is missing"),
-    "an empty tile": (lambda tile, _: tile.write_bytes(b""), "has 0 bytes, expected 68"),
     "a truncated tile": (lambda tile, _: os.truncate(tile, 40), "has 40 bytes, expected 68"),
     "a tile of another kernel": (swap, "is not the tile that was written"),
-    "a ragged tile of another": (swap, "is not the tile that was written"),
 }
 
 
-PLACES = [*((case, True) for case in DAMAGE), ("a flipped bit", False), ("a missing tile", False)]
-
-
-@pytest.mark.parametrize(("case", "local"), [*PLACES, ("a tile of another kernel", False)])
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_tile_is_named(damaged, case, local):
     harm, message = DAMAGE[case]
-    key = (2, 2) if "padding" in case or "ragged" in case else (0, 1)
+    key = (2, 2) if "padding" in case else (0, 1)
     harm(tile_file(damaged, 1, *key), tile_file(damaged, 2, *key))
     location = damaged
     if not local:
         location = MemoryStore()
         for name, data in tree(damaged).items():
             sync(location.set(name, default_buffer_prototype().buffer.from_bytes(data)))
-        message = "cannot be read" if "checksum" in message else message
+        message = message if harm is swap or "missing" in case else "cannot be read"
     opened = dmkl.open(location)
     with pytest.raises(CorruptTileError, match=rf"tile \({key[0]}, {key[1]}\) of kernel 'b' in .*{message}"):
         np.asarray(opened.select("b"))
@@ -610,20 +492,18 @@ def test_a_damaged_tile_is_named(damaged, case, local):
         np.testing.assert_array_equal(np.asarray(opened.select(["a", "c"])), upper(K)[[0, 2]])
 
 
-@pytest.mark.parametrize("node", ["row_sum", "diagonal", "tile_crc32c"])
-@pytest.mark.parametrize("how", ["flip", "unlink"])
-def test_damaged_statistics_are_named(damaged, node, how):
-    chunk = next(file for file in sorted((damaged / node / "c").rglob("*")) if file.is_file())
-    flip(chunk, 3) if how == "flip" else chunk.unlink()
-    reader = StoreReader(damaged)
-    read = {
-        "row_sum": lambda: reader.row_sum(np.arange(3)),
-        "diagonal": lambda: reader.diagonal(np.arange(3)),
-        "tile_crc32c": lambda: reader.tile((0, 0, 0)),
-    }[node]
-    expected = CorruptTileError if (node, how) == ("tile_crc32c", "unlink") else StoreError
-    with pytest.raises(expected, match=node if expected is StoreError else "kernel 'a'"):
-        read()
+@pytest.mark.parametrize(
+    ("node", "read", "message"),
+    [
+        ("row_sum", lambda reader: reader.row_sum(np.arange(3)), "row_sum"),
+        ("diagonal", lambda reader: reader.diagonal(np.arange(3)), "diagonal"),
+        ("tile_crc32c", lambda reader: reader.tile((0, 0, 0)), "kernel 'a'"),
+    ],
+)
+def test_missing_statistics_are_named(damaged, node, read, message):
+    next(file for file in sorted((damaged / node / "c").rglob("*")) if file.is_file()).unlink()
+    with pytest.raises(StoreError, match=message):
+        read(StoreReader(damaged))
 
 
 @pytest.mark.parametrize("node", ["kernel", "sample", "gram_upper"])
@@ -642,11 +522,9 @@ def test_missing_and_damaged_names_are_named(damaged, node):
     ("changes", "kind", "message"),
     [
         ({"format_version": 3}, FormatVersionError, "format version 3, and this dmkl reads up to 2; install a newer"),
-        ({"format_version": "1"}, StoreError, "expected an integer from 1 to 2"),
         ({"format_version": 0}, StoreError, "expected an integer from 1 to 2"),
         ({"format": "other"}, StoreError, "not a kernel set: its attribute 'format' is 'other'"),
         ({"complete": False}, IncompleteStoreError, "is not finished"),
-        ({"complete": None}, IncompleteStoreError, "is not finished"),
         ({"tile": None}, StoreError, "is damaged: it has no 'tile'"),
     ],
 )
