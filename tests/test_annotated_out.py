@@ -71,16 +71,11 @@ def test_kernels_and_scores_stand_with_their_samples(form, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            {"kernels": {"combined": K.expand_dims("x")}},
-            r"obsp/combined has the dimensions .*, expected two of samples",
-        ),
         ({"kernels": {"combined": K.drop_vars("sample")}}, "dimension 'sample' has no names of samples"),
         (
             {"scores": {"new": SCORES.assign_coords(sample=[*KNOWN[1:], "?"])}},
             r"of the 6 samples 1 are no obs_names.*'\?'",
         ),
-        ({"scores": {"new": SCORES.assign_coords(sample=KNOWN[:1] * 6)}}, "some occur twice"),
         ({"kernels": {"combined": K, "dense": K}}, "obsp/dense exists already; choose another name, or overwrite"),
     ],
 )

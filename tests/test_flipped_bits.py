@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 from dask.base import tokenize
+from helpers.faults import interrupted
 
 import dmkl
 from dmkl.errors import DmklError
 from dmkl.health import check, damage
-from dmkl.progress import Watch, watching
-from dmkl.solvers.workspace import damage_of_state
+from dmkl.solvers.workspace import Workspace, damage_of_state
 from dmkl.store.features import read_tables
 from dmkl.store.reader import StoreReader
 
@@ -24,18 +24,6 @@ M, TRAIN = 14, np.arange(10)
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 FEW = {"set": 12, "model": 9, "result": 4, "state": 48}
 MANY = {"set": 600, "model": 500, "result": 300, "state": 900}
-
-
-class Interrupt(Watch):
-    """Interrupts before the third pass."""
-
-    def __init__(self):
-        self.begun = 0
-
-    def begin(self, what, total_bytes):
-        self.begun += 1
-        if self.begun == 4:
-            raise KeyboardInterrupt
 
 
 def searched(path, state):
@@ -55,7 +43,7 @@ def made(tmp_path_factory):
     dmkl.build(folder / "set", features, specs, labels=np.arange(M) % 2, splits=splits, tile=8)
     K = dmkl.open(folder / "set")[TRAIN, TRAIN]
     dmkl.MKFDA(p=1.5).fit(K).save(folder / "model")
-    with pytest.raises(KeyboardInterrupt), watching(Interrupt()):
+    with interrupted(Workspace, "commit", 2):
         searched(folder / "set", folder / "state")
     shutil.copytree(folder / "state", folder / "before")
     searched(folder / "set", None).save(folder / "result")

@@ -14,7 +14,7 @@ from dmkl.errors import InputError
 from dmkl.estimators.learner import MODELS
 from dmkl.health import check
 from dmkl.store.format import NODES
-from dmkl.variables import VARIABLES, describe, variable
+from dmkl.variables import VARIABLES, variable
 
 M = 30
 Y = np.array(["apple", "pear", "plum"])[np.arange(M) % 3]
@@ -100,21 +100,16 @@ METHODS = ("predict", "decision_function", "transform", "contributions", "combin
 RESULTS = {
     "MKFDA, dual": lambda K: dmkl.MKFDA(solver="dual").fit(K),
     "MKFDA, subspace": lambda K: dmkl.MKFDA(solver="subspace").fit(K),
-    "MKFDA, cg": lambda K: dmkl.MKFDA(solver="cg").fit(K),
     "MKFDA, interleaved": lambda K: dmkl.MKFDA(p=1, solver="interleaved").fit(K),
     "search": lambda K: dmkl.search(FISHER, K, **FOLDS, baselines="all", scoring=SCORERS),
     "search, steps and solvers": lambda K: dmkl.search(FISHER, K, grid=CHAINS, **ALONE),
     "search, tasks": lambda K: dmkl.search(FISHER, K, TWO, **FOLDS),
     "search, groups": lambda K: dmkl.search(dmkl.GSMKL(), K, grid={"n_groups": [1, 2], "C": [1.0]}, **ALONE),
-    "search, prices": lambda K: dmkl.search(dmkl.GMKL(), K, grid={"sigma": [0.1, 1.0]}, **ALONE),
     "search, examples": lambda K: dmkl.search(dmkl.NCuts(), K, grid={"n_examples": [1, 2]}, **ALONE),
     "evaluate": lambda K: dmkl.evaluate(FISHER, K, **TWICE, scoring=SCORERS),
     "evaluate, tasks": lambda K: dmkl.evaluate(FISHER, K, TWO, **TWICE, baselines="none"),
-    "evaluate, numbers": lambda K: dmkl.evaluate(dmkl.MKRidge(), K, NUMBERS, **TWICE, baselines="none"),
     "permutation_test": lambda K: dmkl.permutation_test(FISHER, K, **FOLDS, n_permutations=2),
-    "permutation_test, tasks": lambda K: dmkl.permutation_test(FISHER, K, TWO, **FOLDS, n_permutations=2),
     "importance": lambda K: dmkl.importance(FISHER, K, **FOLDS, shapley=2, scoring=SCORERS),
-    "importance, tasks": lambda K: dmkl.importance(FISHER, K, TWO, **FOLDS, choose="anew"),
     "stability": lambda K: dmkl.stability(FISHER, K, n_resamples=2),
     "stability, tasks": lambda K: dmkl.stability(FISHER, K, TWO, n_resamples=2, how="bootstrap"),
     "assess": lambda K: dmkl.assess(dmkl.Uniform().fit(K), K),
@@ -130,17 +125,13 @@ RESULTS = {
     "open": lambda K: {"alignment": K.alignment(), "xarray": K.to_xarray(), "share": K.covariate_shares(NUMBERS)},
     "check": lambda K: check(K),
 }
-LIKE_OTHERS = {"evaluate, numbers", "search, prices", "importance, tasks", "MKFDA, cg", "permutation_test, tasks"}
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
              "plot_contributions", "plot_predictions", "prediction_table", "report", "residualize",
              "solve_mkfda"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in [*MODELS_FITTED, *RESULTS]],
-)
+@pytest.mark.parametrize("name", [*MODELS_FITTED, *RESULTS])
 def test_all_that_is_labeled_is_described(name, K, tmp_path):
     """Attributes, return values of methods, and files of every learner and every result are described."""
     result = (MODELS_FITTED | RESULTS)[name](K)
@@ -180,6 +171,3 @@ def test_meanings_are_words_and_units_fit():
     for name, described in VARIABLES.items():
         assert described.meaning.strip() == described.meaning != "", name
         assert not (described.kinds == "UOT" and described.units), name
-    assert variable("nothing of this name") is None
-    data = xr.Dataset({"gap": ("fold", np.zeros(2), {"long_name": "mine", "units": "%"})})
-    assert describe(data)["gap"].attrs == {"long_name": "mine", "units": "%"}  # its own attributes are kept

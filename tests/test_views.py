@@ -40,8 +40,7 @@ KEYS = {
     "all": slice(None),
     "slice": slice(2, 19, 3),
     "backwards": slice(None, None, -1),
-    "backwards in steps": slice(20, 3, -4),
-    "beyond the end": slice(17, 99),
+    "backwards beyond the end": slice(99, 3, -4),
     "mask": MASK,
     "mask as a list": MASK.tolist(),
     "positions": [4, 0, 22],
@@ -69,17 +68,6 @@ def test_indexing_again_takes_from_what_was_taken(stored, dense):
 
 
 @pytest.mark.parametrize(
-    "view_of",
-    [lambda K: K[[], []], lambda K: K[[], :], lambda K: K[5:5, np.zeros(M, bool)], lambda K: K[:, []]],
-)
-def test_empty_views_give_empty_results(stored, view_of):
-    view = view_of(stored)
-    n, rows, cols = view.shape
-    assert computed(view.to_dask).shape == (n, rows, cols)
-    np.testing.assert_array_equal(computed(lambda: view.apply(np.ones((cols, 2)))), np.zeros((n, rows, 2)))
-
-
-@pytest.mark.parametrize(
     ("view_of", "message"),
     [
         *(
@@ -90,20 +78,14 @@ def test_empty_views_give_empty_results(stored, view_of):
         (lambda K: K[0, [3, -24]], "column -24 is outside the 23 columns"),
         (lambda K: K[MASK[:-1], 0], r"row mask must have shape \(23,\), got \(22,\)"),
         (lambda K: K[0, np.ones((23, 23), bool)], r"column mask must have shape \(23,\), got \(23, 23\)"),
-        (lambda K: K[0, [[1, 2]]], "columns are chosen by"),
         *((lambda K, rows=rows: K[rows, 0], "rows are chosen by") for rows in ([1.0], "s01", None, ...)),
         (lambda K: K.select("gauss"), r"no kernel named 'gauss'; the names are 'rbf', 'chi2', 'linear', 'string'"),
         (lambda K: K.select(["linear", "rbf"]).select("chi2"), "no kernel named 'chi2'"),
         (lambda K: K.select(4), "no kernel 4; this set has 4"),
-        (lambda K: K.select([-5]), "no kernel -5"),
         (lambda K: K.select([]), "at least one kernel"),
-        (lambda K: K.select(slice(2, 2)), "at least one kernel"),
         (lambda K: K.select([True, False]), r"kernel mask must have shape \(4,\)"),
         (lambda K: K.split(2), "no split 2; this set has 2"),
-        *(
-            (lambda K, how=how: K.normalize(how), "'trace', 'cosine' or 'multiplicative', got")
-            for how in ("center", None)
-        ),
+        (lambda K: K.normalize("center"), "'trace', 'cosine' or 'multiplicative', got"),
         (lambda K: K[:, []].center().apply(np.ones((0, 1))), "column samples, and this view has none"),
     ],
 )
@@ -137,15 +119,7 @@ def test_select_by_name_position_or_mask(stored, dense, asked, positions):
     np.testing.assert_array_equal(computed(view.to_dask), dense[positions])
 
 
-def test_select_follows_the_names_of_the_view(stored, dense):
-    assert stored.select(["linear", "rbf"]).select(0).names == ("linear",)
-    centred = stored[TRAIN, TRAIN].center().normalize("cosine")
-    centred, _ = centred.measured()
-    expected = dense_view(dense, TRAIN, TRAIN, ["center", "cosine"])[[3, 0]]
-    assert error(centred.select(["string", "rbf"]).apply(np.eye(12)), expected) < 1e-12
-
-
-def test_labels_follow_the_rows(stored, tmp_path):
+def test_labels_follow_the_rows(stored):
     view = stored[TEST, TRAIN].center()[::-1, :5]
     rows, cols = TEST[::-1], TRAIN[:5]
     np.testing.assert_array_equal(view.samples, [f"s{i:02}" for i in rows])
@@ -155,21 +129,7 @@ def test_labels_follow_the_rows(stored, tmp_path):
     for seen in (stored, stored[::-1, ::-1]):
         for number, part in itertools.product((0, 1), (0, 1, 2)):
             np.testing.assert_array_equal(seen.split(number)[part], np.flatnonzero(seen.splits[number] == part))
-    assert view.tasks is None
     assert view.content_id == stored.content_id
-    labels = np.array([[1, 0], [0, 1], [1, 1]])
-    K = dmkl.create(tmp_path / "multi.zarr", psd(1, 3), labels=labels, tasks=["cat", "dog"])
-    np.testing.assert_array_equal(K[[2, 0], :].labels, labels[[2, 0]])
-    assert list(K[[2, 0], :].tasks) == ["cat", "dog"]
-
-
-def test_a_set_without_labels_says_so(tmp_path):
-    K = dmkl.create(tmp_path / "bare.zarr", psd(1, 5))
-    assert K.labels is None
-    assert K.splits is None
-    assert K.samples.tolist() == ["0", "1", "2", "3", "4"]
-    with pytest.raises(InputError, match="no split 0; this set has 0"):
-        K.split()
 
 
 def test_square_means_the_same_samples_in_the_same_order(stored):
@@ -201,25 +161,13 @@ def test_steps_in_any_order(stored, dense, chain):
             assert error(computed(view.to_dask), expected) < 1e-12
 
 
-def test_test_rows_are_transformed_by_training_statistics(stored, dense):
-    """K[test, train].center() is not K.center()[test, train]."""
-    V = np.eye(12)
-    by_training = stored[TEST, TRAIN].center().normalize()
-    by_all = stored.center().normalize()[TEST, TRAIN]
-    assert error(by_training.apply(V), dense_view(dense, TEST, TRAIN, ["center", "trace"])) < 1e-12
-    assert error(by_all.apply(V), dense_view(dense, None, None, ["center", "trace", (TEST, TRAIN)])) < 1e-12
-    assert error(by_training.apply(V), by_all.to_dask()) > 1e-3
-
-
 @pytest.mark.parametrize(
     ("rows", "cols", "chain", "passes"),
     [
         (None, None, ("center", "trace", "center"), 0),
         (None, None, ("cosine", "center"), 1),
         (TRAIN, TRAIN, ("trace", "cosine"), 0),
-        (TRAIN, TRAIN, ("center", "trace", "multiplicative"), 1),
         (TRAIN, TRAIN, ("center", "cosine", "center"), 2),
-        (TEST, TRAIN, ("center", "trace"), 1),
         (TEST, TRAIN, ("center", "cosine"), 1),
     ],
 )
@@ -237,12 +185,10 @@ ROUNDED = [("float32", 0.1), ("float32", 7.7e5), ("float64", 1 / 3), ("float64",
 NORMALIZING = [("center", "trace"), ("center", "multiplicative"), ("multiplicative",), ("center", "cosine")]
 
 
-@pytest.mark.parametrize(
-    ("rounded", "chain"), [*zip(ROUNDED, NORMALIZING, strict=True), *zip(ROUNDED, NORMALIZING[::-1], strict=True)]
-)
-def test_a_constant_kernel_is_named(tmp_path, rounded, chain):
+@pytest.mark.parametrize(("dtype", "value"), ROUNDED)
+@pytest.mark.parametrize("chain", NORMALIZING)
+def test_a_constant_kernel_is_named(tmp_path, dtype, value, chain):
     """Rounding errors of a constant kernel are not normalised to unit size."""
-    dtype, value = rounded
     K = np.stack([psd(1, 13)[0], np.full((13, 13), value)])
     view = dmkl.create(tmp_path / "constant.zarr", K, names=["good", "flat"], tile=5, dtype=dtype)[:11, :11]
     with raise_if_computes():
@@ -268,8 +214,6 @@ def test_a_zero_diagonal_has_no_cosine(tmp_path):
     with pytest.raises(InputError, match=r"'dead' has 0 at position 3; use 'trace'"):
         view.normalize("cosine").apply(np.ones(7)).compute()
     rest = np.array([0, 1, 2, 4, 5, 6])
-    with pytest.raises(InputError, match="'dead' has 0 at position 0"):
-        view[[3, 1], rest].normalize("cosine").to_dask().compute()
     expected = dense_view(K, rest, rest, ["cosine"])
     assert error(view[rest, rest].normalize("cosine").to_dask(), expected) < 1e-12
 
@@ -282,7 +226,6 @@ def test_to_dask_is_lazy_and_cut_as_asked(stored, dense, tmp_path):
         plain, cut, centred = stored.to_dask(), stored[1:, :].to_dask(chunk=9), stored.center().to_dask()
     assert plain.chunks == ((1,) * 4, (5, 5, 5, 5, 3), (5, 5, 5, 5, 3))
     assert cut.chunks == ((1,) * 4, (9, 9, 4), (9, 9, 5))
-    np.testing.assert_array_equal(plain, dense)
     np.testing.assert_array_equal(cut, dense[:, 1:])
     np.testing.assert_array_equal(np.asarray(stored.center()), centred)
     K = dmkl.create(tmp_path / "single.zarr", psd(1, 5).astype("f4"), tile=2)  # without steps the precision is kept
@@ -303,30 +246,14 @@ def test_to_xarray_is_labelled(stored, dense):
 # --- rectangular sets ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def rectangular(tmp_path, dense):
-    return dmkl.create(
-        tmp_path / "new.zarr",
-        dense[:, TEST][:, :, TRAIN],
-        samples=[f"s{i:02}" for i in TEST],
-        train_samples=[f"s{i:02}" for i in TRAIN],
-        diagonal=np.diagonal(dense, axis1=1, axis2=2)[:, TEST],
-        tile=5,
-    )
-
-
-def test_a_rectangular_set_is_used_as_it_is(rectangular, dense):
-    assert rectangular.shape == (4, 4, 12)
+def test_a_rectangular_set_lacks_the_training_statistics_and_cannot_be_projected(tmp_path, dense):
+    named = {"samples": [f"s{i:02}" for i in TEST], "train_samples": [f"s{i:02}" for i in TRAIN]}
+    rectangular = dmkl.create(tmp_path / "new.zarr", dense[:, TEST][:, :, TRAIN], tile=5, **named)
     assert not rectangular.is_square
     expected = dense[:, TEST][:, :, TRAIN]
     V = np.random.default_rng(0).standard_normal((12, 3))
-    assert error(computed(lambda: rectangular.apply(V)), expected @ V) < 1e-12
     assert error(computed(lambda: rectangular[::-1, ::2].apply(V[:6])), expected[:, ::-1, ::2] @ V[:6]) < 1e-12
     np.testing.assert_array_equal(computed(rectangular[::-1, ::2].to_dask), expected[:, ::-1, ::2])
-    np.testing.assert_array_equal(rectangular.train_samples, [f"s{i:02}" for i in TRAIN])
-
-
-def test_a_rectangular_set_lacks_the_training_statistics_and_cannot_be_projected(rectangular):
     for step in KINDS:
         with raise_if_computes(), pytest.raises(InputError, match=r"(through|give it to) a fitted model"):
             stepped(rectangular, [step]).apply(np.ones((12, 1)))
@@ -337,15 +264,10 @@ def test_a_rectangular_set_lacks_the_training_statistics_and_cannot_be_projected
 # --- the product --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def positive(tmp_path):
+def test_the_product_is_the_geometric_mean(tmp_path):
     K = psd(3, 11) ** 2
     K[1, 2, 5] = K[1, 5, 2] = 0
-    return K, dmkl.create(tmp_path / "positive.zarr", K, tile=4, names=["a", "b", "c"], labels=np.arange(11) % 2)
-
-
-def test_the_product_is_the_geometric_mean(positive):
-    K, stored = positive
+    stored = dmkl.create(tmp_path / "positive.zarr", K, tile=4, names=["a", "b", "c"], labels=np.arange(11) % 2)
     mean = np.prod(K, axis=0, keepdims=True) ** (1 / 3)
     V = np.random.default_rng(0).standard_normal((11, 2))
     rows = np.array([9, 2, 5, 0, 1, 7])
@@ -361,18 +283,9 @@ def test_the_product_is_the_geometric_mean(positive):
     two = stored.select(["c", "a"]).product()
     assert error(two.to_dask(), np.sqrt(K[2] * K[0])[None]) < 1e-12
     assert two.content_id != product.content_id
-    assert product.bytes_per_pass == stored.bytes_per_pass
-
-
-def test_the_product_in_memory_and_where_it_is_not_defined(positive, stored):
-    K, of_positive = positive
-    mean = np.prod(K, axis=0, keepdims=True) ** (1 / 3)
-    held = of_positive.product().persist()
-    assert error(held.center().apply(np.eye(11)), dense_view(mean, steps=["center"])) < 1e-12
+    assert error(product.persist().center().apply(np.eye(11)), dense_view(mean, steps=["center"])) < 1e-12
     with pytest.raises(InputError, match=r"call it before center\(\) and normalize\(\)"):
-        of_positive.center().product()
-    with pytest.raises(InputError, match=r"not negative, but kernel 'rbf' has -\d"):
-        stored.product().apply(np.ones(23)).compute()
+        stored.center().product()
 
 
 # --- in memory ----------------------------------------------------------------------------------------------
@@ -393,6 +306,8 @@ def test_a_persisted_set_reads_nothing(stored, dense):
     assert error(square.project(V[:12]), V[:12].T @ dense_view(dense, TRAIN, TRAIN, steps) @ V[:12]) < 1e-12
     assert not source.reads
     assert error(square.to_dask(), dense_view(dense, TRAIN, TRAIN, steps)) < 1e-12
+    with dask.config.set({"dmkl.memory": "10kB"}), pytest.raises(MemoryBudgetError, match=r"9\.77 KiB are allowed"):
+        stored.persist()
 
 
 def test_statistics_over_tiles_that_are_not_held_are_read(stored, dense):
@@ -409,40 +324,15 @@ def test_statistics_over_tiles_that_are_not_held_are_read(stored, dense):
     assert not loaded & set(source.reads)
 
 
-def test_sets_held_in_different_parts_make_different_tasks(stored):
-    first = stored.persist()
-    with dask.config.set(scheduler="threads", num_workers=4):
-        other = stored.persist()
-    V = np.ones((M, 1))
-    assert first.apply(V).name == first.apply(V).name != other.apply(V).name
-    with (
-        dask.config.set({"dmkl.memory": "10kB"}),
-        pytest.raises(MemoryBudgetError, match=r"9\.77 KiB are allowed"),
-    ):
-        stored.persist()
-
-
 def test_persisted_on_a_cluster(stored, dense, cluster):
-    expected = dense_view(dense, TEST, TRAIN, ["center", "cosine"])[[3, 0]]
     with Client(cluster):
-        held = stored.select([3, 0]).persist()
-        view = held[TEST, TRAIN].center().normalize("cosine")
-        assert error(view.apply(np.eye(12)), expected) < 1e-12
-        # If the memory of the workers is not accessible, the tiles are read instead.
-        with dask.config.set(scheduler="synchronous"):
-            assert error(view.apply(np.eye(12)), expected) < 1e-12
-    assert error(view.apply(np.eye(12)), expected) < 1e-12
+        held = stored.persist()
+        assert error(held.apply(np.eye(M)), dense) < 1e-12
+    # If the memory of the workers is not accessible, the tiles are read instead.
+    assert error(held.apply(np.eye(M)), dense) < 1e-12
 
 
-@pytest.mark.parametrize("tasks", [None, ["a", "b"]])
-def test_a_notebook_shows_kernels_samples_and_labels(tmp_path, stored, tasks):
-    y = np.arange(4) % 2
-    labels = y if tasks is None else np.stack([y, 1 - y], axis=1)
-    kernels = {"<rna>": np.eye(4), "dna": np.ones((4, 4))}
-    K = dmkl.create(tmp_path / "k.zarr", kernels, labels=labels, tasks=tasks)
-    shown = K.center()._repr_html_()
-    assert "&lt;KernelSet 2 kernels, 4 × 4, float64, center&gt;" in shown
-    for word in ("&lt;rna&gt;", "dna", "label", *(tasks or [])):
-        assert word in shown
-    view = stored[:3, :].center()[:, :2].normalize()
-    assert repr(view) == "<KernelSet 4 kernels, 3 × 2, float64, center → take → trace>"
+def test_a_notebook_shows_names_as_text(tmp_path):
+    shown = dmkl.create(tmp_path / "k.zarr", {"<rna>": np.eye(4)}).center()._repr_html_()
+    assert "&lt;KernelSet 1 kernels, 4 × 4, float64, center&gt;" in shown
+    assert "&lt;rna&gt;" in shown
