@@ -19,7 +19,6 @@ CHAINS = [
     ("center", "cosine", "center"),
     ("cosine", "multiplicative", "trace"),
     ("multiplicative", "center", "cosine"),
-    ("trace", "trace", "multiplicative"),
 ]
 M = 23
 MASK = np.arange(M) % 3 == 1

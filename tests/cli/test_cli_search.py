@@ -335,11 +335,16 @@ def test_both_chains_of_steps_are_tried_where_samples_differ_in_size(notes_of, t
     np.testing.assert_array_equal(scores["score"], expected.scores["score"])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--steps", "center+trace"], ["--lam", "0.1"], ["--model", "mksvm", "-C", "1"]],
-)
+@pytest.mark.parametrize("options", [["--steps", "center+trace"], ["--lam", "0.1"], ["--model", "mksvm", "-C", "1"]])
 def test_whoever_gives_steps_or_lam_gets_those(notes_of, tmp_path, unlike, options):
     err = notes_of("search", unlike, tmp_path / "result", *CHEAP, *options)
     assert "chain" not in err
     assert "steps" not in dmkl.load(tmp_path / "result").scores.dims
+
+
+def test_where_samples_are_alike_in_size_one_chain_is_tried(notes_of, tmp_path, unlike):
+    K = dmkl.open(unlike)
+    unit = K.normalize("cosine").to_dask().compute().astype(np.float32)
+    alike = dmkl.create(tmp_path / "alike.zarr", unit, labels=K.labels).view.source.location
+    err = notes_of("search", alike, tmp_path / "result", *CHEAP)
+    assert "one chain of steps is tried, center+trace; to compare it with another: --grid steps=" in err

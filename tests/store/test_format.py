@@ -390,7 +390,6 @@ def without(pattern):
 
 
 BROKEN_SAVED = {
-    "broken array": ("model", garbled("weights_/zarr.json"), "weights_/zarr.json cannot be read"),
     "changed root": ("model", flipped("zarr.json"), "FAIL the folder is a Zarr v3 group"),
     "damaged features": ("symmetric.zarr", flipped("features/0/values/c/0/0"), "features/0/values cannot be read"),
     "missing chunk": ("evaluation", without("search-1/score/c/*/*"), "chunks of search-1/score are missing"),
