@@ -19,6 +19,8 @@ import zarr
 from zarr.storage import MemoryStore
 
 import dmkl
+from dmkl.cli.parsing import read_constraints, read_prices
+from dmkl.cli.samples import read_groups
 from dmkl.features.specs import plan
 from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.labels import Labels
@@ -86,6 +88,11 @@ def _kernels(folder: Path) -> object:
     return ingest(MemoryStore(), source, labels, tile=4)
 
 
+def _splits(folder: Path) -> object:
+    source, labels = open_files(folder)  # reads splits from the folder of the kernels
+    return ingest(MemoryStore(), source, labels)
+
+
 def _features(folder: Path) -> object:
     tables = as_features(_only(folder))
     n_rows = next(iter(tables.blocks.values())).shape[0]
@@ -96,6 +103,10 @@ def _features(folder: Path) -> object:
 def _labels(folder: Path) -> object:
     values = read_file(_only(folder)).values
     return Labels(labels=values).checked(len(values), len(values), rectangular=False) if values.ndim else values
+
+
+def _groups(folder: Path) -> object:
+    return read_groups(_only(folder), np.array(_NAMES, dtype=object), np.arange(M))
 
 
 def _specs(folder: Path) -> object:
@@ -195,6 +206,16 @@ def _tables() -> list[Files]:
     return [{"X.csv": text.encode()} for text in texts] + _texts({"X.tsv": labeled.to_csv(sep="\t")})
 
 
+def _feature_arrays() -> list[Files]:
+    arrays = {"u": _X, "v": _X[:, :2]}
+    return [
+        *_written("X.npz", _write_npz, {**arrays, "labels": _Y}),
+        *_written("X.npy", np.save, _X),
+        *_written("X.mat", scipy.io.savemat, arrays),
+        *_written("X.h5", _write_hdf5, arrays),
+    ]
+
+
 def _write_zarr(path: Path, form: int) -> None:
     group = zarr.open_group(path, mode="w", zarr_format=form)
     group.create_array("K", data=_K, chunks=(1, 3, 3))
@@ -211,6 +232,13 @@ def _values() -> list[Files]:
         "z.txt": "0 1 1.5 1e3 2 7",
     }
     return _texts(texts) + _written("y.npy", np.save, _Y)
+
+
+def _split_files() -> list[Files]:
+    parts = np.array(["train", "train", "test", "validation", "none", "train"])
+    table = pd.DataFrame({"sample": _NAMES, "first": parts}).to_csv(index=False)
+    kernel = _written("k.npy", np.save, _K[0])[0]
+    return [kernel | split for split in _texts({"splits.csv": table, "splits.txt": "0 0 0 1 2 -1\n2 1 0 0 0 0\n"})]
 
 
 _SPECS = """[[kernel]]
@@ -233,6 +261,13 @@ seed = 1
 name = "noise-{seed}"
 """
 _SETS = json.dumps({"a": ["u", "v"], "b": [0, 2]})
+_CONSTRAINTS = """[[constraint]]
+weights = { k0 = 1.0, k1 = -2.5 }
+least = 0.1
+[[constraint]]
+weights = { k1 = 1.0 }
+most = 3.0
+"""
 
 
 def _column_files() -> list[Files]:
@@ -292,14 +327,27 @@ FORMATS = {
     "text": Format(_csv, _kernels, (mutated_numbers,)),
     "tables": Format(_tables, _features, (mutated_numbers,)),
     "Parquet": Format(lambda: _written("X.parquet", lambda path, x: x.to_parquet(path), _FRAME), _features),
+    "features": Format(_feature_arrays, _features),
     "sparse": Format(_sparse_files, _kernels, (mutated_npz,), ".npz"),
     "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id")),
     "phenotypes": Format(_phenotypes, _labels, (mutated_numbers,)),
     "labels": Format(_values, _labels, (mutated_numbers,)),
+    "groups": Format(_values, _groups, (mutated_numbers,)),
+    "splits": Format(_split_files, _splits, (mutated_numbers,), ("splits.csv", "splits.txt")),
     "specifications": Format(
         lambda: [{"specs.toml": _SPECS.encode(), "sets.json": _SETS.encode()}], _specs, (mutated_numbers,)
     ),
     "column sets": Format(_column_files, _columns, (mutated_numbers, mutated_json)),
+    "constraints": Format(
+        lambda: _texts({"A.toml": _CONSTRAINTS}),
+        lambda folder: read_constraints(_only(folder), ["k0", "k1"]),
+        (mutated_numbers,),
+    ),
+    "prices": Format(
+        lambda: _texts({"prices.csv": "kernel,price\nk0,0.5\nk1,2\n"}),
+        lambda folder: read_prices(str(_only(folder)), ["k0", "k1"]),
+        (mutated_numbers,),
+    ),
     "kernel sets": Format(_sets, _store, (mutated_json,), ("zarr.json",)),
 }
 """Formats by name."""
