@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import dask
 import numpy as np
 import pytest
 from helpers.references import Counting, dense_view, digits, in_memory, over, psd
-from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import StratifiedKFold
-from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
@@ -18,7 +14,6 @@ from dmkl.solvers.cuts import best_cut
 from dmkl.solvers.margin.svm import solve_dense
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
-SMALL = {"n_examples": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -71,14 +66,9 @@ def test_how_several_classes_share_weights(multiclass):
     y = y % 3
     if multiclass == "ovr":  # one program over each part of the partition
         parts = [dense_ratios(dense, np.where(y[TRAIN] == a, 1, -1), examples_of(y[TRAIN], 2)) for a in range(3)]
-        within = [
-            [
-                [kernel[np.ix_(p, p)].mean() for kernel in dense]
-                for p in (np.flatnonzero((e == g) & (y[TRAIN] == a)) for g in (0, 1))
-            ]
-            for a, e in zip(range(3), [examples_of(y[TRAIN], 2)] * 3, strict=True)
-        ]
-        u, v = np.concatenate([u for u, _ in parts]), np.concatenate(np.array(within))
+        rows = [np.flatnonzero((examples_of(y[TRAIN], 2) == g) & (y[TRAIN] == a)) for a in range(3) for g in (0, 1)]
+        v = np.array([[kernel[np.ix_(p, p)].mean() for kernel in dense] for p in rows])
+        u = np.concatenate([u for u, _ in parts])
         result = dmkl.NCuts(2, sharing="partition").fit(S[TRAIN, TRAIN], y[TRAIN])
         expected = best_cut(u, v, 1e-4)
         np.testing.assert_allclose(result.weights_.values, expected.weights, atol=1e-6)
@@ -99,17 +89,16 @@ def test_how_several_classes_share_weights(multiclass):
         assert result.n_passes_ == 2
 
 
-@pytest.mark.parametrize("n_examples", [1, 20])
-def test_one_pass_whatever_the_number_of_examples(n_examples, monkeypatch):
+def test_one_pass_whatever_the_number_of_examples(monkeypatch):
     K, labels = psd(4, 60).astype(np.float32), np.arange(60) % 2
     S, source = over(in_memory(K, 20), Counting)
     with dask.config.set({"dmkl.block-width": 8}):
-        model = dmkl.NCuts(n_examples, steps=()).fit(S, labels)
+        model = dmkl.NCuts(20, steps=()).fit(S, labels)
     # One pass for the ratios and one for the combined kernel.
     assert (model.n_cut_passes_, model.n_passes_) == (1, 2)
     assert max(source.reads.values()) == 2
     monkeypatch.setattr("dmkl.estimators.ncuts._most_columns", lambda n: 4)  # where memory is short
-    np.testing.assert_allclose(dmkl.NCuts(n_examples, steps=()).fit(S, labels).weights_, model.weights_, atol=1e-6)
+    np.testing.assert_allclose(dmkl.NCuts(20, steps=()).fit(S, labels).weights_, model.weights_, atol=1e-6)
 
 
 def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
@@ -126,21 +115,6 @@ def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
 
 
 # --- classifiers -----------------------------------------------------------------------------------------------------
-
-
-def test_machines_are_those_of_scikit_learn():
-    S, y, dense = training(steps=("cosine",))
-    K, _ = digits()
-    cross = dense_view(K, TEST, TRAIN, ("cosine",))
-    for labels in (y > 4, y):
-        result = dmkl.NCuts(2, tol=1e-8, steps=("cosine",)).fit(S[TRAIN, TRAIN], labels[TRAIN])
-        scores = result.decision_function(S[TEST, TRAIN])
-        combined, new = (np.tensordot(result.weights_.values, part, axes=1) for part in (dense, cross))
-        columns = scores.values.reshape(len(TEST), -1)
-        positives = result.classes_[1:] if result.kind_ == "binary" else result.classes_
-        for column, positive in zip(columns.T, positives, strict=True):
-            machine = SVC(kernel="precomputed", C=10.0, tol=1e-8).fit(combined, labels[TRAIN] == positive)
-            np.testing.assert_allclose(column, machine.decision_function(new), atol=1e-4)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -164,30 +138,15 @@ def test_the_square_loss_is_the_fisher_discriminant(several):
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
-def good_and_noise(seed):
-    """Ten weakly informative kernels of two classes, with the same errors, and thirty of noise; 160 samples."""
-    rng = np.random.default_rng(seed)
-    labels, m, d = np.arange(160) % 2, 160, 12
-    shared = rng.standard_normal((m, d)) + 0.8 * (labels - 0.5)[:, None]
-    kernels = [rbf_kernel(shared + 0.5 * rng.standard_normal((m, d)), gamma=0.5 / d) for _ in range(10)]
-    level = np.mean(kernels)
-    for _ in range(30):  # random entries of the same mean: indefinite
-        entries = rng.exponential(level, (m, m))
-        kernels.append(np.tril(entries) + np.tril(entries, -1).T)
-    return np.array(kernels), labels
-
-
 def test_cosine_of_entries_beyond_the_diagonal_is_told():
-    """Cosine normalization makes entries of the paper's random matrices larger than those of the kernels."""
-    K, y = good_and_noise(0)
+    """Cosine normalization makes entries of random matrices larger than those of the kernels."""
+    noise = np.random.default_rng(0).exponential(1.0, (2, 40, 40))
+    K, y = np.concatenate([psd(2, 40), np.tril(noise) + np.tril(noise, -1).transpose(0, 2, 1)]), np.arange(40) % 2
     with pytest.warns(IndefiniteKernelWarning, match="not positive semidefinite"):
         S = dmkl.create(None, list(K))
-    with pytest.warns(IndefiniteKernelWarning, match=r"30 kernels have entries .* kernel_10, kernel_11, kernel_12 …"):
-        dmkl.NCuts(steps=("cosine",)).fit(S, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        dmkl.NCuts().fit(S, y)
-        dmkl.NCuts(steps=("cosine",)).fit(S.select(range(10)), y)
+    with pytest.warns(IndefiniteKernelWarning, match=r"2 kernels have entries .* kernel_2, kernel_3"):
+        dmkl.NCuts(2, steps=("cosine",)).fit(S, y)
+    dmkl.NCuts(2, steps=("cosine",)).fit(S.select(range(2)), y)  # warnings raise errors here
 
 
 def test_nothing_is_proven_of_machines_on_indefinite_kernels():
@@ -229,22 +188,6 @@ def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
 # --- the estimator ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_told_of_weights():
-    S, y, _ = training()
-    model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], y[TRAIN])
-    assert model.classes_.tolist() == list(range(10))
-    assert set(model.cuts_.proof.values.tolist()) <= {"theorem 1", "bound"}
-    assert float(model.cuts_.gap.max()) <= model.tol
-    assert "proven optimal" in model.status_
-    assert (model.cuts_.bound <= model.cuts_.value).all()
-    assert {"value", "bound", "weight"} <= set(model.history_)
-    assert (model.history_.bound <= model.history_.value + 1e-9).sum() == model.history_.value.count()
-    assert not [name for name in vars(model) if name.startswith("_")]
-    single = dmkl.NCuts(1).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
-    assert single.cuts_.proof == "single ratio"
-    assert (single.weights_ == 1).sum() == 1
-
-
 def test_steps_that_run_out_are_told():
     K, y = psd(30, 40), np.arange(40) % 2
     with pytest.warns(ConvergenceWarning, match="ran out of steps, at a gap of .*: raise max_iter"):
@@ -253,15 +196,14 @@ def test_steps_that_run_out_are_told():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "labels", "message"),
+    ("parameters", "message"),
     [
-        ({"n_examples": 9}, None, "class 8 has 2 training samples; take n_examples=2 or fewer"),
-        ({"n_examples": 3}, ["a", "b", "b"] + ["a"] * 57, "class 'b' has 2 training samples; take n_examples=2 or"),
-        ({"loss": "square", "multiclass": "ovo"}, None, "take multiclass='ovr', or loss='hinge'"),
-        ({"C": [1.0, 2.0]}, None, "C has 2 values and there are 10 problems"),
+        ({"n_examples": 9}, "class 8 has 2 training samples; take n_examples=2 or fewer"),
+        ({"loss": "square", "multiclass": "ovo"}, "take multiclass='ovr', or loss='hinge'"),
+        ({"C": [1.0, 2.0]}, "C has 2 values and there are 10 problems"),
     ],
 )
-def test_what_breaks_a_rule(parameters, labels, message):
+def test_what_breaks_a_rule(parameters, message):
     S, y, _ = training()
     with pytest.raises(InputError, match=message):
-        dmkl.NCuts(**{**SMALL, **parameters}).fit(S[TRAIN, TRAIN], y[TRAIN] if labels is None else np.array(labels))
+        dmkl.NCuts(**{"n_examples": 2, **parameters}).fit(S[TRAIN, TRAIN], y[TRAIN])
