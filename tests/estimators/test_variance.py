@@ -13,6 +13,7 @@ from helpers.references import in_memory, psd
 from helpers.variance import log_likelihood, reml
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.metrics import r2_score
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
@@ -86,24 +87,6 @@ def test_passes_find_what_memory_finds():
     known = known_maximum(7)
     assert model.objective_ == pytest.approx(known.log_likelihood, abs=1e-8)
     np.testing.assert_allclose(model.weights_, known.variances[:-1], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [("center", "trace"), ("cosine", "center"), ()])
-def test_other_steps_are_those_of_the_kernels(steps, monkeypatch):
-    kernels, y, _ = made(2)
-    K = in_memory(kernels, 25)
-    dense = np.asarray(
-        K.with_steps([step for step in steps if step != "center"] if steps[-1:] == ("center",) else steps)
-    )
-    X = np.ones((len(y), int(bool(steps))))
-    known = reml(dense, y, X)
-    for n_bytes in (0, 2**28):
-        monkeypatch.setattr(memory, "_SMALL_BYTES", n_bytes)
-        model = dmkl.VarianceComponents(steps=steps, shares="diagonal").fit(K, y)
-        assert model.objective_ == pytest.approx(known.log_likelihood, abs=1e-8)
-        np.testing.assert_allclose(model.weights_, known.variances[:-1], rtol=1e-5, atol=1e-5)
-    assert model.fixed_effects_.sizes["covariate"] == X.shape[1]
 
 
 @pytest.mark.parametrize("seed", [1, 4])
@@ -188,11 +171,15 @@ def test_probes_come_as_near_as_they_say():
     assert np.isfinite(table.p_value.values[:-2]).all()
 
 
-def test_predictions_are_the_best_linear_unbiased_ones():
+@pytest.mark.parametrize("exact", [True, False])
+def test_predictions_are_the_best_linear_unbiased_ones(exact, monkeypatch):
+    """Standard deviations are by a factor of the covariance, or by conjugate gradients for a few rows at a time."""
     kernels, y, Z = made(3)
     K, X, m = in_memory(kernels, 25), design(Z), len(y)
     train, test = np.arange(80), np.arange(80, m)
     model = dmkl.VarianceComponents(steps=steps_of(Z)).fit(K[train, train], y[train])
+    monkeypatch.setattr("dmkl.estimators.variance._fits", lambda _: exact)
+    monkeypatch.setattr("dmkl.solvers.variance._ROWS", 7)
     variances = model.components_.variance.values[:-1]
     V = np.tensordot(variances[:-1], kernels, 1) + variances[-1] * np.eye(m)
     inverse, cross = np.linalg.inv(V[np.ix_(train, train)]), V[np.ix_(test, train)]
@@ -203,7 +190,7 @@ def test_predictions_are_the_best_linear_unbiased_ones():
     np.testing.assert_allclose(predicted, X[test] @ effects + cross @ dual, rtol=1e-8, atol=1e-8)
     gap = X[test].T - X[train].T @ inverse @ cross.T
     error = np.diagonal(V)[test] - np.sum(cross * (cross @ inverse), axis=1) + np.sum(gap * (covariance @ gap), axis=0)
-    np.testing.assert_allclose(deviation**2, error, rtol=1e-8)
+    np.testing.assert_allclose(deviation**2, error, rtol=1e-8 if exact else 1e-6)
     u = variances[:-1, None] * (kernels[:, 80:, :80] @ dual)
     contributions = model.contributions(K[test, train])
     np.testing.assert_allclose(contributions, u.T, rtol=1e-8, atol=1e-10)
@@ -221,23 +208,6 @@ def test_negative_estimates_have_no_prediction_error():
     model = dmkl.VarianceComponents(method="he", steps=()).fit(K, y)
     with pytest.raises(InputError, match="positive residual variance, found -"):
         model.predict(K, return_std=True, training=K)
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_standard_deviations_by_factors_and_by_conjugate_gradients(exact, monkeypatch):
-    kernels, y, _ = made(2)
-    K = in_memory(kernels, 25)
-    model = dmkl.VarianceComponents().fit(K[:90, :90], y[:90])
-    monkeypatch.setattr("dmkl.estimators.variance._fits", lambda _: exact)
-    monkeypatch.setattr("dmkl.solvers.variance._ROWS", 7)
-    _, deviation = model.predict(K[90:, :90], return_std=True, training=K[:90, :90])
-    variances = model.components_.variance.values[:-1]
-    V = np.tensordot(variances[:-1], kernels, 1) + variances[-1] * np.eye(len(y))
-    inverse, ones = np.linalg.inv(V[:90, :90]), np.ones(90)
-    gap = 1 - V[90:, :90] @ inverse @ ones
-    explained = np.sum(V[90:, :90] @ inverse * V[90:, :90], axis=1)
-    expected = np.diagonal(V)[90:] - explained + gap**2 / (ones @ inverse @ ones)
-    np.testing.assert_allclose(deviation**2, expected, rtol=1e-6)
 
 
 def test_one_kernel_is_the_gaussian_process_of_scikit_learn():
@@ -325,11 +295,10 @@ def test_without_variance_of_kernels_the_fixed_effects_predict():
     assert not model.contributions(K).any()
 
 
-@pytest.mark.parametrize("method", ["reml", "he"])
-def test_a_saved_model_is_the_same(method, tmp_path):
+def test_a_saved_model_is_the_same(tmp_path):
     kernels, y, Z = made(3)
     K = in_memory(kernels, 25)
-    model = dmkl.VarianceComponents(method, steps=steps_of(Z)).fit(K[:80, :80], y[:80])
+    model = dmkl.VarianceComponents(steps=steps_of(Z)).fit(K[:80, :80], y[:80])
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
     xr.testing.assert_identical(loaded.components_, model.components_)
@@ -339,38 +308,32 @@ def test_a_saved_model_is_the_same(method, tmp_path):
         xr.testing.assert_identical(ours, theirs)
 
 
-def test_searches_evaluations_and_permutations_take_it(tmp_path):
+def test_scores_of_a_search_are_those_of_fits():
     kernels, y, Z = made(7)
-    K = in_memory(kernels, 25)
+    K, train, test = in_memory(kernels, 25), np.arange(60), np.arange(60, len(y))
     learner = dmkl.VarianceComponents(steps=steps_of(Z), tests=False)
-    result = dmkl.search(learner, K, y, {"method": ["reml", "he"]}, cv=3, state=tmp_path / "state")
-    assert set(result.table()["status"]) == {"converged"}
-    again = dmkl.search(learner, K, y, {"method": ["reml", "he"]}, cv=3, state=tmp_path / "state")
-    np.testing.assert_allclose(again.best_.weights_, result.best_.weights_)
-    assert np.isfinite(dmkl.evaluate(learner, K, y, outer=3).mean_score_)
-    sites = np.repeat(np.arange(4), -(-len(y) // 4))[: len(y)]
-    tested = dmkl.permutation_test(learner, K, y, n_permutations=9, groups=sites, cv=2, random_state=0)
-    assert 0 < float(tested.data.p_value) <= 1
+    grid = {"method": ["reml", "he"]}
+    result = dmkl.search(learner, K, y, grid, cv=[(train, test)], refit=False, baselines="none")
+    for k, method in enumerate(grid["method"]):
+        model = learner.set_params(method=method).fit(K[train, train], y[train])
+        assert float(result.scores["score"][k, 0]) == pytest.approx(r2_score(y[test], model.predict(K[test, train])))
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def refused(error, match, kernels, y, **options):
-    with pytest.raises(error, match=match) as raised:
+    with pytest.raises(error, match=match):
         dmkl.VarianceComponents(**options).fit(in_memory(np.asarray(kernels), 25), y)
-    assert "\n" not in str(raised.value)
 
 
-def test_what_has_no_answer_is_refused_in_a_line():
+def test_what_has_no_answer_is_refused():
     kernels, y, _ = made(8)
     m = len(y)
     ones = np.ones((m, m))
     refused(InputError, "'kernel_0' and 'kernel_3' cannot be distinguished, .* merge", [*kernels, 2 * kernels[0]], y)
     refused(InputError, r"'kernel_3' and the residual \(the identity\) cannot be", [*kernels, np.eye(m)], y)
     refused(DegenerateKernelError, "'kernel_3' cannot be estimated: it is constant", [*kernels, ones], y)
-    refused(InputError, "y has a single value, 1, in training", kernels, np.ones(m))
-    refused(InputError, "y holds 1 labels that are missing; leave", kernels, np.where(np.arange(m) == 3, np.nan, y))
     many = np.random.default_rng(0).standard_normal((m, m))
     refused(
         InputError, f"{m + 1} fixed effects of {m} samples, expected fewer", kernels, y, steps=(dmkl.residualize(many),)

@@ -86,22 +86,6 @@ def test_whole_weights_are_repeated_samples(kind, steps):
     assert np.abs(plain._decision(K[TEST, TRAIN]).values - scores).max() > 1e-3 * np.abs(scores).max()
 
 
-@pytest.mark.parametrize(
-    ("solver", "before"), [("direct", ("cosine",)), ("subspace", ("center", "cosine")), ("interleaved", ())]
-)
-def test_the_order_of_samples_does_not_matter(before, solver):
-    """Rows are permuted before the steps of the learner and after those of the set."""
-    X, kernels, weights = data()
-    K, y = in_memory(kernels, 11).with_steps(before), labels_of("binary", X[:M])
-    turned = np.random.default_rng(6).permutation(M)
-    make = lambda: dmkl.MKFDA(2.0, 0.05, solver=solver, tol=1e-9)  # noqa: E731
-    result = make().fit(K[turned, turned], y[turned], weights[turned])
-    expected = make().fit(K[TRAIN, TRAIN], y, weights)
-    scores = expected.decision_function(K[TEST, TRAIN]).values
-    np.testing.assert_allclose(result.decision_function(K[TEST, turned]), scores, atol=1e-4 * np.abs(scores).max())
-    np.testing.assert_allclose(result.objective_, expected.objective_, rtol=2e-9)
-
-
 STORED = [solver for solver in SOLVERS if solver != "factors"]  # that one is for kernels computed from features
 
 
@@ -120,19 +104,6 @@ def test_every_solver_takes_weights(solver, kind, tmp_path):
     loaded = dmkl.load(tmp_path / "model.zarr")
     np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), weighted.predict(K[TEST, TRAIN]))
     np.testing.assert_array_equal(loaded._decision(K[TEST, TRAIN]), weighted._decision(K[TEST, TRAIN]))
-
-
-@pytest.mark.parametrize("steps", [("center", "trace"), ("center", "multiplicative")])
-def test_the_unit_of_weights(steps):
-    """With kernels of unit trace the unit is irrelevant; with kernels of unit variance λ scales with the unit."""
-    X, kernels, weights = data()
-    kernels = kernels.astype(np.float32)
-    K, y = in_memory(kernels, 11), labels_of("multiclass", X[:M])
-    unit, lam = 1e6, 1e-4
-    model = dmkl.Uniform(lam, steps=steps).fit(K[TRAIN, TRAIN], y, weights)
-    other = dmkl.Uniform(lam if "trace" in steps else unit * lam, steps=steps).fit(K[TRAIN, TRAIN], y, unit * weights)
-    scores = [each.predict_proba(K[TEST, TRAIN]).values for each in (model, other)]
-    np.testing.assert_allclose(scores[0], scores[1], atol=1e-6)
 
 
 def test_held_out_rows_count_as_those_of_their_class_in_training():
@@ -238,7 +209,7 @@ def test_ridge_regression_is_that_of_scikit_learn(weighted):
 # --- classes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [dmkl.MKFDA, dmkl.Uniform, dmkl.SingleBest, dmkl.Product])
+@pytest.mark.parametrize("make", [dmkl.MKFDA, dmkl.SingleBest, dmkl.Product])
 def test_weights_of_classes_are_those_of_their_samples(make):
     _, kernels, _ = data()
     K, y = in_memory(np.stack([kernels[1], kernels[1] ** 2]), 11), np.repeat([0, 1], [24, 6])
