@@ -11,13 +11,11 @@ from helpers.optima import optimum
 from helpers.references import dense_view, digits, in_memory
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.base import clone, is_regressor
+from sklearn.base import clone
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_is_fitted
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.solvers.fisher.registry import SOLVERS
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 STEPS = ("center", "trace")
@@ -76,17 +74,7 @@ def test_the_gap_is_proven(p, lam, seed, scale, solver):
         assert best >= floor * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"factors"}))  # of kernels that are computed from features
-def test_solvers_agree(solver):
-    K, _, y = problem()
-    fits = [dmkl.MKRidge(1.5, 1e-2, tol=1e-8, solver=s).fit(K[TRAIN, TRAIN], y[TRAIN, 2]) for s in (solver, "direct")]
-    assert fits[0].solver_ == solver
-    np.testing.assert_allclose(fits[0].weights_, fits[1].weights_, atol=2e-4)
-    scores = [model.predict(K[TEST, TRAIN]).values for model in fits]
-    np.testing.assert_allclose(*scores, rtol=1e-3, atol=1e-3 * np.abs(scores[0]).max())
-
-
-def test_it_is_saved_and_a_regressor(tmp_path):
+def test_a_saved_model_is_the_same(tmp_path):
     K, _, y = problem()
     model = dmkl.MKRidge((1.0, 2.0, 2.0), 1e-2).fit(K[TRAIN, TRAIN], y[TRAIN])
     model.save(tmp_path / "model")
@@ -94,9 +82,7 @@ def test_it_is_saved_and_a_regressor(tmp_path):
     for name in ("weights_", "dual_coef_", "intercept_", "gap_"):
         assert getattr(loaded, name).identical(getattr(model, name))
     assert loaded.predict(K[TEST, TRAIN]).identical(model.predict(K[TEST, TRAIN]))
-    assert loaded.get_params() == model.get_params() == clone(model).get_params()
-    assert is_regressor(model)
-    check_is_fitted(model)
+    assert loaded.get_params() == model.get_params()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +118,7 @@ def test_a_search_chooses_for_each_target():
         mean = scores.mean("fold").values
         chosen = (grid["p"].index(point["p"]), grid["lam"].index(point["lam"]))
         assert chosen == np.unravel_index(mean.argmax(), mean.shape)
-    assert result.best_.p == tuple(point["p"] for point in result.best_params_.values()) or np.ndim(result.best_.p) == 0
+    np.testing.assert_array_equal(result.best_.lam, [point["lam"] for point in result.best_params_.values()])
 
 
 def test_scores_of_a_search_are_those_of_the_sum_of_kernels_at_infinite_p():
@@ -155,36 +141,21 @@ SCORES = {
 }
 
 
-def test_a_search_of_one_target_is_not_stratified_and_refitted(tmp_path):
-    K, _, y = problem()
-    result = dmkl.search(dmkl.MKRidge(), K, y[:, 0], {"lam": [1e-4, 1e-2]}, cv=2, baselines="none")
-    assert result.scores["score"].dims == ("lam", "fold")
-    assert result.scores.attrs["kind"] == "regression"
-    result.save(tmp_path / "search")
-    assert dmkl.load(tmp_path / "search").best_.predict(K).identical(result.best_.predict(K))
-    assert "r2" in result.summary()
-    for scoring, message in (
-        ("accuracy", "does not suit a regression"),
-        ("nonsense", "no scoring 'nonsense' for a regression"),
-    ):
-        with pytest.raises(InputError, match=message):
-            dmkl.search(dmkl.MKRidge(), K, y[:, 0], {"lam": [1.0]}, scoring=scoring)
-
-
 def test_an_evaluation_and_an_assessment_measure_numbers():
     K, _, y = problem()
-    grid = {"lam": [1e-4, 1e-2]}
     options = {"outer": 2, "inner": 2, "scoring": ["r2", "correlation"], "baselines": "none"}
-    result = dmkl.evaluate(dmkl.MKRidge(), K, y[:, :2], grid, **options)
+    result = dmkl.evaluate(dmkl.MKRidge(), K, y[:, :2], {"lam": [1e-4, 1e-2]}, **options)
     assert result.scores["test_score"].dims == ("fold", "target")
-    assert result.tasks == ("0", "1")
-    assert "2 targets" in result.summary()
     with pytest.raises(InputError, match="which no confusion matrix counts"):
         _ = result.confusion
+    with pytest.raises(InputError, match="does not suit a regression"):
+        dmkl.search(dmkl.MKRidge(), K, y, {"lam": [1.0]}, scoring="accuracy")
     model = dmkl.MKRidge(2.0, 1e-2).fit(K[TRAIN, TRAIN], y[TRAIN])
-    measured = dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring=["r2", "correlation"])
-    assert measured["score"].dims == ("measure", "target")
-    assert float(measured["score"].sel(measure="r2").mean()) == pytest.approx(model.score(K[TEST, TRAIN], y[TEST]))
+    measured = dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring=["r2", "correlation"])["score"]
+    for name in ("r2", "correlation"):
+        expected = [SCORES[name](*pair) for pair in zip(y[TEST].T, model.predict(K[TEST, TRAIN]).values.T, strict=True)]
+        np.testing.assert_allclose(measured.sel(measure=name), expected)
+    assert model.score(K[TEST, TRAIN], y[TEST]) == pytest.approx(float(measured.sel(measure="r2").mean()))
 
 
 def confounded(seed=0, m=90):
@@ -226,9 +197,8 @@ def test_effects_of_covariates_are_those_of_generalized_least_squares(solver, we
     model.save(tmp_path / "model")
     again = dmkl.load(tmp_path / "model")
     assert again.covariate_effects_.identical(model.covariate_effects_)
-    for given_covariates in (None, Z, Z.loc[TEST]):
-        predicted = again.predict(K[TEST, TRAIN], covariates=given_covariates)
-        assert np.array_equal(predicted, model.predict(K[TEST, TRAIN]))
+    predicted = again.predict(K[TEST, TRAIN], covariates=Z.loc[TEST])
+    assert np.array_equal(predicted, model.predict(K[TEST, TRAIN]))
     shares = again.contributions(K[TEST, TRAIN])
     np.testing.assert_allclose(shares.sum("kernel") + shares.intercept, predicted.values, rtol=1e-10)
 
@@ -283,14 +253,3 @@ def test_covariates_that_a_regression_refuses():
         dmkl.MKRidge(steps=(age,)).fit(K, 2 * Z["age"].to_numpy() + 1)
     with pytest.raises(InputError, match="put all covariates into one table"):
         dmkl.MKRidge(steps=(age, dmkl.residualize(Z[["north"]]))).fit(K, y[:, 0])
-
-
-def test_points_of_a_target_with_covariates_share_their_passes():
-    kernels, Z, y = confounded()
-    grid, how = {"p": [1.0, 2.0], "lam": [1e-3, 1e-2, 1e-1, 1.0]}, {"cv": 2, "refit": False, "baselines": "none"}
-    center, covariates = (
-        dmkl.search(dmkl.MKRidge(steps=(first, "trace")), in_memory(kernels, 25), y[:, 0], grid, **how)
-        for first in ("center", dmkl.residualize(Z))
-    )
-    assert covariates.scores.attrs["solver"] == center.scores.attrs["solver"] == "subspace"
-    assert covariates.n_passes_ <= center.n_passes_ + 1
