@@ -18,7 +18,6 @@ from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.saving import models
 from dmkl.inference.importance import draw_orders
-from dmkl.searching.grid import mean_and_margin
 
 pytestmark = pytest.mark.usefixtures("rounds")
 
@@ -62,27 +61,22 @@ def result():
 # --- fits --------------------------------------------------------------------------------------------------------
 
 
+POINT = {"p": [1.5], "lam": [1e-2]}
+PRICES = dmkl.GMKL(sigma=[1.0, 2.0, 1.0, 3.0], tol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("estimator", "kind", "grid", "cv", "choose"),
     [
         (dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, FOLDS[:1], "held"),
         (dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, FOLDS[:1], "anew"),
-        *(
-            (dmkl.MKFDA(tol=1e-6, solver=solver), "multiclass", {"p": [1.5], "lam": [1e-2]}, FOLDS[:1], "held")
-            for solver in ("direct", "cg", "dual", "interleaved")
-        ),
+        (dmkl.MKFDA(tol=1e-6, solver="direct"), "multiclass", POINT, FOLDS[:1], "held"),
+        (dmkl.MKFDA(tol=1e-6, solver="interleaved"), "multiclass", POINT, FOLDS[:1], "held"),
         pytest.param(dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, TESTED, "held", marks=pytest.mark.slow),
         (dmkl.MKRidge(tol=TIGHT), "regression", {"p": [1.0], "lam": [0.1]}, FOLDS[:1], "held"),
-        pytest.param(
-            dmkl.GMKL(sigma=[1.0, 2.0, 1.0, 3.0], tol=1e-6),
-            "binary",
-            {"C": [1.0, 4.0]},
-            FOLDS[:1],
-            "held",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(PRICES, "binary", {"C": [1.0, 4.0]}, FOLDS[:1], "held", marks=pytest.mark.slow),
     ],
-    ids=["joint", "anew", "direct", "cg", "dual", "interleaved", "by-fold", "ridge", "prices"],
+    ids=["joint", "anew", "direct", "interleaved", "by-fold", "ridge", "prices"],
 )
 def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv, choose):
     y, K = labels(kind), kernels()
@@ -135,15 +129,10 @@ def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
     y = labels("binary")
     tables = {"noise": np.random.default_rng(0).random((90, 3)) * 5, "digits": digits()[0][0], "more": digits()[0][2]}
     model, specs = dmkl.GSMKL(grouping="kmeans"), [{"function": "rbf", "feature": "*"}]
-    K = dmkl.build(None, tables, specs)
+    own = _compare_left_out(model, dmkl.build(None, tables, specs), y)
     alone = dmkl.build(None, {name: tables[name] for name in ("digits", "more")}, specs)
-    own = _compare_left_out(model, K, y)
     expected = dmkl.search(model, alone, y, {"C": [1.0]}, FOLDS[:1], refit=False, baselines="none")
     np.testing.assert_allclose(own.score_without, expected.scores.score.isel(C=0))
-    train, test = FOLDS[0]
-    fitted = clone(model).fit(K.select(alone.names)[train, train], y[train])
-    new = fitted.decision_function(features={name: tables[name][test] for name in ("digits", "more")})
-    np.testing.assert_allclose(new, fitted.decision_function(K.select(alone.names)[test, train]), rtol=1e-5)
 
 
 def _compare_left_out(model, K, y):
@@ -167,32 +156,19 @@ def test_losses_are_means_of_differences_within_folds(result):
         np.testing.assert_allclose(data[f"loss{end}"], difference.mean(axis=1), atol=1e-11)
         error = difference.std(axis=1, ddof=1) / np.sqrt(3)
         np.testing.assert_allclose(data[f"loss_standard_error{end}"], error, atol=1e-11)
-        margin = difference.std(axis=1, ddof=1) * np.sqrt(1 / 3 + 1 / 2) * stats.t(2).ppf(0.975)
-        expected = xr.DataArray(margin, dims="source", coords={"source": data.source})
-        if not end:
-            table = result.table().set_index("source")
-            np.testing.assert_allclose(table.loss_margin, expected.sel(source=table.index.values), atol=1e-9)
-            largest = table.iloc[0]
-            assert (
-                f"Lost without: {table.index[0]} {largest.loss:.4g} ± {largest.loss_margin:.2g}, " in result.summary()
-            )
-    assert "95 % interval" in result.summary()
+    difference = data["score"] - data["score_without"]
+    margin = difference.std("fold", ddof=1) * np.sqrt(1 / 3 + 1 / 2) * stats.t(2).ppf(0.975)
+    table = result.table()
+    np.testing.assert_allclose(table.loss_margin, margin.sel(source=table.source.values), atol=1e-9)
+    assert table.loss.is_monotonic_decreasing
+    largest = table.iloc[0]
+    assert f"Lost without: {largest.source} {largest.loss:.4g} ± {largest.loss_margin:.2g}, " in result.summary()
     for f, (train, validation) in enumerate(FOLDS):
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 0), train)
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 1), validation)
-    table = result.table()
-    assert table.loss.is_monotonic_decreasing
-    assert table.set_index("source").loc["pair", "alone"] == pytest.approx(data.score_alone.sel(source="pair").mean())
 
 
-def test_what_is_printed_saved_and_read(result, tmp_path):
-    first, score, *_, took = result.summary().split("\n")
-    held = "3 folds, p and lam held at the choice of all folds together"
-    assert first == f"Importance of 4 kernels and 1 group to MKFDA: {held}"
-    assert score.endswith("with all kernels, on validation rows, which the choice depends on")
-    assert "Shapley values by 4 orders, ± their standard error: " in result.summary()
-    assert f"{result.n_passes_:g} passes, " in took
-    assert took.endswith(f"The search took {result.data.attrs['n_search_passes']:g} of the passes")
+def test_what_is_saved_is_read(result, tmp_path):
     result.save(tmp_path / "importance")
     assert problems(tmp_path / "importance") == ""
     read = dmkl.load(tmp_path / "importance")
@@ -201,8 +177,6 @@ def test_what_is_printed_saved_and_read(result, tmp_path):
 
 
 def test_a_group_is_left_out_as_a_whole_and_a_player(result):
-    member = result.data.member.sel(source="pair")
-    assert list(member.kernel.values[member.values]) == PAIR["pair"]
     assert (result.data.weight_without.sel(source="pair", kernel=PAIR["pair"]) == 0).all()
     assert (result.data.weight_without.sel(source="pair").max("kernel") > 0).all()
     assert list(result.data.player.values) == ["pair", "kernel_1", "kernel_3"]
@@ -211,38 +185,12 @@ def test_a_group_is_left_out_as_a_whole_and_a_player(result):
 
 
 def test_pictures(result):
-    losses, alone, shapley = result.plot()
+    losses, _, shapley = result.plot()
     assert [text.get_text() for text in losses.get_yticklabels()] == list(result.table().source)
     assert [patch.get_width() for patch in losses.patches] == list(result.table().loss)
     assert len(shapley.patches) == result.data.sizes["player"]
-    assert "accuracy" in alone.get_xlabel()
-    title = "Loss in accuracy without each kernel or group (darker) (± 95 % interval, paired over folds)"
-    assert " ".join(losses.figure.get_suptitle().split()).startswith(title)
     with pytest.raises(InputError, match="there is no task 'a'"):
         result.plot("a")
-
-
-@pytest.mark.parametrize("n_folds", [3, 5])
-def test_intervals_of_losses_hold_their_mean_over_data_sets(n_folds):
-    """Losses of ridge regression on sums of kernels by cross-validation, on 300 data sets of 60 samples."""
-    y, parts = np.repeat([1.0, -1.0], 30), np.arange(60) % n_folds
-    rng, losses = np.random.default_rng(0), np.empty((300, 2, n_folds))
-    for loss in losses:
-        views = [rng.normal(size=(60, 3)) + shift * np.eye(3)[0] * y[:, None] for shift in (1.2, 0.6)]
-        grams = [view @ view.T for view in views]
-        for f in range(n_folds):
-            train, test = parts != f, parts == f
-            correct = []
-            for K in (sum(grams), grams[1], grams[0]):
-                dual = np.linalg.solve(K[np.ix_(train, train)] + np.eye(train.sum()), y[train])
-                correct.append(np.mean(y[test] * (K[np.ix_(test, train)] @ dual) > 0))
-            loss[:, f] = correct[0] - np.array(correct[1:])
-    part = xr.DataArray((parts == np.arange(n_folds)[:, None]).astype(int), dims=("fold", "sample"))
-    values = xr.DataArray(losses, dims=("set", "source", "fold"))
-    mean, margin = mean_and_margin(values, xr.Dataset({"part": part}), "validation")
-    off = abs(mean - mean.mean("set"))
-    assert ((off <= margin).mean("set") > 0.93).all()
-    assert ((off <= 1.96 * values.std("fold", ddof=1) / np.sqrt(n_folds)).mean("set") < 0.9).all()
 
 
 # --- Shapley values ----------------------------------------------------------------------------------------------
@@ -268,12 +216,10 @@ def test_shapley_values_are_means_over_the_orders_that_were_sampled():
     np.testing.assert_allclose(data.shapley_by_fold.sum("player"), everything - nothing)
 
 
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_without_a_kernel_there_are_the_shares_of_the_classes(kind):
-    y = labels(kind)
+def test_without_a_kernel_there_are_the_shares_of_the_classes():
+    y, (train, held_out) = labels("binary"), FOLDS[0]
     K, grid = kernels().select([0, 1]), {"p": [2.0]}
     data = dmkl.importance(dmkl.MKFDA(lam=0.1), K, y, grid, cv=FOLDS[:1], shapley=1).data
-    train, held_out = FOLDS[0]
     prior = DummyClassifier().fit(EVERY[train, None], y[train]).predict(EVERY[held_out, None])
     assert data.score_of_nothing.item() == pytest.approx(accuracy_score(y[held_out], prior))
 
@@ -311,29 +257,20 @@ def test_it_goes_on_where_it_was_stopped(tmp_path):
         dmkl.importance(dmkl.MKFDA(), again, y, **arguments, choose="anew", state=state)
 
 
+BOTH = {"a": ["kernel_0", "kernel_1"], "b": ["kernel_1"]}
+
+
 @pytest.mark.parametrize(
     ("estimator", "arguments", "message"),
     [
-        *(
-            (dmkl.MKFDA(), {"kernel_groups": groups}, message)
-            for groups, message in (
-                ({"a": ["kernel_0", "noise"]}, "'a' names 'noise', which is no kernel"),
-                ({"a": kernels().names}, "'a' has all kernels, and nothing is left"),
-                ({"a": []}, "'a' has no kernel"),
-                ({"a": "kernel_0"}, "must be a list of names"),
-                ({"kernel_1": ["kernel_0"]}, "'kernel_1' is the name of a kernel"),
-                (["kernel_0"], "kernel_groups must map names to names of kernels"),
-            )
-        ),
-        (
-            dmkl.MKFDA(),
-            {"kernel_groups": {"a": ["kernel_0", "kernel_1"], "b": ["kernel_1"]}, "shapley": 3},
-            "'kernel_1' is in 'a' and 'b'",
-        ),
+        (dmkl.MKFDA(), {"kernel_groups": {"a": ["kernel_0", "noise"]}}, "'a' names 'noise', which is no kernel"),
+        (dmkl.MKFDA(), {"kernel_groups": {"a": kernels().names}}, "'a' has all kernels, and nothing is left"),
+        (dmkl.MKFDA(), {"kernel_groups": {"kernel_1": ["kernel_0"]}}, "'kernel_1' is the name of a kernel"),
+        (dmkl.MKFDA(), {"kernel_groups": ["kernel_0"]}, "kernel_groups must map names to names of kernels"),
+        (dmkl.MKFDA(), {"kernel_groups": BOTH, "shapley": 3}, "'kernel_1' is in 'a' and 'b'"),
         (dmkl.MKFDA(), {"choose": "again"}, "choose must be 'held' or 'anew'"),
         (dmkl.MKFDA(), {"shapley": -1}, "shapley"),
         (dmkl.MKFDA(), {"K": kernels().select([0])}, "two kernels at least, and there is 1"),
-        (dmkl.SingleBest(), {}, "SingleBest does not weigh kernels"),
         (dmkl.Product(), {}, "Product does not weigh kernels"),
     ],
 )

@@ -66,15 +66,9 @@ def test_each_resample_is_a_fit_of_its_own(estimator, kind, how, tile):
 
 
 def test_all_resamples_share_the_passes():
-    K, source = over(kernels(), Counting)
-    y, model = labels("binary"), dmkl.MKFDA(p=1.5)
-    alone = sum(
-        dmkl.MKFDA(p=1.5).fit(K[f.train, f.train], y[f.train]).n_passes_ for f in draw_resamples("half", 4, 0, y)
-    )
-    source.reads.clear()
-    result = dmkl.stability(model, K, y, 4)
-    assert source.reads.total() == result.n_passes_ * len(K) * len(K.view.tile_tasks())
-    assert result.n_passes_ <= alone / 4 + 3
+    K, y, model = kernels(), labels("binary"), dmkl.MKFDA(p=1.5)
+    alone = [clone(model).fit(K[f.train, f.train], y[f.train]).n_passes_ for f in draw_resamples("half", 4, 0, y)]
+    assert dmkl.stability(model, K, y, 4).n_passes_ <= np.mean(alone) + 3
 
 
 # --- draws -------------------------------------------------------------------------------------------------------
@@ -126,15 +120,13 @@ def test_halves_of_groups_are_drawn_from_all_that_there_are(n_groups, possible):
 
 
 @pytest.mark.parametrize("how", ["half", "bootstrap"])
-@pytest.mark.parametrize("several", [False, True])
-def test_draws_that_lack_a_class_are_drawn_again(how, several):
+def test_draws_that_lack_a_class_are_drawn_again(how):
     """Two of the eight groups have the rare class: four of seven halves split them; a bootstrap often misses both."""
     groups = np.repeat(np.arange(8), 4)
     y = np.where((groups < 2) & (np.arange(32) % 4 == 0), 1, 0)
-    y = np.stack([y, np.arange(32) % 2], axis=1) if several else y
     for fold in draw_resamples(how, 40, 0, y, groups=groups):
         assert len(fold.validation)
-        assert {*y[fold.train].reshape(len(fold.train), -1)[:, 0]} == {0, 1}
+        assert set(y[fold.train]) == {0, 1}
     alone = np.where(groups == 0, 1, 0)
     with pytest.raises(InputError, match=r"how='half': .*class"):
         draw_resamples("half", 2, 0, alone, groups=groups)
@@ -209,37 +201,18 @@ def test_what_the_weights_tell(result, tmp_path):
     np.testing.assert_allclose(data["upper"], np.quantile(weight, 0.975, axis=0))
     assert (data["selected"].sum("kernel") == 2).all()
     np.testing.assert_array_equal(result.stable(0.75), data["selected"].mean("resample") >= 0.75)
-    n = data.sizes["kernel"]
     assert result.mean_selected_ == 2
-    assert result.error_bound() == pytest.approx(error_bound(2, n, 0.9))
-    assert result.error_bound(0.7, unimodal=True) == pytest.approx(unimodal_error_bound(2, n, 0.7, 3), nan_ok=True)
+    assert result.error_bound() == pytest.approx(error_bound(2, data.sizes["kernel"], 0.9))
     folds = draw_resamples("half", 6, 0, labels("multiclass"))
     np.testing.assert_array_equal(data["part"], [np.isin(np.arange(90), fold.validation) for fold in folds])
-    assert result.table()["selection_frequency"].tolist() == data["selection_frequency"].values.tolist()
     assert {"score", "score_matthews"} <= set(data)
     stable = data["kernel"].values[result.stable().values]
     assert f"Selected by 90 % of the resamples or more: {', '.join(stable)}" in result.summary()
-    assert "distinct" not in result.summary()
     result.save(tmp_path / "trust")
     read = dmkl.load(tmp_path / "trust")
     assert type(read) is dmkl.Stability
     xr.testing.assert_identical(read.data, data)
     assert problems(tmp_path / "trust") == ""
-
-
-@pytest.mark.parametrize("n_selected", [2, 5])
-def test_where_nothing_is_stable_the_bound_is_told(result, n_selected):
-    selected = (result.data["kernel"].astype(str).argsort() + result.data["resample"]) % 5 < n_selected
-    none = dmkl.Stability(
-        result.data.assign(selected=selected, selection_frequency=xr.zeros_like(result.data["lower"]))
-    )
-    assert "Selected by 90 % of the resamples or more: none" in none.summary()
-    assert f"At most {none.error_bound():.2g} false selections are expected" in none.summary()
-    assert "too many" not in none.summary()
-    every = xr.ones_like(result.data["selected"])
-    many = dmkl.Stability(result.data.assign(selected=every, selection_frequency=every.mean("resample")))
-    message = "5 of 5: too many for a bound of false selections, which is 6.2 for 5 kernels; lower n_selected or raise"
-    assert message in many.summary()
 
 
 def spectra(seed, informative):
@@ -259,14 +232,11 @@ def test_stable_noise_is_told_from_what_is_above_chance():
     majority = [max(np.mean(y[part.values == 1] == label) for label in (0, 1)) for part in noise.data["part"]]
     np.testing.assert_allclose(noise.data["constant_score"], majority)
     assert "That is not clearly above 0.5, the score of one decision for all rows" in noise.summary()
-    assert "gives weight to a kernel of noise with many equal eigenvalues" in noise.summary()
-    assert "lam = 0.01 is the default; weights depend on it" in noise.summary()
     K, y = spectra(0, informative=True)
     signal = dmkl.stability(dmkl.MKFDA(p=1, lam=1.0), K, y, 10)
     assert signal.data["selection_frequency"][10] == 1
     assert signal.data["selection_frequency"][0] < 0.5
     assert "not clearly above" not in signal.summary()
-    assert "is the default" not in signal.summary()
 
 
 def test_several_tasks(of_tasks):
@@ -276,8 +246,6 @@ def test_several_tasks(of_tasks):
     spread = data["weight"].values.std(axis=0) * np.sqrt(2)
     np.testing.assert_allclose(data["standard_error"], spread)
     assert np.isnan(of_tasks.error_bound()).all()
-    assert len(of_tasks.table()) == data.sizes["kernel"] * 2
-    assert "a bound of false selections is known for how='half' only" in of_tasks.summary()
 
 
 def test_pictures(result, of_tasks):
@@ -285,14 +253,11 @@ def test_pictures(result, of_tasks):
     ranked = result.data.isel(kernel=np.argsort(-result.data["mean_weight"].values, kind="stable"))
     assert [label.get_text() for label in weights.get_yticklabels()] == ranked["kernel"].values.tolist()
     assert [bar.get_width() for bar in shares.patches] == ranked["selection_frequency"].values.tolist()
-    task = of_tasks.tasks[1]
+    task, mean = of_tasks.tasks[1], of_tasks.data["mean_weight"]
     (line,) = of_tasks.plot(task=task)[0].lines
-    np.testing.assert_array_equal(line.get_xdata(), np.sort(of_tasks.data["mean_weight"].sel(task=task))[::-1])
+    np.testing.assert_array_equal(line.get_xdata(), np.sort(mean.sel(task=task))[::-1])
     weights, _ = of_tasks.plot()  # tasks have equal weight in the mean, for any p
-    mean = of_tasks.data["mean_weight"]
-    expected = (mean / mean.sum("kernel")).mean(next(dim for dim in mean.dims if dim != "kernel"))
-    np.testing.assert_allclose(weights.lines[0].get_xdata(), np.sort(expected)[::-1])
-    assert weights.get_xlabel() == "share of the weight"
+    np.testing.assert_allclose(weights.lines[0].get_xdata(), np.sort((mean / mean.sum("kernel")).mean("task"))[::-1])
     with pytest.raises(InputError, match="there is no task 'none'"):
         of_tasks.plot(task="none")
 
@@ -333,23 +298,17 @@ def test_it_goes_on(tmp_path, solver):
     [
         ({"how": "thirds"}, "how must be 'half', 'bootstrap' or 'folds', got 'thirds'"),
         ({"n_resamples": 3}, "n_resamples must be even for how='half'"),
-        ({"n_resamples": 1}, "n_resamples must be"),
         ({"threshold": 0.5}, "threshold, the share of the resamples .* got 0.5"),
         ({"n_selected": 0}, "n_selected must be"),
-        ({"random_state": -1}, "random_state must be"),
         ({"how": "folds", "n_resamples": 80}, "how='folds': .*cannot split these 90 rows"),
-        ({"y": np.arange(90) == 0}, "how='half': .*"),
+        ({"estimator": dmkl.EasyMKL(), "how": "bootstrap"}, "EasyMKL does not weight samples; take how='half'"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:The least populated class", "ignore::dmkl.errors.LabelWarning")
-def test_what_is_refused(change, message, monkeypatch):
+@pytest.mark.filterwarnings("ignore:The least populated class")
+def test_what_is_refused(change, message):
     K, source = over(kernels(), Counting)
-    arguments = {"estimator": dmkl.MKFDA(), "K": K, "y": labels("multiclass"), **change}
     with pytest.raises(InputError, match=message):
-        dmkl.stability(**arguments)
-    monkeypatch.setattr(dmkl.MKFDA, "_TAKES_WEIGHTS", False, raising=False)
-    with pytest.raises(InputError, match="MKFDA does not weight samples; take how='half'"):
-        dmkl.stability(dmkl.MKFDA(), K, labels("binary"), how="bootstrap")
+        dmkl.stability(**{"estimator": dmkl.MKFDA(), "K": K, "y": labels("multiclass"), **change})
     assert not source.reads
 
 
