@@ -6,14 +6,13 @@ import dask
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.references import Counting, dense_view, digits, in_memory, over, psd
+from helpers.references import dense_view, digits, in_memory, psd
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.analysis.analyze import nystrom, order_by_similarity, upper_bounds
+from dmkl.analysis.analyze import nystrom, upper_bounds
 from dmkl.errors import IndefiniteKernelWarning, InputError
-from dmkl.numerics.alignment import alignments
 
 M = 90
 SIDES = np.arange(M) % 2
@@ -52,28 +51,19 @@ def analysis(K):
 
 @pytest.mark.parametrize(("kind", "centered"), [("binary", True), ("multiclass", False), ("multilabel", True)])
 def test_alignments_with_the_labels_are_those_with_ideal_kernels(K, kernels, kind, centered):
+    """In passes of eight columns, which the random vectors fill, and of which ten classes fill two more."""
     dense, y = kernels
     labels = {"binary": np.where(y > 4, "high", "low"), "multiclass": y}.get(kind, np.stack([y > 4, y % 2], axis=1))
-    data = dmkl.analyze(K, labels, steps=("center",) if centered else ()).data
-    if kind == "multiclass":
-        ideals = [(y[:, None] == y[None, :]).astype(float)]
-    else:
-        signs = np.sign(np.atleast_2d((y > 4) * 2 - 1.0))
-        signs = signs if kind == "binary" else np.concatenate([signs, np.atleast_2d(y % 2 * 2 - 1.0)])
-        ideals = [np.outer(s, s) for s in signs]
+    with dask.config.set({"dmkl.block-width": 8}):
+        data = dmkl.analyze(K, labels, steps=("center",) if centered else ()).data
+    assert data.attrs["n_passes"] == (4 if kind == "multiclass" else 3)
+    columns = [y > 4, y % 2 > 0] if kind == "multilabel" else [y if kind == "multiclass" else y > 4]
+    # 1 for equal labels, and otherwise −1, or 0 where there are several classes.
+    ideals = [np.where(column[:, None] == column, 1.0, 0.0 if kind == "multiclass" else -1.0) for column in columns]
     C = centering(M) if centered else np.eye(M)
     expected = np.array([[aligned(C @ k @ C, C @ t @ C) for t in ideals] for k in dense])
     assert data.target_alignment.dims == (("kernel", "task") if kind == "multilabel" else ("kernel",))
     np.testing.assert_allclose(data.target_alignment.values.reshape(len(dense), -1), expected, atol=1e-12)
-
-
-def test_labels_wider_than_a_pass(K, analysis):
-    """Ten classes in passes of eight columns: the random vectors fill the first, the labels two more."""
-    assert analysis.n_passes_ == 2
-    with dask.config.set({"dmkl.block-width": 8}):
-        narrow = dmkl.analyze(K)
-    assert narrow.n_passes_ == 4
-    np.testing.assert_allclose(narrow.data.target_alignment, analysis.data.target_alignment, atol=1e-13)
 
 
 @pytest.mark.usefixtures("tasks_of_parts")
@@ -81,12 +71,10 @@ def test_tasks_in_threads_do_not_share_their_products(tmp_path):
     """A task that multiplies the next kernel may start before the products of the last are read."""
     K, y = dmkl.create(tmp_path / "set.zarr", psd(12, 120)), np.arange(120) % 3
     expected = dmkl.analyze(K, y).data
+    names = ["target_alignment", "eigenvalue"]
     for _ in range(3):
         with dask.config.set(scheduler="threads", num_workers=4):
-            data = dmkl.analyze(K, y).data
-        xr.testing.assert_allclose(
-            data[["target_alignment", "eigenvalue"]], expected[["target_alignment", "eigenvalue"]]
-        )
+            xr.testing.assert_allclose(dmkl.analyze(K, y).data[names], expected[names])
 
 
 # --- spectra ------------------------------------------------------------------------------------------------
@@ -108,14 +96,13 @@ def test_eigenvalues_lie_between_their_bounds(m, width, decay, rank, seed):
     block = np.linalg.qr(rng.standard_normal((m, width)))[0]
     result = nystrom(block, kernel @ block, 0.0)[0]
     frobenius = np.array([np.linalg.norm(kernel)])
-    slack = 1e-7
     assert (result <= exact[:width] + 1e-12).all()
     for norm in (None, frobenius):
         upper = upper_bounds(result[None], np.array([np.trace(kernel)]), norm)[0]
-        assert (upper >= exact[:width] - slack).all()
+        assert (upper >= exact[:width] - 1e-7).all()
         # The bound is at most that of a single eigenvalue with the rest of the trace.
         left = max(np.trace(kernel) - result.sum(), 0)
-        assert (upper <= result + left + slack).all()
+        assert (upper <= result + left + 1e-7).all()
     if width >= min(rank, m):
         np.testing.assert_allclose(result, exact[:width], atol=1e-9)
 
@@ -147,15 +134,6 @@ def test_the_whole_spectrum_of_few_samples():
     needed = (exact < 0.9).sum(axis=1) + 1
     np.testing.assert_array_equal(data.components_90_most, needed)
     assert (data.components_90_least.values <= needed).all()
-
-
-@pytest.mark.parametrize("m", [3, 6])
-def test_few_samples_with_as_many_probes_of_signs(m):
-    """Some of the vectors repeat others, so that the rest span fewer dimensions."""
-    dense = psd(2, m)
-    data = dmkl.analyze(in_memory(dense, 5), steps=(), probes=3 * m, n_eigenvalues=m).data
-    assert (data.eigenvalue.values <= np.linalg.eigvalsh(dense)[:, ::-1] * (1 + 1e-9)).all()
-    assert (data.eigenvalue.values[:, 0] > 0).all()
 
 
 def test_a_kernel_with_negative_eigenvalues_is_told(kernels):
@@ -194,19 +172,6 @@ def test_duplicates_are_told_from_near_ones(K, probes, centered):
     assert len(analysis.pairs(-1.0)) == 21
 
 
-def test_the_order_puts_those_alike_together():
-    rng = np.random.default_rng(0)
-    families = np.repeat(np.arange(3), 4)[rng.permutation(12)]
-    centers = rng.standard_normal((3, 20))
-    directions = centers[families] + 0.1 * rng.standard_normal((12, 20))
-    alignment = alignments(directions @ directions.T)
-    alignment[5] = alignment[:, 5] = np.nan
-    order = order_by_similarity(alignment)
-    assert sorted(order.tolist()) == list(range(12))
-    assert order[-1] == 5
-    assert np.count_nonzero(np.diff(families[order[:-1]])) == 2
-
-
 # --- the whole ----------------------------------------------------------------------------------------------
 
 
@@ -225,22 +190,10 @@ def test_the_same_everywhere(tmp_path, kernels):
     np.testing.assert_array_equal(result.alignment, K.alignment())
 
 
-@pytest.mark.parametrize(("options", "passes"), [({}, 2), ({"probes": 32}, 1)])
-def test_passes_are_those_that_are_told(K, options, passes):
-    watched, counting = over(K, Counting)
-    analysis = dmkl.analyze(watched, np.arange(M) % 2, **options)
-    assert analysis.n_passes_ == passes
-    assert set(counting.reads.values()) == {passes}
-    counting.reads.clear()
-    half = np.arange(M // 2)
-    analysis = dmkl.analyze(watched[half, half], np.arange(M // 2) % 2, **options)
-    assert analysis.n_passes_ == passes + 1  # and one for the means over these samples
-    assert set(counting.reads.values()) == {passes + 1}
-
-
 def test_estimates_have_standard_errors(K, kernels, analysis):
     exact, result = analysis.data, dmkl.analyze(K, probes=80, seed=2).data
     assert result.attrs["method"] == "estimate from 80 random probes, seed 2"
+    assert result.attrs["n_passes"] == 1
     for name in ("alignment", "target_alignment", "norm", "effective_rank"):
         assert f"{name}_error" not in exact
         error = result[f"{name}_error"].values
@@ -271,13 +224,6 @@ def test_what_cannot_be_analyzed_is_refused(K, given, message):
         dmkl.analyze(K[:5, :], np.arange(5) % 2)
 
 
-def test_without_targets_labels_are_not_looked_at(K):
-    without = dmkl.analyze(K, np.zeros(M), targets=False)
-    assert "target_alignment" not in without.data
-    with pytest.raises(InputError, match="no labels to align with"):
-        without.plot_targets()
-
-
 def test_a_constant_kernel_is_left_empty(kernels):
     dense = np.stack([kernels[0][0], np.full((M, M), 0.3)])
     analysis = dmkl.analyze(in_memory(dense, 40), kernels[1])
@@ -302,19 +248,13 @@ def test_netcdf(tmp_path, K, kernels):
 
 def test_what_is_told_saved_and_read(K, analysis, tmp_path):
     text = analysis.summary()
-    assert repr(analysis) == text
     assert "7 centered kernels over 90 samples; alignments: exact; 2 passes" in text
     assert "multiples of earlier kernels: thrice" in text
     assert "alike (0.95 or more): wide, thrice, nearly" in text
-    assert "best aligned with the labels: " in text
-    assert "<div>7 centered" in analysis._repr_html_()
     frame = analysis.table()
     assert frame.index.tolist() == list(K.names)
     np.testing.assert_array_equal(frame.target_alignment, analysis.data.target_alignment)
     np.testing.assert_allclose(frame.largest_share_least, analysis.data.eigenvalue[:, 0] / analysis.data.trace)
-    assert (frame.largest_share_least <= frame.largest_share_most).all()
-    by_task = dmkl.analyze(K, np.eye(2, dtype=int)[np.arange(M) % 2]).table()
-    assert {"target_alignment 0", "target_alignment 1"} <= set(by_task.columns)
     analysis.save(tmp_path / "analysis")
     read = dmkl.load(tmp_path / "analysis")
     xr.testing.assert_identical(read.data, analysis.data)
@@ -324,49 +264,31 @@ def test_what_is_told_saved_and_read(K, analysis, tmp_path):
 # --- pictures -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("probes", [None, 20])
-def test_the_map_shows_the_alignments_in_order(K, analysis, probes):
-    analysis = analysis if probes is None else dmkl.analyze(K, probes=probes)
+def test_the_map_shows_the_alignments_in_order(analysis):
     ax = analysis.plot_alignment()
     order = analysis.data.order.values
     np.testing.assert_array_equal(ax.images[0].get_array(), analysis.data.alignment.values[np.ix_(order, order)])
-    names = [analysis.names[j] for j in order]
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == names
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == [analysis.names[j] for j in order]
     assert len(ax.texts) == 49
-    assert ("20 random" in ax.figure.get_suptitle()) == (probes is not None)
-    assert ax._repr_png_().startswith(b"\x89PNG")
-
-
-def test_maps_of_many_kernels_and_of_negative_alignments(K):
-    data = dmkl.analyze(in_memory(psd(70, 9), 5)).data
-    ax = dmkl.Analysis(data).plot_alignment()
-    assert not ax.texts
-    assert not ax.get_yticklabels()
-    data["alignment"][0, 1] = data["alignment"][1, 0] = -0.5
-    ax = dmkl.Analysis(data).plot_alignment()
-    assert ax.images[0].get_clim() == (-1, 1)
 
 
 def test_bars_of_alignments_with_the_labels(K, kernels, analysis):
     ax = analysis.plot_targets()
     widths = [patch.get_width() for patch in ax.patches]
     np.testing.assert_allclose(widths, np.sort(analysis.data.target_alignment.values)[::-1])
-    with pytest.raises(InputError, match="this analysis has no tasks"):
-        analysis.plot_targets("odd")
     y = kernels[1]
     several = dmkl.analyze(K, np.stack([y > 4, y % 2], axis=1), probes=20)
-    ax = several.plot_targets("1")
     best = np.sort(several.data.target_alignment.sel(task="1").values)[::-1]
-    np.testing.assert_allclose([patch.get_width() for patch in ax.patches], best)
+    np.testing.assert_allclose([patch.get_width() for patch in several.plot_targets("1").patches], best)
     assert len(several.plot_targets().lines) == 2  # dots of two tasks
     with pytest.raises(InputError, match=r"there is no task 'odd': this analysis has the tasks 0, 1"):
         several.plot_targets("odd")
+    with pytest.raises(InputError, match="no labels to align with"):
+        dmkl.analyze(K, targets=False).plot_targets()
 
 
 def test_lines_of_spectra(analysis):
-    ax = analysis.plot_spectra()
     shares = (analysis.data.eigenvalue / analysis.data.trace).values
     order = np.argsort(analysis.data.effective_rank.values, kind="stable")
-    for line, j in zip(ax.lines, order, strict=True):
+    for line, j in zip(analysis.plot_spectra().lines, order, strict=True):
         np.testing.assert_allclose(line.get_ydata(), shares[j])
-    assert ax.get_yscale() == "log"

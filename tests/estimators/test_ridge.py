@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 from helpers.optima import optimum
 from helpers.references import dense_view, digits, in_memory
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 
@@ -34,55 +32,15 @@ def problem():
 
 
 @pytest.mark.parametrize(("p", "lam"), [(1.0, 1e-3), (1.5, 1e-1), (2.0, 1e-3), (np.inf, 1e-1)])
-def test_the_objective_is_the_optimum(p, lam):
+def test_the_optimum_lies_within_the_gap(p, lam):
+    """Also of a fit that stops early."""
     K, kernels, y = problem()
-    model = dmkl.MKRidge(p, lam, tol=1e-6).fit(K[TRAIN, TRAIN], y[TRAIN, 2])
     h = y[TRAIN, 2] - y[TRAIN, 2].mean()
-    assert model.gap_ <= 1e-6
     best = optimum(dense_view(kernels, TRAIN, TRAIN, STEPS), h[:, None], lam, p)
-    assert model.objective_ == pytest.approx(best, rel=1e-4)
-
-
-@given(
-    p=st.sampled_from([1.0, 1.25, 2.0, 5.0, np.inf]),
-    lam=st.floats(1e-4, 10.0),
-    seed=st.integers(0, 1000),
-    scale=st.floats(1e-3, 1e3),
-    solver=st.sampled_from(["direct", "subspace", "cg"]),
-)
-def test_the_gap_is_proven(p, lam, seed, scale, solver):
-    """No weights of the ball, including the returned ones, give a lower value than the proven bound."""
-    rng = np.random.default_rng(seed)
-    features = rng.standard_normal((4, 25, 3))
-    kernels = features @ features.transpose(0, 2, 1)
-    y = scale * (kernels[0] @ rng.standard_normal(25) + rng.standard_normal(25))
-    model = dmkl.MKRidge(p, lam, solver=solver).fit(in_memory(kernels, 10), y)
-    dense, h = dense_view(kernels, steps=STEPS), y - y.mean()
-    beta, c = model.weights_.values, model.dual_coef_.values[:, 0]
-    combined = np.tensordot(beta, dense, axes=1)
-    assert np.all(beta >= 0)
-    assert np.linalg.norm(beta, p) <= 1 + 1e-9
-    # −S is the value at the exact c; the returned c gives no smaller value.
-    value = np.sum((h - combined @ c) ** 2) + lam * c @ combined @ c
-    assert value >= -model.objective_ * (1 - model.gap_) - 1e-9 * value
-    floor = -model.objective_ * (1 - model.gap_)
-    for _ in range(20):
-        other = rng.dirichlet(np.ones(4) * rng.choice([0.1, 1.0, 10.0]))
-        other /= np.linalg.norm(other, p)
-        Kb = np.tensordot(other, dense, axes=1)
-        best = lam * h @ np.linalg.solve(Kb + lam * np.eye(25), h)
-        assert best >= floor * (1 - 1e-9)
-
-
-def test_a_saved_model_is_the_same(tmp_path):
-    K, _, y = problem()
-    model = dmkl.MKRidge((1.0, 2.0, 2.0), 1e-2).fit(K[TRAIN, TRAIN], y[TRAIN])
-    model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    for name in ("weights_", "dual_coef_", "intercept_", "gap_"):
-        assert getattr(loaded, name).identical(getattr(model, name))
-    assert loaded.predict(K[TEST, TRAIN]).identical(model.predict(K[TEST, TRAIN]))
-    assert loaded.get_params() == model.get_params()
+    for tol in (0.3, 1e-6):
+        model = dmkl.MKRidge(p, lam, tol=tol).fit(K[TRAIN, TRAIN], y[TRAIN, 2])
+        assert model.gap_ <= tol
+        assert abs(best - model.objective_) <= (model.gap_ + 1e-6) * abs(model.objective_)
 
 
 @pytest.mark.parametrize(
@@ -103,22 +61,6 @@ def test_bad_targets_are_refused(y, message):
 
 
 # --- searches --------------------------------------------------------------------------------------------------------
-
-
-def test_a_search_chooses_for_each_target():
-    K, _, y = problem()
-    grid, options = {"p": [1.0, 2.0], "lam": [1e-4, 1e-2, 1.0]}, {"cv": 2, "baselines": "none"}
-    result = dmkl.search(dmkl.MKRidge(), K, y, grid, **options)
-    assert result.scores["score"].dims == ("p", "lam", "fold", "target")
-    assert list(result.best_params_) == ["0", "1", "2"]
-    for k, (target, point) in enumerate(result.best_params_.items()):
-        alone = dmkl.search(dmkl.MKRidge(), K, y[:, k], grid, refit=False, **options)
-        scores = result.scores["score"].sel(target=target)
-        np.testing.assert_allclose(scores, alone.scores["score"], atol=2e-3)
-        mean = scores.mean("fold").values
-        chosen = (grid["p"].index(point["p"]), grid["lam"].index(point["lam"]))
-        assert chosen == np.unravel_index(mean.argmax(), mean.shape)
-    np.testing.assert_array_equal(result.best_.lam, [point["lam"] for point in result.best_params_.values()])
 
 
 def test_scores_of_a_search_are_those_of_the_sum_of_kernels_at_infinite_p():

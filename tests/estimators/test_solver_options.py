@@ -62,7 +62,6 @@ def test_options_that_break_a_rule(made, message):
 @pytest.mark.parametrize(
     ("written", "solver", "code"),
     [
-        ({"solver": "cg"}, "cg", 'solver="cg"'),
         ({"solver": "auto", "basis": "1GiB"}, dmkl.Subspace("1GiB"), 'dmkl.Subspace(basis="1GiB", finish="auto")'),
         ({"solver": "cg", "master": "exact"}, dmkl.CG("exact"), 'dmkl.CG(master="exact")'),
         ({"solver": "auto", "master": "exact"}, dmkl.Direct("exact"), 'dmkl.Direct(master="exact")'),

@@ -246,10 +246,10 @@ def test_each_target_has_its_own_rows():
             model.components_.isel(target=k, drop=True), single.components_, rtol=1e-4, atol=1e-6
         )
         xr.testing.assert_allclose(model.fixed_effects_.isel(target=k, drop=True), single.fixed_effects_, rtol=1e-6)
-    predicted, deviation = model.predict(K, return_std=True, training=K)
+    predictions = model.predict(K, return_std=True, training=K)
     expected = alone[1].predict(K[:, rows], return_std=True, training=K[rows, rows])
-    np.testing.assert_allclose(predicted[:, 1], expected[0], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(deviation[:, 1], expected[1], rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(predictions, expected, strict=True):
+        np.testing.assert_allclose(ours[:, 1], theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_categories_are_differences_from_the_first_level():
@@ -341,7 +341,6 @@ def test_what_has_no_answer_is_refused():
     collinear = pd.DataFrame({"age": many[:, 0], "months": 12 * many[:, 0], "size": many[:, 1]})
     message = "fixed effects 'age', 'months' are linearly dependent"
     refused(InputError, message, kernels, y, steps=(dmkl.residualize(collinear),))
-    refused(InputError, "explain y completely", kernels, y, steps=(dmkl.residualize(pd.DataFrame({"y": 2 * y})),))
     refused(InputError, "may have fixed effects once", kernels, y, steps=("center", dmkl.residualize(many[:, :2])))
     refused(InputError, "prevalence is the share of cases", kernels, y, prevalence=1.5)
 
@@ -373,32 +372,3 @@ def test_warnings_say_what_limits_the_results():
         dmkl.VarianceComponents().fit(in_memory(100 * kernels[:1], 25), y)
     with pytest.warns(ConvergenceWarning, match="before its log-likelihood was at a maximum: .* raise max_iter"):
         dmkl.VarianceComponents(max_iter=1, tests=False).fit(in_memory(kernels, 25), y)
-
-
-# --- simulation ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_intervals_cover_what_was_simulated():
-    """± 1.96 standard errors cover the true variances in 95 of 100 sets, within the accuracy of 200 sets."""
-    rng = np.random.default_rng(0)
-    m, truth = 300, np.array([0.4, 0.3, 0.3])
-    W = rng.standard_normal((2, m, 100))
-    kernels = W @ W.transpose(0, 2, 1) / 100
-    roots = [W[0] / 10, W[1] / 10, np.eye(m)]
-    targets = np.stack(
-        [
-            sum(np.sqrt(v) * root @ rng.standard_normal(root.shape[1]) for v, root in zip(truth, roots, strict=True))
-            for _ in range(200)
-        ],
-        axis=1,
-    )
-    table = dmkl.VarianceComponents(tests=False).fit(in_memory(kernels, 150), targets).components_
-    assert (table.boundary == 0).all()
-    covered = np.abs(table.variance[:3] - truth[:, None]) <= 1.96 * table.variance_se[:3]
-    shares = np.abs(table.variance_share[:3] - truth[:, None]) <= 1.96 * table.variance_share_se[:3]
-    # Of 200 trials with probability 0.95, 181 to 198 succeed in 99.7 of 100 cases.
-    for inside in (covered, shares):
-        assert (inside.sum("target") >= 181).all()
-        assert (inside.sum("target") <= 198).all()
-    np.testing.assert_allclose(table.variance[:3].mean("target"), truth, atol=0.02)

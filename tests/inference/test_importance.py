@@ -45,17 +45,8 @@ def over_fewer(estimator, names, y, grid, cv, held):
 
 @pytest.fixture(scope="module")
 def result():
-    return dmkl.importance(
-        dmkl.MKFDA(tol=TIGHT),
-        kernels(),
-        labels("multiclass"),
-        GRID,
-        cv=FOLDS,
-        kernel_groups=PAIR,
-        shapley=4,
-        random_state=3,
-        scoring=["accuracy", "matthews"],
-    )
+    options = {"kernel_groups": PAIR, "shapley": 4, "random_state": 3, "scoring": ["accuracy", "matthews"]}
+    return dmkl.importance(dmkl.MKFDA(tol=TIGHT), kernels(), labels("multiclass"), GRID, cv=FOLDS, **options)
 
 
 # --- fits --------------------------------------------------------------------------------------------------------
@@ -98,30 +89,23 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
     assert (result.data.weight_without.where(left_out, 0.0) == 0).all()
 
 
-LEARNERS = {
-    **{
-        name: {}
-        for name in dir(dmkl)
-        if getattr(models().get(name), "_TAKES_KERNELS", False) and models()[name]._LEARNS_FROM_LABELS
-        if name != "GSMKL"  # below, with its options
-    },
-    "NCuts": {"n_examples": 2},
-}
-"""Every learner that can omit a kernel, with parameters for few samples."""
+LEARNERS = [
+    *(
+        model(n_examples=2) if model is dmkl.NCuts else model()  # few samples
+        for name, model in models().items()
+        if name in dir(dmkl) and model._TAKES_KERNELS and model._LEARNS_FROM_LABELS
+    ),
+    dmkl.MKFDA(kernel_groups={"two": "kernel_[01]"}),
+    dmkl.GSMKL(across=True),
+    dmkl.GSMKL(loss="square", regroup=False),
+]
+"""Every learner that can omit a kernel; those with groups of samples form them by kernels that may have weight."""
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_without_a_kernel_every_learner_is_a_search_on_the_others(name):
-    kind = "regression" if issubclass(models()[name], KernelRegressor) else "multiclass"
-    _compare_left_out(models()[name](**LEARNERS[name]), kernels().select([0, 1, 2]), labels(kind))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "kind"),
-    [({"across": True}, "multiclass"), ({"loss": "square", "regroup": False}, "binary"), ({}, "multilabel")],
-)
-def test_groups_of_new_samples_are_by_the_kernels_that_may_have_weight(parameters, kind):
-    _compare_left_out(dmkl.GSMKL(**parameters), kernels().select([0, 1, 2]), labels(kind))
+@pytest.mark.parametrize("learner", LEARNERS, ids=repr)
+def test_without_a_kernel_every_learner_is_a_search_on_the_others(learner):
+    kind = "regression" if isinstance(learner, KernelRegressor) else "multiclass"
+    _compare_left_out(learner, kernels().select([0, 1, 2]), labels(kind))
 
 
 def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
