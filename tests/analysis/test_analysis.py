@@ -164,6 +164,8 @@ def test_duplicates_are_told_from_near_ones(K, probes, centered):
     analysis = dmkl.analyze(K, probes=probes, steps=("center",) if centered else (), threshold=0.999)
     assert analysis.data.repeats.values.tolist() == ["", "", "", "", "", "wide", ""]
     assert analysis.groups() == [["wide", "thrice", "nearly"]]
+    alike = np.isin(analysis.data.order, [0, 5, 6])
+    assert np.ptp(np.flatnonzero(alike)) == 2  # beside each other
     pairs = analysis.pairs()
     assert {frozenset(pair) for pair in pairs[["kernel", "kernel_2"]].itertuples(index=False, name=None)} == {
         frozenset(pair) for pair in (("wide", "thrice"), ("wide", "nearly"), ("thrice", "nearly"))

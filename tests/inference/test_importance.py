@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import xarray as xr
@@ -92,17 +93,18 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
 LEARNERS = [
     *(
         model(n_examples=2) if model is dmkl.NCuts else model()  # few samples
-        for name, model in models().items()
+        for name, model in sorted(models().items())
         if name in dir(dmkl) and model._TAKES_KERNELS and model._LEARNS_FROM_LABELS
     ),
-    dmkl.MKFDA(kernel_groups={"two": "kernel_[01]"}),
+    dmkl.MKFDA(kernel_groups={"two": "kernel_[12]"}, sigma={"kernel_1": 2.0}),
+    dmkl.MKFDA(constraints=lambda d: [cp.sum(d) <= 1, d["kernel_2"] <= 0.2]),
     dmkl.GSMKL(across=True),
     dmkl.GSMKL(loss="square", regroup=False),
 ]
 """Every learner that can omit a kernel; those with groups of samples form them by kernels that may have weight."""
 
 
-@pytest.mark.parametrize("learner", LEARNERS, ids=repr)
+@pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
 def test_without_a_kernel_every_learner_is_a_search_on_the_others(learner):
     kind = "regression" if isinstance(learner, KernelRegressor) else "multiclass"
     _compare_left_out(learner, kernels().select([0, 1, 2]), labels(kind))
