@@ -167,11 +167,10 @@ def test_nothing_is_proven_of_machines_on_indefinite_kernels():
         dmkl.NCuts(1, loss="square", lam=1e-3, steps=()).fit(S, y)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_machines_on_kernels_of_low_rank_are_proven(dtype):
+def test_machines_on_kernels_of_low_rank_are_proven():
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(3, 80, 4)), np.arange(80) % 2
-    model = dmkl.NCuts(2, steps=()).fit(dmkl.create(None, list(X @ X.transpose(0, 2, 1)), dtype=dtype), y)
+    model = dmkl.NCuts(2, steps=()).fit(dmkl.create(None, list(X @ X.transpose(0, 2, 1)), dtype=np.float32), y)
     assert model.gap_ <= model.tol
     assert model.status_.startswith("The gap is proven")
 

@@ -291,7 +291,6 @@ def test_commands(tmp_path, dense, Y, output_of, error_of):
     [
         ({"p": 1.5}, "which p has no effect on"),
         ({"solver": "cg"}, "solver has no effect"),
-        ({"random_state": None}, "random_state must be a whole number, at least 0"),
         ({"candidate": 6}, r"from 0 to 5 \(n_candidates=6\), got 6"),
         ({"weights": None, "candidate": 0}, "candidate is a position among the candidates"),
         ({"weights": None, "refine": 5}, "refine starts at the candidates of weights='shared'"),
