@@ -110,6 +110,14 @@ def test_without_a_kernel_every_learner_is_a_search_on_the_others(learner):
     _compare_left_out(learner, kernels().select([0, 1, 2]), labels(kind))
 
 
+@pytest.mark.usefixtures("rounds")
+def test_a_kernel_whose_weight_is_zero_without_the_others():
+    rules = lambda d: [cp.sum(d) <= 1, d["kernel_1"] >= 2 * d["kernel_2"]]  # noqa: E731
+    models = [dmkl.MKFDA(constraints=rules, solver=solver) for solver in ("subspace", "direct")]
+    results = [dmkl.importance(model, kernels(), labels("binary"), {"lam": [0.1]}, cv=2).data for model in models]
+    np.testing.assert_allclose(results[0].score_alone, results[1].score_alone)
+
+
 def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
     """Also against a set that was built without the table of the omitted kernel."""
     y = labels("binary")

@@ -199,3 +199,21 @@ def test_what_was_saved_is_read_and_drawn(result, tmp_path):
     assert axes.lines[0].get_xdata()[0] == float(result.data["score"])
     with pytest.raises(InputError, match="task must name one of several"):
         read.plot(task="rna")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_labels_without_meaning_are_significant_as_often_as_they_should_be():
+    n_sets, level = 200, 0.05
+    score, kernels = [], []
+    for seed in range(n_sets):
+        K, y = made(seed, 36)
+        y = np.random.default_rng(1000 + seed).permutation(y)
+        grid = {"p": [1.0, 2.0], "lam": [1e-1]}
+        options = {"cv": 3, "scoring": "average_precision", "random_state": seed}
+        test = dmkl.permutation_test(dmkl.MKFDA(solver="stacked"), K, y, grid, 19, **options)
+        score.append(test.p_value <= level)
+        kernels.append(float(test.kernel_p_values["corrected"].min()) <= level)
+    error = 2.6 * np.sqrt(level * (1 - level) / n_sets)  # 99 %
+    assert abs(np.mean(score) - level) <= error
+    assert abs(np.mean(kernels) - level) <= error

@@ -304,3 +304,25 @@ def test_what_is_refused(change, message):
     with pytest.raises(InputError, match=message):
         dmkl.stability(**{"estimator": dmkl.MKFDA(), "K": K, "y": labels("multiclass"), **change})
     assert not source.reads
+
+
+@pytest.mark.slow
+def test_planted_kernels_are_found():
+    """3 informative of 30 kernels, 10 seeds: all are stable, and false ones are within the bound.
+
+    The same holds if each half selects twice as many kernels as are informative.
+    """
+    frequencies: dict[int, list[np.ndarray]] = {3: [], 6: []}
+    for seed in range(10):
+        rng, y = np.random.default_rng(seed), np.arange(150) % 2
+        features = rng.standard_normal((30, 150, 5))
+        features[:3, :, 0] += 1.6 * y
+        K = features @ features.transpose(0, 2, 1)
+        result = dmkl.stability(dmkl.MKFDA(p=1.0), K, y, 40, n_selected=3, threshold=0.75, random_state=seed)
+        assert result.stable()[:3].all()
+        for q, selections in frequencies.items():
+            selections.append(select(result.data["weight"].values, q).mean(axis=0))
+    for q, each in frequencies.items():
+        for pi in (0.6, 0.75, 0.9):
+            false = (np.array(each)[:, 3:] >= pi).sum(axis=1).mean()
+            assert false <= np.fmin(error_bound(q, 30, pi), unimodal_error_bound(q, 30, pi, 20))

@@ -130,7 +130,8 @@ class Growth:
             # At the equal weights of the set, K(β) is `scale` times the sum of all kernels.
             space = self.spaces[point.space]
             n_kernels = space.n_kernels if point.kernels is None else len(point.kernels)
-            scale = float(point.weights.start(n_kernels).mean())
+            # Constraints may leave no weight but zero.
+            scale = max(float(point.weights.start(n_kernels).mean()), 1e-12)
             rho = rough_ridge(point.lam, scale, self.step) if preconditioned else 0.0
             h = Strips.of(space.targets[point.target])
             wanted.setdefault((point.space, point.target, rho), Unsolved(point.space, 0, rho, h))

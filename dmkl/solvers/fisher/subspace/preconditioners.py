@@ -59,7 +59,8 @@ def conditions(betas: Float, preconditioner: Float) -> Float:
     lowest, highest = ratios.min(axis=1), np.where(outside, np.inf, ratios.max(axis=1))
     usable = (highest > 0) & (highest < np.inf)
     highest = np.where(usable, highest, 1.0)
-    return np.where(usable, np.minimum(highest / np.maximum(lowest, highest / _FAR), _FAR), _FAR)
+    numbers = np.where(usable, np.minimum(highest / np.maximum(lowest, highest / _FAR), _FAR), _FAR)
+    return np.where(betas.any(axis=1), numbers, 1.0)  # without weight A = ½I, which any M approximates at a large ridge
 
 
 def closeness(beta: Float, preconditioner: Float) -> Closeness:
