@@ -14,18 +14,12 @@ from sklearn import metrics as skm
 from sklearn.base import is_classifier
 from sklearn.model_selection import (
     GroupKFold,
-    GroupShuffleSplit,
     KFold,
     LeaveOneGroupOut,
-    LeaveOneOut,
-    LeavePGroupsOut,
     PredefinedSplit,
-    RepeatedKFold,
     RepeatedStratifiedKFold,
-    ShuffleSplit,
     StratifiedGroupKFold,
     StratifiedKFold,
-    StratifiedShuffleSplit,
     TimeSeriesSplit,
 )
 
@@ -75,25 +69,16 @@ def test_a_number_of_folds_is_scikit_learns(kind):
 @pytest.mark.parametrize(
     "splitter",
     [
-        KFold(3),
         KFold(4, shuffle=True, random_state=1),
-        StratifiedKFold(3),
-        RepeatedKFold(n_splits=3, n_repeats=2, random_state=0),
         RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0),
-        ShuffleSplit(3, random_state=0),
-        StratifiedShuffleSplit(3, random_state=0),
         TimeSeriesSplit(3),
-        LeaveOneOut(),
         PredefinedSplit(np.arange(M) // 4 % 4 - 1),
         GroupKFold(3),
-        GroupShuffleSplit(3, random_state=0),
-        StratifiedGroupKFold(3),
         LeaveOneGroupOut(),
-        LeavePGroupsOut(2),
     ],
     ids=lambda splitter: type(splitter).__name__,
 )
-def test_every_splitter(splitter):
+def test_splitters_of_scikit_learn(splitter):
     y, grouped = LABELS["multiclass"], "Group" in type(splitter).__name__
     groups = GROUPS if grouped else None
     same_folds(make_folds(splitter, y, groups=groups), list(splitter.split(y, y, groups)))
@@ -115,11 +100,9 @@ def stored_splits():
 
 @pytest.mark.parametrize("cv", [None, "splits"])
 def test_stored_splits(cv):
-    splits, y = stored_splits(), LABELS["binary"]
-    folds = make_folds(cv, y, splits=splits)
+    splits = stored_splits()
+    folds = make_folds(cv, LABELS["binary"], splits=splits)
     same_folds(folds, [[np.flatnonzero(split == part) for part in (0, 1, 2)] for split in splits])
-    assert len(folds[0].test)
-    assert not len(folds[1].test)
 
 
 def test_stored_splits_without_validation_are_no_default():
@@ -156,27 +139,22 @@ TRAIN, VALIDATION, TEST = np.arange(0, 24), np.arange(24, 36), np.arange(36, 48)
     ids=range(8),
 )
 def test_an_explicit_validation_set(cv):
-    for y in LABELS.values():
-        (fold,) = make_folds(cv, y)
-        np.testing.assert_array_equal(fold.train, TRAIN)
-        np.testing.assert_array_equal(fold.validation, VALIDATION)
-        assert len(fold.test) in (0, len(TEST))
-        assert fold.name == "0"
+    (fold,) = make_folds(cv, LABELS["binary"])
+    np.testing.assert_array_equal(fold.train, TRAIN)
+    np.testing.assert_array_equal(fold.validation, VALIDATION)
+    assert len(fold.test) in (0, len(TEST))
 
 
 def test_a_tuple_of_folds_is_no_pair_of_positions():
     """This holds for parts of equal length and for tuples; the order of positions is kept."""
     y, pair = LABELS["binary"], ((TRAIN, VALIDATION), (VALIDATION, TRAIN))
     equal = (TRAIN[:12], VALIDATION), (VALIDATION, TRAIN[:12])
-    same_folds(make_folds(pair, y), pair)
     same_folds(make_folds((TRAIN[::-1], VALIDATION[::-1]), y), [(TRAIN[::-1], VALIDATION[::-1])])
     same_folds(make_folds(equal, y), equal)
     same_folds(make_folds(tuple(tuple(tuple(part) for part in fold) for fold in pair), y), pair)
     same_folds(make_folds((pair[0], [mask(part) for part in pair[1]]), y), pair)
     same_folds(make_folds((fold for fold in pair), y), pair)
     same_folds(make_folds(np.array([[TRAIN[:12], VALIDATION]]), y), [equal[0]])
-    three = ((TRAIN, VALIDATION), (TRAIN, TEST), (TRAIN, VALIDATION, TEST))
-    same_folds(make_folds(three, y), three)
 
 
 THREE_CLASSES = {"labels": np.array(["a", "b", "c"])[np.arange(M) // 16]}
@@ -193,44 +171,29 @@ EVEN, ODD = np.arange(0, 32, 2), np.arange(1, 32, 2)
         (1, {}, "cv=1 is no number of folds: .*n_splits=2 or more"),
         (M + 1, {}, "StratifiedKFold cannot split these 48 rows: .*greater than"),
         ([], {}, "cv has no folds"),
-        ({}, {}, "cv has no folds"),
         (GroupKFold(3), {}, "GroupKFold splits by groups; give groups=, one for each of the 48 rows"),
-        (LeaveOneGroupOut(), {}, "LeaveOneGroupOut splits by groups"),
         (GroupKFold(3), {"groups": GROUPS[1:]}, r"groups has shape \(47,\), expected \(48,\)"),
-        (GroupKFold(7), {"groups": GROUPS}, "GroupKFold cannot split these 48 rows: .*than the number of groups"),
         (KFold(3, shuffle=True, random_state=0), {"groups": GROUPS},
          "fold 0 has . groups with rows in training and in validation, .* keeps groups whole"),
-        ((TRAIN, VALIDATION, TEST), {"groups": np.arange(M) // 30},
-         "fold 0 has 1 groups with rows in training and in validation, 0 first"),
         ((TRAIN, VALIDATION, TEST), {"groups": np.arange(M) // 24},
          "fold 0 has 1 groups with rows in validation and in test, 1 first"),
         ("splits", {"groups": np.zeros(M), "splits": stored_splits()}, "stored split 0 has 1 groups with rows in"),
         ([(TRAIN, VALIDATION), (TRAIN, [])], {}, "fold 1 has no validation rows"),
         (([], VALIDATION), {}, "fold 0 has no training rows"),
-        ((mask([]), VALIDATION), {}, "fold 0 has no training rows"),
         ((TRAIN, [*VALIDATION, 7, 3]), {}, "fold 0 has 2 training rows that are validation rows too, row 3 first"),
         ((TRAIN, VALIDATION, [5]), {}, "fold 0 has 1 training rows that are test rows too, row 5 first"),
         ((TRAIN, VALIDATION, VALIDATION), {},
          "fold 0 has 12 validation rows that are test rows too, row 24 first; rows that choose must not test"),
-        ({"left": (TRAIN, VALIDATION), "right": (TRAIN, VALIDATION, [*TEST, 25])}, {},
-         "fold right has 1 validation rows that are test rows too, row 25 first"),
         ((TRAIN, VALIDATION), {"samples": np.array(["same"] * 26 + [str(k) for k in range(22)])},
          "fold 0 has 24 training rows that are validation rows too"),
-        ((TRAIN, [-M]), {}, "fold 0 has 1 training rows that are validation rows too, row 0 first"),
         ([(TRAIN, VALIDATION), (TRAIN, [M])], {}, "fold 1, validation: row 48 is outside the 48 rows"),
-        (([-M - 1], VALIDATION), {}, "fold 0, train: row -49 is outside the 48 rows"),
         ((mask(TRAIN)[1:], VALIDATION), {}, r"fold 0, train: a boolean row mask must have shape \(48,\), got \(47,\)"),
         ([TRAIN, VALIDATION], {}, "fold 0 must be .* a single fold is a tuple"),
-        ([(TRAIN, VALIDATION), (TRAIN,)], {}, "fold 1 must be"),
-        ([(TRAIN, VALIDATION, TEST, TEST)], {}, "fold 0 must be"),
         ([(TRAIN, VALIDATION + 0.5)], {}, "fold 0 must be"),
-        ([7], {}, "fold 0 must be"),
         ({"train": TRAIN}, {}, "fold train must be"),
         (StratifiedKFold(3), {"labels": LABELS["multilabel"]},
          "StratifiedKFold cannot split .* several tasks are not stratified, use KFold"),
-        (KFold(3), THREE_CLASSES, "fold 0 has no training rows of class 'a', of which it has validation rows"),
         ([(EVEN, ODD), (EVEN, ODD, [40])], THREE_CLASSES, "fold 1 has no training rows of class 'c', .* test rows"),
-        ((EVEN[8:12], EVEN[12:]), THREE_CLASSES, "fold 0 has training rows of a single class, 'b', and needs two"),
         (KFold(3), RARE_TASK, "fold 0 has no training rows of class 1 in task 1, of which it has validation"),
         ((TRAIN[5:], VALIDATION), RARE_TASK, "fold 0 has training rows of a single class, 0 in task 1, and needs two"),
     ],
@@ -262,20 +225,19 @@ def test_too_few_of_a_class_to_stratify():
 
 
 def test_default_grids_are_the_papers():
-    assert len(P_VALUES) == 12
-    np.testing.assert_array_equal(
-        P_VALUES, [1, 1.015625, 1.03125, 1.0625, 1.125, 1.25, 1.5, 2, 3, 4, 8, np.inf]
-    )  # fmt: skip
+    np.testing.assert_array_equal(P_VALUES, [1, 1.015625, 1.03125, 1.0625, 1.125, 1.25, 1.5, 2, 3, 4, 8, np.inf])
     np.testing.assert_allclose(LAM_TRACE, np.logspace(-8, 1, 10), rtol=1e-15)
     np.testing.assert_allclose(LAM_COSINE, np.logspace(-5, 4, 10, base=4), rtol=1e-15)
-    assert as_grid(None, dmkl.MKFDA()) == {"p": P_VALUES, "lam": LAM_TRACE}
-    assert list(as_grid(None, dmkl.MKFDA())) == ["p", "lam"]
+    assert list(as_grid(None, dmkl.MKFDA()).items()) == [("p", P_VALUES), ("lam", LAM_TRACE)]
     assert as_grid(None, dmkl.MKFDA(steps=("center", "cosine"))) == {"p": P_VALUES, "lam": LAM_COSINE}
-    for estimator in (dmkl.Uniform(), dmkl.SingleBest(), dmkl.Product(), dmkl.Uniform(steps=("center",))):
-        assert as_grid(None, estimator) == {"lam": LAM_TRACE}
-    for steps in ("cosine,center", ("center", "multiplicative"), ("trace", "cosine")):
-        assert as_grid(None, dmkl.SingleBest(steps=steps)) == {"lam": LAM_COSINE}
-    assert as_grid(None, dmkl.SingleBest(steps=("cosine", "center", "trace"))) == {"lam": LAM_TRACE}
+    for steps, lams in (
+        ("center", LAM_TRACE),
+        ("cosine,center", LAM_COSINE),
+        ("center,multiplicative", LAM_COSINE),
+        ("trace,cosine", LAM_COSINE),
+        ("cosine,center,trace", LAM_TRACE),
+    ):
+        assert as_grid(None, dmkl.SingleBest(steps=steps)) == {"lam": lams}
 
 
 def test_a_grid_is_made_plain():
@@ -284,60 +246,36 @@ def test_a_grid_is_made_plain():
     assert result == {"lam": tuple(grid["lam"].tolist()), "p": (1.0, np.inf, 2.0), "steps": (("cosine", "center"),)}
     assert list(result) == ["lam", "p", "steps"]
     assert all(type(value) is float for value in (*result["lam"], *result["p"]))
-    assert as_grid({"lam": 1, "steps": None, "tol": np.array(1e-3)}, dmkl.MKFDA()) == {
-        "lam": (1.0,),
-        "steps": ((),),
-        "tol": (1e-3,),
-    }
-    assert as_grid({"steps": ("center+trace", None), "max_iter": range(2, 5)}, dmkl.MKFDA()) == {
-        "steps": (("center", "trace"), ()),
-        "max_iter": (2, 3, 4),
-    }
-    assert as_grid({"lam": (10.0**k for k in (0, 1))}, dmkl.Uniform()) == {"lam": (1.0, 10.0)}
-    assert as_grid({"steps": [("trace",), ["center"]]}, dmkl.Uniform()) == {"steps": (("trace",), ("center",))}
-    splitters = [KFold(3), KFold(4)]
-    assert as_grid({"cv": splitters}, dmkl.SingleBest()) == {"cv": tuple(splitters)}
+    for given, plain_values in (
+        ({"lam": 1, "steps": None, "tol": np.array(1e-3)}, {"lam": (1.0,), "steps": ((),), "tol": (1e-3,)}),
+        ({"steps": ("center+trace", None), "max_iter": range(2, 4)},
+         {"steps": (("center", "trace"), ()), "max_iter": (2, 3)}),
+        ({"lam": (10.0**k for k in (0, 1))}, {"lam": (1.0, 10.0)}),
+        ({"steps": [("trace",), ["center"]]}, {"steps": (("trace",), ("center",))}),
+    ):  # fmt: skip
+        assert as_grid(given, dmkl.MKFDA()) == plain_values
 
 
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
         ({}, "grid must map parameters to their values"),
-        ([{"p": [1]}], "grid must map parameters to their values"),
         ({"lamda": [1]}, "'lamda' is no parameter of MKFDA; its parameters are class_weight, constraints, .*"),
         ({"p": []}, "the grid has no values for p; give one at least, or leave p out"),
-        ({"p": [1, 2, 2.0]}, r"the grid has 2\.0 twice among the values of p"),
         ({"p": [1e6, 2, np.inf]}, r"has inf twice among the values of p \(from 1e6 on it counts as infinite\)"),
         ({"lam": [1, 0.5, 1.0]}, r"the grid has 1\.0 twice among the values of lam; leave one out"),
         ({"steps": [["trace"], "trace"]}, r"\('trace',\) twice among the values of steps"),
         ({"steps": ("center", "trace")}, r"may be one chain of steps or several.*\[\('center', 'trace'\)\]"),
         ({"steps": [("center", "unit")]}, "steps takes names of steps .* got 'unit'"),
         ({"p": 0.5}, r"p must be at least 1 .* got 0\.5"),
-        ({"p": [2, np.nan]}, "p must be at least 1"),
         ({"p": "2"}, "the values of p must be numbers, got '2'"),
-        ({"p": [None]}, "the values of p must be numbers, got None"),
         ({"lam": [True]}, "the values of lam must be numbers, got True"),
         ({"lam": [0]}, "the values of lam must be positive and finite, got 0"),
-        ({"lam": [np.nan]}, "positive and finite, got nan"),
     ],
 )
 def test_bad_grids(grid, words):
     with pytest.raises(InputError, match=words):
         as_grid(grid, dmkl.MKFDA())
-
-
-def test_a_default_grid_needs_p_or_lam():
-    class Other:
-        _ONE_POINT = ()
-
-        def get_params(self):
-            return {"tol": 1}
-
-    with pytest.raises(InputError, match="Other has neither p nor lam"):
-        as_grid(None, Other())
-    assert as_grid({"tol": [1, 2]}, Other()) == {"tol": (1, 2)}
-    with pytest.raises(InputError, match="'p' is no parameter of Uniform"):
-        as_grid({"p": 2}, dmkl.Uniform())
 
 
 # --- average precision: rankings of the VOC devkit and of the definitions -------------------------------------
@@ -455,11 +393,10 @@ def correlation(truth, predicted):
     return 0.0 if below == 0 else float(tp * tn - fp * fn) / below
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_own_measures(kind, seed):
+def test_own_measures(kind):
     """Measures do not depend on the order of rows."""
-    classes, truth, decision = problem(kind, seed)
+    classes, truth, decision = problem(kind, 0)
     cases, best = one_vs_rest(classes, truth, decision), predict(classes, decision)
     expected = {
         "accuracy": skm.accuracy_score(truth, best),
@@ -471,7 +408,7 @@ def test_own_measures(kind, seed):
     }
     expected |= {f"mean_{name}": expected[name] for name in REFERENCES}
     assert set(expected) == set(OWN_METRICS)
-    for rows in (slice(None), np.random.default_rng(seed).permutation(len(truth))):
+    for rows in (slice(None), np.random.default_rng(0).permutation(len(truth))):
         measured = measure(list(expected), kind, classes, truth[rows], decision[rows])
         np.testing.assert_allclose(measured, list(expected.values()), rtol=1e-12)
     assert expected["mean_class_accuracy"] == pytest.approx(skm.balanced_accuracy_score(truth, best))
@@ -496,17 +433,12 @@ def test_tasks_are_binary_problems(name):
 @pytest.mark.parametrize(
     ("name", "kind", "reference"),
     [
-        ("accuracy", "multiclass", lambda t, s, b: np.mean(t == b)),
         ("roc_auc", "binary", lambda t, s, b: skm.roc_auc_score(t, s)),
-        ("balanced_accuracy", "multiclass", lambda t, s, b: skm.balanced_accuracy_score(t, b)),
         ("matthews_corrcoef", "multiclass", lambda t, s, b: skm.matthews_corrcoef(t, b)),
         ("f1_macro", "multiclass", lambda t, s, b: skm.f1_score(t, b, average="macro")),
-        ("f1_weighted", "multiclass", lambda t, s, b: skm.f1_score(t, b, average="weighted")),
         ("top_k_accuracy", "multiclass", lambda t, s, b: skm.top_k_accuracy_score(t, s, k=2)),
         ("f1", "binary", lambda t, s, b: skm.f1_score(t, b, pos_label="yes")),
         ("precision", "binary", lambda t, s, b: skm.precision_score(t, b, pos_label="yes")),
-        ("recall", "binary", lambda t, s, b: skm.recall_score(t, b, pos_label="yes")),
-        ("jaccard", "binary", lambda t, s, b: skm.jaccard_score(t, b, pos_label="yes")),
     ],
 )
 def test_scikit_learns_names(name, kind, reference):
@@ -555,15 +487,7 @@ def test_scorers_may_name_their_positive_class_and_losses_have_their_sign_turned
         assert measure(scorer, "binary", classes, truth, decision) == pytest.approx([expected], rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("neg_log_loss", "binary"),
-        ("neg_brier_score", "multilabel"),
-        ("roc_auc_ovr", "multiclass"),
-        ("roc_auc_ovo_weighted", "multiclass"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind"), [("neg_brier_score", "multilabel"), ("roc_auc_ovr", "multiclass")])
 def test_probabilities_are_refused_with_what_does_work(name, kind):
     with pytest.raises(InputError, match=f"scoring '{name}' needs probabilities, .*; these do: ") as caught:
         as_metrics(name, kind)
@@ -581,17 +505,12 @@ def sloppy(estimator, X, y):
     [
         ("acuracy", "binary", r"there is no scoring 'acuracy'; dmkl has mean_class_accuracy.*get_scorer_names\(\)"),
         ("f1", "multiclass", "scoring 'f1' does not suit more than two classes .*average='binary'.*f1_macro"),
-        ("roc_auc", "multiclass", "scoring 'roc_auc' does not suit more than two classes"),
-        ("top_k_accuracy", "binary", "scoring 'top_k_accuracy' does not suit two classes .*perfect"),
         ("f1_samples", "multilabel", "scoring 'f1_samples' does not suit two classes"),
-        ({"mine": "f1_samples"}, "binary", "scoring 'f1_samples' does not suit"),
         (["accuracy", "accuracy"], "binary", "a list of scoring holds names, each once"),
         (["accuracy", sloppy], "binary", "for callables give a mapping of names"),
-        ([], "binary", "scoring must name at least one scorer"),
         ({1: "accuracy"}, "binary", "scoring must name at least one scorer, by strings"),
         (7, "binary", "scoring must be a name, a callable"),
         (skm.f1_score, "binary", r"scoring 'f1_score' must be a name or take \(estimator, X, y\).*make_scorer"),
-        ({"mine": 3}, "binary", "scoring 'mine' must be a name or take"),
     ],
 )
 def test_bad_scoring(scoring, kind, words):
@@ -622,14 +541,6 @@ def test_scorers_that_fail_are_named(scoring, error, words):
     for rows in (slice(None), truth == "yes"):
         with pytest.raises(error, match=words):
             measure(scoring, "binary", classes, truth[rows], decision[rows])
-
-
-@pytest.mark.parametrize("name", OWN_METRICS)
-def test_labels_that_were_not_learnt_are_told(name):
-    classes, truth, decision = problem("multiclass", 0)
-    truth[7] = 5
-    with pytest.raises(InputError, match=r"the labels hold 5, which is none of the classes learnt, \[-3, 0, 8, 20\]"):
-        measure(name, "multiclass", classes, truth, decision)
 
 
 # --- measures that the labels leave undefined ------------------------------------------------------------------

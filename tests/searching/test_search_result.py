@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import sys
 
@@ -134,17 +133,10 @@ def test_the_rules_by_their_words(grid, rule):
     np.testing.assert_array_equal(near, mean >= mean[best] - np.nan_to_num(error[best]))
 
 
-@pytest.mark.parametrize(
-    ("grid", "simplest"),
-    [
-        ({"p": [2.0, 1.0], "lam": [0.1, 1.0]}, {"p": 1.0, "lam": 1.0}),
-        ({"C": [2.0, 1.0, 4.0], "solver": ["b", "a"], "p": [np.inf, 1.0]}, {"C": 1.0, "solver": "b", "p": 1.0}),
-    ],
-)
-def test_ties_go_to_the_simplest(grid, simplest):
-    """The largest lam or the smallest C, then the smallest p, then the order of the grid."""
-    result = SearchResult(make(grid, means=np.full([len(values) for values in grid.values()], 0.5)))
-    assert result.best_params_ == result.choose("one_standard_error") == simplest
+def test_ties_without_a_ridge_go_to_the_smallest_c_then_to_the_order_of_the_grid():
+    grid = {"C": [2.0, 1.0, 4.0], "solver": ["b", "a"], "p": [np.inf, 1.0]}
+    result = SearchResult(make(grid, means=np.full([3, 2, 2], 0.5)))
+    assert result.best_params_ == result.choose("one_standard_error") == {"C": 1.0, "solver": "b", "p": 1.0}
 
 
 def test_means_that_differ_by_rounding_tie():
@@ -155,29 +147,7 @@ def test_means_that_differ_by_rounding_tie():
         assert choose(mean[order], np.zeros(2), lam=[0.1, 1.0]) == (1,)
 
 
-def test_no_point_to_choose_and_unknown_rules():
-    words = r"no point of the grid can be chosen: none of the 2 has a mean score\..*another scoring"
-    with pytest.raises(InputError, match=words):
-        choose(np.array([-np.inf, np.nan]), np.zeros(2))
-    for call in (lambda: SearchResult(make(), rule="median"), lambda: SearchResult(make()).choose("median")):
-        with pytest.raises(InputError, match="rule must be 'best' or 'one_standard_error', got 'median'"):
-            call()
-
-
 # --- the choice ---------------------------------------------------------------------------------------------
-
-
-def test_the_planted_point_is_chosen():
-    scores = make(means=planted((2, 1)))
-    result = SearchResult(scores)
-    assert result.best_index_ == {"p": 2, "lam": 1}
-    assert result.best_params_ == {"p": 1.5, "lam": 1e-3}
-    assert result.best_score_ == pytest.approx(0.9)
-    assert result.n_passes_ == 7
-    assert result.rule == "best"
-    assert (result.parameters, result.tasks) == (("p", "lam"), None)
-    assert result.grid == {"p": list(P), "lam": list(LAM)}
-    xr.testing.assert_identical(scores, make(means=planted((2, 1))))  # the input is unchanged
 
 
 def test_means_are_over_the_folds_with_a_score():
@@ -192,10 +162,7 @@ def test_means_are_over_the_folds_with_a_score():
     np.testing.assert_allclose(result.standard_error, error.filled(np.nan), rtol=1e-12)
 
 
-def test_means_that_are_there_are_kept_and_one_fold_has_no_standard_error():
-    scores = SearchResult(make()).scores
-    scores["mean_score"] = scores["mean_score"] * 0 + planted((4, 0))
-    assert SearchResult(scores).best_params_ == {"p": np.inf, "lam": 1e-8}
+def test_one_fold_has_no_standard_error():
     result = SearchResult(make(folds=1, means=planted((0, 1), (2, 1))))
     assert np.isnan(result.scores.standard_error).all()
     assert result.best_params_ == result.choose("one_standard_error") == {"p": 1.0, "lam": 1e-3}
@@ -226,15 +193,10 @@ def test_tasks_choose_each_for_itself():
     }
     assert {name: at.sel(task="boat") for name, at in result.best_index_.items()} == {"p": 4, "lam": 2}
     assert result.best_score_ == pytest.approx(dict.fromkeys(TASKS, 0.9))
-    assert result.scores.mean_score.dims == ("p", "lam", "task")
     assert "boat: p=inf, lam=0.1, 0.9" in repr(result)
     scores["score"][..., 1] = np.nan
     with pytest.raises(InputError, match="task 'boat': no point of the grid can be chosen"):
         _ = SearchResult(scores).best_params_
-
-
-def per_fold(scores):
-    return scores.assign_attrs(choice="fold")
 
 
 def test_folds_choose_each_for_itself():
@@ -242,7 +204,7 @@ def test_folds_choose_each_for_itself():
     scores["score"][...] = 0.5
     for fold, place in enumerate([(2, 1), (4, 2), (2, 1)]):
         scores["score"][(*place, fold)] = 0.9
-    result = SearchResult(per_fold(scores))
+    result = SearchResult(scores.assign_attrs(choice="fold"))
     assert result.choosers == ("fold",)
     points = [{"p": 1.5, "lam": 1e-3}, {"p": np.inf, "lam": 0.1}, {"p": 1.5, "lam": 1e-3}]
     assert result.best_params_ == dict(zip("012", points, strict=True))
@@ -251,49 +213,36 @@ def test_folds_choose_each_for_itself():
     chosen = result.chosen
     expected = [scores["test_score"].values[(*place, fold)] for fold, place in enumerate([(2, 1), (4, 2), (2, 1)])]
     np.testing.assert_array_equal(chosen["test_score"], expected)
-    np.testing.assert_array_equal(chosen["p"], [1.5, np.inf, 1.5])
-    table = result.table()
-    assert table["fold"].tolist() == ["0"] * 20 + ["1"] * 20 + ["2"] * 20
-    assert table.loc[[0, 20, 40], "p"].tolist() == [1.5, np.inf, 1.5]
-    assert "  1: p=inf, lam=0.1, 0.9" in result.summary().split("\n")
+    assert result.table().loc[[0, 20, 40], ["fold", "p"]].to_numpy().tolist() == [["0", 1.5], ["1", np.inf], ["2", 1.5]]
     assert f"mean_class_accuracy {np.mean(expected):.4g} ± " in result.summary()
     surface, *_ = drawn(result.plot_scores()).axes
     assert rings(surface) == [(2.5, 1.5), (4.5, 2.5)]
-    assert "chosen by a fold" in surface.get_title(loc="left")
     (ax,) = drawn(result.plot_weights()).axes
     assert_weights(ax, shares(chosen["weight"]).mean("fold").values)
-    assert title_of(ax) == "Kernel weights, each fold at its own choice, mean of 3 folds (dots)"
 
 
-def test_the_model():
-    model = dmkl.MKFDA()
-    assert SearchResult(make(), best=model).best_ is model
-    with pytest.raises(InputError, match=r"refit=False; search with refit=True, or fit an estimator with best_params_"):
-        _ = SearchResult(make()).best_
-    assert not hasattr(SearchResult(make()), "best_")
-
-
-def test_cf_attributes():
+def test_statuses_of_an_older_file_are_translated():
     given = make()
-    given["status"].attrs["flag_meanings"] = "certified finished open failed"  # from an older file
+    given["status"].attrs["flag_meanings"] = "certified finished open failed"
     given["status"][0, 0] = [0, 1, 2]
     scores = SearchResult(given).scores
     assert list(scores["status"].values[0, 0]) == [0, 1, WORDS.index("open")]
     assert scores["status"].dtype == scores["status"].attrs["flag_values"].dtype == np.int8
-    np.testing.assert_array_equal(scores["status"].attrs["flag_values"], [0, 1, 2, 3])
     assert scores["status"].attrs["flag_meanings"] == "certified finished converged open"
-    assert scores["round_seconds"].attrs["units"] == "s"
-    assert scores["gap"].attrs["long_name"] == "proven relative gap, NaN where nothing is proven"
-    assert scores.attrs["created_by"].startswith("dmkl ")
 
 
-def test_other_datasets_are_refused():
-    for scores in (make().drop_vars("weight"), xr.Dataset()):
-        with pytest.raises(InputError, match=r"search must have score, weight, .*found .*dmkl\.load"):
-            SearchResult(scores)
-    for scores in (make().drop_attrs(), make().isel(fold=0)):
-        with pytest.raises(InputError, match=r"the score over 'fold' .*found .*dmkl\.search and dmkl\.load"):
-            SearchResult(scores)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SearchResult(make().drop_vars("weight")), r"search must have score, weight, .*found .*dmkl\.load"),
+        (lambda: SearchResult(make().isel(fold=0)), r"the score over 'fold' .*found .*dmkl\.search and dmkl\.load"),
+        (lambda: SearchResult(make(), rule="median"), "rule must be 'best' or 'one_standard_error', got 'median'"),
+        (lambda: SearchResult(make()).best_, "refit=False; search with refit=True, or fit an estimator with best_para"),
+    ],
+)
+def test_what_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
 
 
 # --- text and tables ----------------------------------------------------------------------------------------
@@ -306,7 +255,6 @@ def test_table():
     scores["status"][2, 1] = [0, 3, 1]
     table = SearchResult(scores).table()
     assert list(table.columns) == ["p", "lam", "mean_score", "standard_error", "gap", "status"]
-    assert table.index.tolist() == list(range(20))
     assert table.loc[0, ["p", "lam", "gap", "status"]].tolist() == [1.5, 1e-3, 3e-3, "open"]
     assert table.loc[1, ["p", "lam"]].tolist() == [1.0, 1e-8]
     assert table.mean_score[:19].is_monotonic_decreasing
@@ -336,9 +284,6 @@ def test_summary():
         "60 fits (57 certified, 2 converged, 1 open) in 7 passes, 12.5 s. "
         "Proven: each objective is within 50 % of the best possible",
     ]
-    html = result._repr_html_()
-    assert html.startswith("<div>Search of MKFDA: 5 p × 4 lam, 3 folds<br>")
-    assert result.scores._repr_html_()[:100] in html
     scores["status"][...], scores["gap"][...] = WORDS.index("converged"), np.nan  # no proven gap
     summary = SearchResult(scores).summary()
     assert "60 fits (60 converged) in 7 passes" in summary
@@ -381,8 +326,6 @@ def test_round_trip(tmp_path, kind, refit):
     loaded = dmkl.load(str(tmp_path / "deep" / "search.zarr"))
     assert type(loaded) is SearchResult
     xr.testing.assert_identical(loaded.scores, result.scores)
-    for name, variable in result.scores.variables.items():
-        assert loaded.scores[name].dtype.kind == variable.dtype.kind, name
     assert loaded.rule == "one_standard_error"
     assert loaded.best_params_ == result.best_params_
     assert repr(loaded) == repr(result)
@@ -421,9 +364,6 @@ def test_others_read_it(tmp_path):
     xr.testing.assert_identical(model.weights_, result.best_.weights_)
     with xr.open_datatree(tmp_path / "search", engine="zarr") as tree:
         np.testing.assert_array_equal(tree["best"]["weights_"], result.best_.weights_)
-    for file in (tmp_path / "search").rglob("*"):
-        if file.is_file() and file.name != "zarr.json":
-            assert file.read_bytes()[:1] != pickle.PROTO
 
 
 def test_overwriting(tmp_path, monkeypatch):
@@ -513,8 +453,7 @@ def test_map_and_curve():
     means = planted((2, 1))
     means[4, 2] = 0.895
     scores = make(means=means)
-    figure = drawn(SearchResult(scores).plot_scores())
-    surface, curve, bar = figure.axes
+    surface, curve, bar = drawn(SearchResult(scores).plot_scores()).axes
     assert rings(surface) == [(2.5, 1.5)]
     assert rings(curve) == [(2, pytest.approx(0.9))]
     (mesh,) = surface.collections
@@ -522,19 +461,14 @@ def test_map_and_curve():
     assert labels(surface.xaxis) == labels(curve.xaxis) == ["1", "1+2$^{-6}$", "1.5", "2", "∞"]
     assert labels(surface.yaxis) == ["1e-8", "1e-3", "0.1", "10"]
     assert (surface.get_xlabel(), surface.get_ylabel(), curve.get_xlabel()) == ("norm p", "ridge λ", "norm p")
-    assert figure.get_suptitle() == "Validation score over p and λ, mean of 3 folds"
-    assert bar.get_ylabel() == "mean class accuracy"
-    assert curve.get_ylabel() == "mean class accuracy, best λ"
+    assert (bar.get_ylabel(), curve.get_ylabel()) == ("mean class accuracy", "mean class accuracy, best λ")
     validation, test = curve.containers
     np.testing.assert_allclose(validation[0].get_ydata(), means.max(axis=1))
-    for k, segment in enumerate(validation[2][0].get_segments()):
-        np.testing.assert_allclose(segment, [[k, means[k].max() - s] for s in (0.01 / 3**0.5, -0.01 / 3**0.5)])
     tested = scores["test_score"].values[np.arange(5), means.argmax(axis=1)]  # at the best validation score
     np.testing.assert_allclose(test[0].get_ydata(), tested.mean(axis=1))
-    spread = tested.std(axis=1, ddof=1) / 3**0.5
-    ends = [segment[:, 1] for segment in test[2][0].get_segments()]
-    np.testing.assert_allclose(ends, np.stack([tested.mean(axis=1) - spread, tested.mean(axis=1) + spread], axis=1))
-    assert "squares: test" in curve.get_title(loc="left")
+    for bars, spread in ((validation, np.full(5, 0.01)), (test, tested.std(axis=1, ddof=1))):
+        lengths = [np.ptp(segment[:, 1]) for segment in bars[2][0].get_segments()]
+        np.testing.assert_allclose(lengths, 2 * spread / 3**0.5)
     (dots,) = (line for line in surface.lines if line.get_label() != "chosen")
     np.testing.assert_array_equal(dots.get_xydata(), [[2.5, 1.5], [4.5, 2.5]])
 
@@ -546,34 +480,24 @@ def test_no_pyplot_and_no_display(monkeypatch):
         assert axes._repr_png_().startswith(b"\x89PNG")
 
 
-def test_labels_tell_values_apart():
-    values = (1.0, 1.00001, 1.00002, 100000.0, 1e6)
-    curve = SearchResult(make({"p": values})).plot_scores()
-    assert len(set(labels(curve.xaxis))) == 5
-
-
-def test_the_curve_of_one_parameter():
-    for grid, folds in (({"lam": LAM}, 3), ({"p": (2.0,), "lam": LAM}, 3), ({"lam": LAM}, 1)):
-        means = np.array([0.6, 0.8, 0.9, 0.7]).reshape([len(values) for values in grid.values()])
-        scores = make(grid, means=means, folds=folds)
-        (curve,) = drawn(SearchResult(scores if folds > 1 else scores.drop_vars("test_score")).plot_scores()).axes
-        assert rings(curve) == [(2, pytest.approx(0.9))]
-        assert (curve.get_xlabel(), curve.get_ylabel()) == ("ridge λ", "mean class accuracy")
-        assert (curve.get_title(loc="left") == "") == (folds == 1)  # no error bars
+@pytest.mark.parametrize(("grid", "folds"), [({"lam": LAM}, 3), ({"p": (2.0,), "lam": LAM}, 3), ({"lam": LAM}, 1)])
+def test_the_curve_of_one_parameter(grid, folds):
+    means = np.array([0.6, 0.8, 0.9, 0.7]).reshape([len(values) for values in grid.values()])
+    (curve,) = drawn(SearchResult(make(grid, means=means, folds=folds).drop_vars("test_score")).plot_scores()).axes
+    assert rings(curve) == [(2, pytest.approx(0.9))]
+    assert (curve.get_xlabel(), curve.get_ylabel()) == ("ridge λ", "mean class accuracy")
 
 
 def test_the_two_longest_of_three_parameters():
     """Numbers are sorted on the axes."""
     grid = {"max_iter": (10, 30, 20), "solver": ("trace", "cosine", "multiplicative", None), "lam": (0.1, 1.0)}
-    figure = drawn(SearchResult(make(grid, means=planted((1, 1, 0), shape=(3, 4, 2)))).plot_scores())
-    surface, curve, _ = figure.axes
+    surface, curve, _ = drawn(SearchResult(make(grid, means=planted((1, 1, 0), shape=(3, 4, 2)))).plot_scores()).axes
     assert (surface.get_xlabel(), surface.get_ylabel()) == ("solver", "max_iter")
     assert labels(surface.xaxis) == ["trace", "cosine", "multiplicative", "None"]
     assert labels(surface.yaxis) == ["10", "20", "30"]
     assert rings(surface) == [(1.5, 2.5)]
     assert rings(curve) == [(1, pytest.approx(0.9))]
     assert surface.get_title(loc="left").startswith("λ = 0.1; ring: chosen")
-    assert curve.get_ylabel() == "mean class accuracy, best max_iter"
 
 
 def test_points_without_scores_and_rows_without_a_test_are_left_out():
@@ -584,8 +508,6 @@ def test_points_without_scores_and_rows_without_a_test_are_left_out():
         assert surface.collections[0].get_array().mask.sum() == 1
         assert rings(surface) == [(3.5, 2.5)]
         assert len(curve.containers) == 1
-        assert curve.containers[0][0].get_ydata()[2] == pytest.approx(1.0)
-        assert "test" not in curve.get_title(loc="left")
 
 
 def of_tasks():
@@ -601,8 +523,7 @@ def test_tasks_have_rings_each():
     assert [text.get_text() for text in surface.texts] == [text.get_text() for text in curve.texts] == ["2"]
     assert bar.get_ylabel() == "mean class accuracy, mean of 3 tasks"
     surface, curve, bar = drawn(result.plot_scores(task="boat")).axes
-    assert rings(surface) == [(4.5, 2.5)]
-    assert rings(curve) == [(4, pytest.approx(0.9))]
+    assert (rings(surface), rings(curve)) == ([(4.5, 2.5)], [(4, pytest.approx(0.9))])
     assert bar.get_ylabel() == "mean class accuracy, boat"
 
 
@@ -630,12 +551,10 @@ def test_bars_are_mean_weights():
         assert_weights(ax, weights.mean(axis=0))
         assert ax.get_xlabel() == label
         assert title_of(ax).startswith("Kernel weights at p = 1.5, λ = 1e-3")
-        assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
         order = np.argsort(-weights.mean(axis=0), kind="stable")
         np.testing.assert_array_equal([line.get_xdata() for line in ax.lines], weights[:, order] if folds > 1 else [])
     (ax,) = drawn(result.plot_weights(at={"p": np.inf})).axes
     assert_weights(ax, shares(result.scores.weight.sel(p=np.inf, lam=1e-3)).mean("fold").values)
-    assert title_of(ax).startswith("Kernel weights at p = ∞, λ = 1e-3")
     with pytest.raises(InputError, match=r"p=3 is not in the grid; its values of p are \[1\.0, "):
         result.plot_weights(at={"p": 3})
     with pytest.raises(InputError, match="'tol' was not searched; at takes p, lam"):
@@ -647,7 +566,6 @@ def test_weights_of_tasks():
     weight = result.scores.weight
     own = [shares(part) for part in (weight[0, 1, :, :, 0], weight[4, 2, :, :, 1], weight[0, 1, :, :, 2])]
     (ax,) = drawn(result.plot_weights()).axes
-    assert ax.get_xlabel() == "share of the weight in each fold and task"
     assert title_of(ax).endswith("each task at its own choice, mean of 9 fits (dots)")
     assert_weights(ax, np.mean(own, axis=(0, 1)))
     (ax,) = drawn(result.plot_weights("boat")).axes
@@ -670,7 +588,6 @@ def test_weights_over_p_are_those_at_the_best_of_the_others():
     np.testing.assert_allclose(ax.collections[0].get_array(), relative[order])
     assert labels(ax.xaxis) == ["1", "1+2$^{-6}$", "1.5", "2", "∞"]
     assert labels(ax.yaxis) == [f"kernel_{j}" for j in order]
-    assert (ax.get_xlabel(), title_of(ax)) == ("norm p", "Kernel weights over p, each at its best λ")
     assert bar.get_ylabel() == "weight / largest of the column"
     ax = result.plot_weights_over("lam")
     assert labels(ax.xaxis) == ["1e-8", "1e-3", "0.1", "10"]
@@ -697,8 +614,6 @@ def test_many_kernels_with_long_and_odd_names():
         widths = [bar.get_width() for bar in ax.patches]
         np.testing.assert_allclose(np.multiply(widths, 1770), [*range(59, 59 - n, -1), sum(range(60 - n))])
         assert labels(ax.yaxis) == [*(f"kernel_{j}" for j in np.argsort(-weight)[:n]), f"{60 - n} others"]
-    share = 100 * sum(range(20)) / sum(range(60))
-    assert f"The 40 largest of 60; the others have {share:.0f} % of the weight" in ax.get_title(loc="left")
     with pytest.raises(InputError, match="1 or more, got 0"):
         SearchResult(scores).plot_weights(top=0)
     names = [f"{'a very long name of a kernel, ' * 6}{j}" for j in range(3)] + ["$x_$"]
