@@ -13,9 +13,6 @@ from dmkl import progress
 from dmkl.numerics.cholesky import Factor
 from dmkl.passes import execute as running_module
 from dmkl.passes.sums import Combination, by_factors, factor_pass
-from dmkl.solvers.fisher.subspace import directions, rounding
-from dmkl.solvers.fisher.subspace import tasks as widening
-from dmkl.solvers.fisher.subspace.tasks import Strips
 
 pytestmark = pytest.mark.usefixtures("rounds")
 
@@ -51,10 +48,9 @@ def cut(monkeypatch):
     monkeypatch.setattr("dmkl.passes.view._TASKS", 6)
 
 
-def searched(K, solver="subspace", p=(1.0, 1.5), state=None):
+def searched(K, solver="subspace", p=(1.0, 1.5)):
     grid = {"p": list(p), "lam": [1e-2]}
-    result = dmkl.search(dmkl.MKFDA(solver=solver), K, grid=grid, cv=2, refit=False, baselines="none", state=state)
-    return result.scores["weight"]
+    return dmkl.search(dmkl.MKFDA(solver=solver), K, grid=grid, cv=2, refit=False, baselines="none").scores["weight"]
 
 
 def learnt(K):
@@ -70,7 +66,7 @@ def agree(result, expected, tolerance=1e-10):
 @pytest.fixture(scope="module")
 def reference(opened):
     """The weights computed in one thread."""
-    with dask.config.set(scheduler="synchronous"), pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr("dmkl.passes.view._SMALLEST", 1)
         patched.setattr("dmkl.passes.view._TASKS", 6)
         patched.setattr("dmkl.solvers.fisher.subspace.solver._WHOLE", 0)
@@ -78,36 +74,23 @@ def reference(opened):
 
 
 @pytest.mark.usefixtures("cut")
-@pytest.mark.parametrize("slots", [1, 8])
-def test_threads(opened, reference, slots):
-    with dask.config.set(scheduler="threads", num_workers=slots):
+def test_threads(opened, reference):
+    with dask.config.set(scheduler="threads", num_workers=8):
         agree(learnt(opened()), reference)
 
 
 @pytest.fixture
-def bookkeeping(monkeypatch):
-    """Forbid computations on vectors of samples in the client; return the results of its tasks by name."""
+def returned(monkeypatch):
+    """The results that tasks return to the client, by the names of the tasks."""
+    results = {}
 
-    def refuse(*_, **__):
-        pytest.fail("the client computes")
-
-    for owner, name in (
-        (Strips, "array"),
-        (directions, "dominant_block"),
-        (rounding, "rounding"),
-        (widening, "load_array"),
-    ):
-        monkeypatch.setattr(owner, name, refuse)
-    returned = {}
-
-    def executed(results, units, what, **options):
-        result = execute(results, units, what, **options)
-        returned.setdefault(what.rstrip("-0123456789"), []).extend(result)
+    def executed(tasks, units, what, execute=running_module.execute, **options):
+        result = execute(tasks, units, what, **options)
+        results.setdefault(what.rstrip("-0123456789"), []).extend(result)
         return result
 
-    execute = running_module.execute
     monkeypatch.setattr(running_module, "execute", executed)
-    return returned
+    return results
 
 
 def matrices(result):
@@ -119,11 +102,10 @@ def matrices(result):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cut", "client")
-def test_processes(opened, reference, bookkeeping):
+def test_processes_return_no_vectors_of_samples_but_those_of_decision_rules(opened, reference, returned):
     agree(learnt(opened()), reference)
-    words = {name for name, result in bookkeeping.items() if matrices(result)}
-    assert {"residuals", "precondition", "choose-directions", "project"} <= set(bookkeeping)
-    assert words == {"scores", "dual"}  # decision rules are learnt from α, (m, classes), of each point
+    assert {"residuals", "precondition", "choose-directions", "project"} <= set(returned)
+    assert {name for name, result in returned.items() if matrices(result)} == {"scores", "dual"}  # α, (m, classes)
 
 
 class Scaling(progress.Watch):
@@ -170,26 +152,6 @@ def test_factors_that_left_with_their_workers_are_made_again(opened):
         client.cancel(first, force=True)  # as Dask does for results that were on a lost worker
         agree(by_factors("solve", Factor.solve, factors, blocks), expected)
         assert not {factor.held.key for factor in factors} & {held.key for held in first}
-
-
-@pytest.mark.usefixtures("cut")
-def test_a_search_goes_on_elsewhere(opened, reference, tmp_path):
-    class Cut(progress.Watch):
-        seen = 0
-
-        def begin(self, what, total_bytes):
-            self.seen += what.startswith("extend")
-            if self.seen > 1:
-                raise KeyboardInterrupt
-
-    with (
-        dask.config.set(scheduler="threads", num_workers=1),
-        progress.watching(Cut()),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        searched(opened(), state=tmp_path / "state")
-    with dask.config.set(scheduler="threads", num_workers=6):
-        agree([searched(opened(), state=tmp_path / "state")], reference[:1])
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,12 @@ import pytest
 from dask.base import tokenize
 from helpers.interruption import cut_off
 from helpers.references import Counting, digits, in_memory, over
-from scipy.spatial.distance import cdist
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, average_precision_score
 from sklearn.model_selection import KFold
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.searching.grid import LAM_TRACE
 
 pytestmark = pytest.mark.usefixtures("rounds")
 
@@ -159,17 +157,14 @@ def splits(cv, y, groups=None):
 def test_scores_are_those_of_fits_one_by_one(kind):
     K, y = kernel_set(), labels(kind)
     result = search(dmkl.MKFDA(tol=TIGHT), K, y, GRID, TWO, scoring=SCORING, refit=False)
-    assert not hasattr(result, "best_")
     assert result.scores.attrs["solver"] == "subspace"
     assert result.scores["gap"].max() <= TIGHT
     assert (result.scores["status"] == 0).all()
     check_scores(result, dmkl.MKFDA(tol=TIGHT), K, y, splits(TWO, y))
     means = result.scores["score"].mean("fold")
     np.testing.assert_allclose(result.scores["mean_score"], means)
-    by_task = result.best_params_ if kind == "multilabel" else {None: result.best_params_}
-    for task, params in by_task.items():
-        mean = means if task is None else means.sel(task=task)
-        assert mean.sel(params).item() == pytest.approx(mean.max().item())
+    if kind != "multilabel":
+        assert means.sel(result.best_params_).item() == means.max().item()
 
 
 @pytest.mark.parametrize(("kind", "solver"), [("multilabel", "auto"), ("binary", "direct")])
@@ -182,13 +177,6 @@ def test_grids_over_other_parameters(kind, solver):
     assert result.parameters == ("steps", "lam", "max_iter")
     assert result.grid == grid
     check_scores(result, model, K, y, splits(TWO, y))
-
-
-def test_tasks_that_choose_other_steps_are_refused_before_anything_is_read():
-    K, source = over(kernel_set(), Counting)
-    with pytest.raises(InputError, match="tasks of a problem have separate choices, and one model has one steps"):
-        search(dmkl.MKFDA(), K, labels("multilabel"), {"steps": ["center,trace", "multiplicative"]}, FOLDS)
-    assert not source.reads
 
 
 @pytest.mark.parametrize(
@@ -207,22 +195,6 @@ def test_baselines(learner, kind):
 
 
 # --- reads of a search --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stored", [np.float32, np.float64])
-def test_the_papers_grid_where_precision_does_not_resolve_all_of_it(tmp_path, stored):
-    rng = np.random.default_rng(0)
-    y = np.arange(60) % 3
-    x = rng.standard_normal((60, 4)) + y[:, None]
-    K = dmkl.create(tmp_path / "few.zarr", [(x @ x.T).astype(stored), np.exp(-cdist(x, x)).astype(stored)], labels=y)
-    model = dmkl.Uniform()
-    result = dmkl.search(model, K, cv=3, refit=False)
-    left_out = 1 if stored == np.float32 else 0
-    assert tuple(result.grid["lam"]) == LAM_TRACE[left_out:]
-    assert np.isfinite(result.scores["score"]).all()
-    if left_out:
-        with pytest.raises(InputError, match="lam=1e-08 is below what the stored precision resolves"):
-            dmkl.search(model, K, grid={"lam": LAM_TRACE[:2]}, cv=3)
 
 
 def test_passes_are_counted():
@@ -344,10 +316,8 @@ def test_each_task_has_its_own_choice():
 def test_a_search_goes_on(tmp_path):
     """After an interruption at any pass, finished passes are not repeated, and the result is the same."""
     K, source = over(kernel_set(), Counting)
-    y, options = (
-        labels("multilabel"),
-        {"grid": {"p": [1.0, 2.0], "lam": [1e-1]}, "cv": TWO, "scoring": SCORING, "refit": False},
-    )
+    y = labels("multilabel")
+    options = {"grid": {"p": [1.0, 2.0], "lam": [1e-1]}, "cv": TWO, "scoring": SCORING, "refit": False}
     model = dmkl.MKFDA(tol=TIGHT)
     clean = dmkl.search(model, K, y, **options)
     each = len(K) * len(K.view.tile_tasks())
@@ -381,8 +351,8 @@ def test_a_state_of_another_search_is_refused(tmp_path):
     kernels[0, 3, 3] += 1e-6
     some = np.arange(1, 90)
     for what, change in {
-        "the grid": {"grid": {"p": [1.0, 3.0]}},
-        "the labels": {"y": other},
+        r"the grid\..* p was 1\.0, 2\.0 and is 1\.0, 3\.0 now": {"grid": {"p": [1.0, 3.0]}},
+        r"the labels\..* the labels had other content": {"y": other},
         "the folds": {"cv": 3},
         "content": {"K": in_memory(kernels, 25)},
         "the kernels chosen": {"K": kernel_set().select([1, 0, 2, 3, 4])},
@@ -425,11 +395,12 @@ def test_steps_over_other_samples_are_another_search(tmp_path):
         ({"K": Path("kernels.zarr")}, "search takes a kernel set, or matrices"),
         ({"K": "rectangular"}, r"search needs the training kernels, K\[train, train\], got 60 rows and 90 columns"),
         ({"y": None}, "search needs labels: give y"),
-        ({"y": np.zeros(90, dtype=int)}, "a single class"),
         ({"y": np.arange(80) % 2}, r"y has shape \(80,\), expected \(90,\)"),
-        ({"scoring": "precission"}, "there is no scoring 'precission'"),
         ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0))}, "takes an estimator with one"),
-        ({"estimator": dmkl.Uniform(lam=(1.0, 2.0, 3.0)), "grid": {"tol": [1e-3]}}, "takes an estimator with one"),
+        (
+            {"grid": {"steps": ["center,trace", "multiplicative"]}},
+            "tasks of a problem have separate choices, and one model has one steps",
+        ),
     ],
 )
 def test_what_it_refuses_before_anything_is_read(change, message):
