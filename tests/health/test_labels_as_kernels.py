@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -38,9 +36,7 @@ def test_a_column_of_labels_is_refused_where_a_kernel_sees_it(tmp_path):
     with pytest.raises(InputError, match=r"kernel 'X-linear' .* of features 'X', column 'e' is equal to the labels"):
         dmkl.build(tmp_path / "set.zarr", {"X": table}, spec, labels=Y)
     assert not list(tmp_path.iterdir())
-    K = dmkl.build(tmp_path / "set.zarr", {"X": table}, spec | {"columns": {"rest": list("abcd")}}, labels=Y)
-    assert len(K) == 1
-    assert len(dmkl.build(None, {"X": table}, spec)) == 1  # it cannot be detected without labels
+    assert len(dmkl.build(None, {"X": table}, spec | {"columns": {"rest": list("abcd")}}, labels=Y)) == 1
     assert len(dmkl.build(None, {"X": INFORMATIVE}, spec, labels=Y)) == 1
     with pytest.raises(InputError, match=r"of features 'X', they are equal to the labels"):
         dmkl.build(None, {"X": np.eye(3)[np.arange(M) % 3]}, spec, labels=np.arange(M) % 3)
@@ -77,13 +73,12 @@ def written_before(tmp_path, monkeypatch):
 
 def test_check_tells_of_kernels_that_are_the_labels(written_before):
     report = check(written_before)
-    flagged = [bool(re.search("labels under another name", text)) for text in report.message.values.tolist()]
+    flagged = ["labels under another name" in text for text in report.message.values.tolist()]
     assert report.subject.values[flagged].tolist() == ["truth"]
     assert report.severity.values[flagged].tolist() == ["warning"]
 
 
-@pytest.mark.parametrize("steps", ["center", "cosine,center"])
-@pytest.mark.parametrize("probes", [None, 10])
+@pytest.mark.parametrize(("steps", "probes"), [("center", None), ("cosine,center", 10)])
 def test_analyze_tells_of_kernels_that_are_the_labels(written_before, steps, probes):
     K = written_before
     analysis = dmkl.analyze(K, steps=steps.split(","), probes=probes)

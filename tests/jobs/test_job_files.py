@@ -91,9 +91,7 @@ def test_a_log_of_what_was_done_lies_beside_the_result(error_of, output_of, job,
     quick = 'cv = 2\nbaselines = "none"\nrefit = false'
     output_of("run", job(("cv = 2", quick)), "--into", tmp_path / "there")
     added = log.read_text(encoding="utf-8").removeprefix(failed)
-    assert f"INFO dmkl {dmkl.__version__}: dmkl search " in added.splitlines()[0]
     assert " --tol=0.001 --p=1,1.5 --lam=0.1 " in added.splitlines()[0]
-    assert re.search(r"DEBUG \S+ took \S+ s \(passes\)", added)
     assert " ERROR " not in added
     assert not (tmp_path / "found.log").exists()
 
@@ -193,13 +191,10 @@ def test_paths_of_certificates_are_words_and_no_commands(output_of, job, tmp_pat
     [
         (SLURM.replace("short", "short\\ntouch bad"), "line 18: queue must be one line of printable characters, got"),
         (SLURM + '\njob_extra_directives = ["--x\\nbad"]', "line 24: job_extra_directives must be one line of"),
-        (SLURM + '\nworker_extra_args = ["--x\\nbad"]', "line 24: worker_extra_args must be one line"),
         (SLURM.replace("cores = 8\n", ""), "cluster: needs cores, of one node"),
         (SLURM.replace("= 2", "= 9"), "line 20, cluster.processes: must be at most the number of cores, 8, got 9"),
         (SLURM + '\nnotice = "soon"', "line 24, cluster.notice: must be a time from 1 s to 18 h"),
-        (SLURM.replace("queue", "quque"), "line 18: slurm takes no 'quque' (did you mean queue?)"),
         ('place = "pbs"', "dmkl submit writes scripts of SLURM only, got 'pbs'; say place = \"slurm\""),
-        ('place = "local"', "line 17, cluster.place: dmkl submit writes scripts of SLURM only"),
         (SLURM, "sbatch is not on this machine"),
     ],
 )
@@ -275,39 +270,25 @@ permute = "significance"
 """
 
 
-@pytest.fixture(scope="module")
-def questions(tmp_path_factory, store):
-    """The folder of a completed job with three analyses."""
-    from dmkl.cli.main import main
-
-    folder = tmp_path_factory.mktemp("questions")
-    (folder / "job.toml").write_text(QUESTIONS.format(store=store))
-    assert main(["run", str(folder / "job.toml")]) == 0
-    return folder
-
-
-def test_the_records_of_questions_do_the_same_again(run, questions, output_of):
-    recorded = tomllib.loads((questions / "trust.job.toml").read_text())
+def test_the_records_of_questions_do_the_same_again(run, job, output_of, tmp_path):
+    file = job(text=QUESTIONS)
+    output_of("run", file)
+    recorded = tomllib.loads((tmp_path / "trust.job.toml").read_text())
     assert (recorded["stability"]["how"], recorded["stability"]["scoring"]) == ("half", ["accuracy"])
     assert (recorded["importance"]["cv"], recorded["folds"]["cv"]) == ("3", "2")
     assert recorded["permute"]["choose"] == "anew"
-    status, out, err = run("run", questions / "job.toml")
+    status, out, err = run("run", file)
     assert (status, out) == (0, "")
     assert err.count("is there already") == 3
-    output_of("run", questions / "trust.job.toml", "--dry-run")
+    output_of("run", tmp_path / "trust.job.toml", "--dry-run")
 
 
 WRONG_SEARCHES = [
     ("tol =", "tolerance =", "job.toml, line 6, model.tolerance: no such key (did you mean tol?)"),
     ("[grid]", "[gird]", "job.toml, line 8, gird: no such table (did you mean grid?)"),
-    ("lam =", "lamb =", "line 10, grid.lamb: no such key (did you mean lam?)"),
     ("tol = 1e-3", 'tol = "small"', "line 6, model.tol: "),
     ("cv = 2", 'cv = "KFlod(3)"', "line 13, folds.cv: "),
-    ("cv = 2", 'groups = "nosuch.txt"', "line 13, folds.groups: "),
-    ("cv = 2", "refit = 1", "line 13, folds.refit: must be true or false"),
     ("cv = 2", "cv = true", "line 13, folds.cv: takes a value, got true"),
-    ("tol =", 'name = "mkfad"\ntol =', "line 6, model.name: must be one of"),
-    ('store = "', 'store = "/nosuch', "line 3, data.store: "),
     ("p = [1, 1.5]", "p = [0.5]", "line 9, grid.p: "),
     ("[cluster]", "[predict]\nsplit = 0\n[cluster]", "line 16, predict: nothing that this job asks for takes"),
     ('place = "threads"', 'place = "threads"\njobs = 4', "line 18, cluster.jobs: no such key"),
@@ -315,10 +296,8 @@ WRONG_SEARCHES = [
     ('[outputs]\nsearch = "found"', "[outputs", "job.toml is not valid TOML"),
 ]
 WRONG_QUESTIONS = [
-    ("seed = 1", "sead = 1", "job.toml, line 29, permute.sead: no such key (did you mean seed?); [permute] takes"),
     ("resamples = 4", 'resamples = "few"', "line 23, stability.resamples: "),
     ('"noise"', '"nois"', "line 7, model.kernels: there is no kernel named 'nois'"),
-    ("cv = 3", 'cv = "KFlod(3)"', "line 20, importance.cv: --cv takes a number of folds"),
     ('stability = "trust"\n', "", "line 22, stability: nothing that this job asks for takes [stability]"),
 ]
 

@@ -8,7 +8,6 @@ import pytest
 import xarray as xr
 from sklearn.dummy import DummyClassifier
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.metrics import r2_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
@@ -17,12 +16,13 @@ from dmkl.passes.execute import Machine
 from dmkl.searching import baselines as module
 
 Y = np.arange(60) % 3
+NUMBERS = np.random.default_rng(3).normal(size=60)
 LAM = [1e-3, 1e-1, 10.0]
 
 
-def kernels(shifts, seed=0, m=60, y=Y):
+def kernels(shifts, seed=0, y=Y):
     rng = np.random.default_rng(seed)
-    return [rbf_kernel(rng.normal(size=(m, 4)) + shift * y[:, None]) for shift in shifts]
+    return [rbf_kernel(rng.normal(size=(60, 4)) + shift * y[:, None]) for shift in shifts]
 
 
 def kernel_set(shifts, **more):
@@ -81,32 +81,24 @@ def test_each_baseline_is_a_fit_of_its_own(K):
             np.testing.assert_allclose(own[f"{prefix}_objective"].isel(fold=f), objectives, rtol=1e-4)
 
 
-def test_ridge_regression_on_the_sum_is_scikit_learns():
-    y = np.random.default_rng(3).normal(size=60)
-    given, cv = kernels((0.8, 0.2), y=y), folds(tested=False)
-    result = dmkl.search(dmkl.MKRidge(steps=(), tol=1e-9), given, y, {"p": [1, 2], "lam": LAM}, cv, refit=False)
-    for lam in LAM:
-        for f, (train, validation) in enumerate(cv):
-            model = KernelRidge(alpha=lam, kernel="precomputed").fit(sum(given)[np.ix_(train, train)], y[train])
-            predicted = model.predict(sum(given)[np.ix_(validation, train)])
-            own = result.scores["sum_score"].sel(lam=lam, fold=str(f))
-            assert float(own) == pytest.approx(r2_score(y[validation], predicted), abs=1e-5)
-
-
-def test_of_machines_it_is_the_support_vector_machine():
-    given, y, cv = kernels((1.0, 0.2)), (Y > 0).astype(int), folds(n=1, tested=False)
-    result = dmkl.search(
-        dmkl.MKSVM(steps=(), tol=1e-6), given, y, {"p": [1, 2], "C": [0.5, 5.0]}, cv, refit=False, baselines="all"
-    )
-    ((train, validation),) = cv
-    for C in (0.5, 5.0):
-        for kernel, score in (
-            (sum(given), result.scores["sum_score"]),
-            (given[0], result.scores["alone_score"].isel(kernel=0)),
-        ):
-            model = SVC(C=C, kernel="precomputed", tol=1e-8).fit(kernel[np.ix_(train, train)], y[train])
-            expected = model.score(kernel[np.ix_(validation, train)], y[validation])
-            assert float(score.sel(C=C, fold="0")) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("learner", "y", "name", "values", "reference"),
+    [
+        (dmkl.MKRidge(steps=(), tol=1e-9), NUMBERS, "lam", LAM, lambda lam: KernelRidge(lam, kernel="precomputed")),
+        (dmkl.MKSVM(steps=(), tol=1e-6), (Y > 0).astype(int), "C", [0.5, 5.0],
+         lambda C: SVC(C=C, kernel="precomputed", tol=1e-8)),
+    ],
+)  # fmt: skip
+def test_other_learners_on_the_sum_and_on_one_kernel_are_scikit_learns(learner, y, name, values, reference):
+    given, cv = kernels((1.0, 0.2), y=y), folds(tested=False)
+    grid = {"p": [1, 2], name: values}
+    scores = dmkl.search(learner, given, y, grid, cv, refit=False, baselines="all").scores
+    for kernel, own in ((sum(given), scores["sum_score"]), (given[0], scores["alone_score"].isel(kernel=0))):
+        for value in values:
+            for f, (train, validation) in enumerate(cv):
+                model = reference(value).fit(kernel[np.ix_(train, train)], y[train])
+                expected = model.score(kernel[np.ix_(validation, train)], y[validation])
+                assert float(own.sel({name: value, "fold": str(f)})) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks"])
@@ -114,8 +106,8 @@ def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(k
     """Scores of each C equal those of scikit-learn's machines on the same rows; C is chosen by validation alone."""
     y = {"binary": (Y > 0).astype(int), "multiclass": Y, "tasks": np.stack([Y > 0, Y == 1], axis=1).astype(int)}[kind]
     given, cv = kernels((1.0, 0.4)), folds()
-    K, more = dmkl.create(None, given, labels=y), {"scoring": "accuracy", "cv": cv, "refit": False}
-    result = dmkl.search(dmkl.MKFDA(), K, grid={"p": [2], "lam": [0.1]}, **more)
+    more = {"scoring": "accuracy", "cv": cv, "refit": False}
+    result = dmkl.search(dmkl.MKFDA(), given, y, {"p": [2], "lam": [0.1]}, **more)
     sums = [sum(stepped(kernel, train) for kernel in given) for train, *_ in cv]
     costs = result.scores["C"].values
     np.testing.assert_allclose(costs, [c * 36 / 2 for c in module.COSTS])
@@ -128,7 +120,6 @@ def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(k
     machine = result.baselines.sel(baseline="SVM on the sum of kernels")
     best = result.scores["svm_score"].fillna(-1).transpose("C", ...).values.max(axis=0)
     np.testing.assert_allclose(machine["score"].values.ravel(), best.ravel())
-    assert any(line.startswith("SVM on the sum of kernels") for line in result.summary().splitlines())
     result.save(tmp_path / "result")
     xr.testing.assert_equal(dmkl.load(tmp_path / "result").baselines, result.baselines)
 
@@ -154,11 +145,9 @@ def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, mon
     monkeypatch.setattr(module, "machine", lambda: Machine(2, 2, 30 * 40**2, 60 * 40**2))
     without = dmkl.search(dmkl.MKFDA(), K, **question)
     assert "svm_score" not in without.scores
-    assert without.n_passes_ < plain.n_passes_
     np.testing.assert_array_equal(without.scores["sum_score"], plain.scores["sum_score"])
     (note,) = [line for line in without.notes() if "SVM" in line]
     assert "was not fitted: a support vector machine on the sum would take" in note
-    assert note in without.summary().splitlines()
     # One machine fits into memory, but all machines need too many passes.
     monkeypatch.setattr(module, "machine", lambda: Machine(2, 2, 33 * 40**2, 66 * 40**2))
     assert "svm_score" in dmkl.search(dmkl.MKFDA(), K, **question).scores
@@ -173,28 +162,19 @@ def test_machines_of_other_weights_are_compared_with_the_support_vector_machine(
     assert result.baselines["best_kernel"].values.tolist()[0] == ""
 
 
-def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
+def test_a_single_kernel_that_wins_is_said_to_win():
     """One good kernel among noise; p = 8 spreads the weights."""
     K = kernel_set((1.5, *[0.0] * 3), seed=4)
-    result = dmkl.search(
-        dmkl.MKFDA(), K, grid={"p": [8], "lam": LAM}, cv=folds(n=3), choice="fold", refit=False, baselines="all"
-    )
+    more = {"cv": folds(n=3), "choice": "fold", "refit": False, "baselines": "all"}
+    result = dmkl.search(dmkl.MKFDA(), K, grid={"p": [8], "lam": LAM}, **more)
     alone = result.baselines.sel(baseline="best single kernel")
     assert alone["best_kernel"].values.tolist() == ["k0"] * 3
-    difference = (result.chosen["test_score"] - alone["test_score"]).values
-    assert difference.mean() < 0
+    difference = (result.chosen["test_score"] - alone["test_score"]).values.mean()
+    assert difference < 0
     line = next(line for line in result.summary().splitlines() if line.startswith("Best single kernel (kernel=k0"))
-    assert f"scores higher than the choice by {-difference.mean():.4g}" in line
-    assert "in test" in line
-    result.save(tmp_path / "result")
-    loaded = dmkl.load(tmp_path / "result")
-    xr.testing.assert_equal(loaded.baselines, result.baselines)
-    assert loaded.baseline_lines() == result.baseline_lines()
+    assert f"scores higher than the choice by {-difference:.4g}" in line
     row = result.comparison().set_index("model").loc["best single kernel"]
-    np.testing.assert_allclose(row["difference"], difference.mean())
-    page = " ".join(dmkl.report(loaded).split())
-    assert "best single kernel" in page
-    assert f"{difference.mean():.4g}".replace("-", "−") in page.replace("-", "−")
+    np.testing.assert_allclose(row["difference"], difference)
 
 
 def test_what_five_folds_show_may_be_chance(K):
@@ -203,14 +183,10 @@ def test_what_five_folds_show_may_be_chance(K):
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / 100  # s/√5 = √0.5 / 100
     for standard_errors, chance in ((2.5, True), (4.0, True), (4.4, False), (-4.0, True)):
         better = spread + standard_errors * np.sqrt(0.5) / 100
-        result = dmkl.SearchResult(
-            scores.assign(
-                score=(("lam", "fold"), 0.5 + better[None]), sum_score=(("lam", "fold"), np.full((1, 5), 0.5))
-            )
-        )
-        line = next(line for line in result.baseline_lines() if line.startswith("Plain sum"))
+        both = {"score": (("lam", "fold"), 0.5 + better[None]), "sum_score": (("lam", "fold"), np.full((1, 5), 0.5))}
+        lines = dmkl.SearchResult(scores.assign(both)).baseline_lines()
+        line = next(line for line in lines if line.startswith("Plain sum"))
         assert line.endswith("paired over folds; a difference of this size may be chance") == chance
-        assert f"by {-better.mean():.4g}" in line if standard_errors < 0 else f"higher by {better.mean():.4g}" in line
 
 
 @pytest.mark.slow
@@ -230,8 +206,6 @@ def test_scores_that_are_not_above_chance_are_told(K):
             model = DummyClassifier(strategy="most_frequent").fit(Y[train, None], Y[train])
             assert score == pytest.approx(model.score(Y[held_out, None], Y[held_out]))
     assert words not in dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=5, refit=False).summary()
-    by_callable = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=5, scoring=lambda model, X, y: 0.5, refit=False)
-    assert "constant_score" not in by_callable.scores
 
 
 def test_rows_that_are_tested_on_do_not_choose(K):

@@ -49,9 +49,7 @@ def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     assert len(rows) == sum(len(single.table()) for single in alone.values())
     assert result.scores.attrs["n_points"] == 2 * len(rows)
     assert f"{2 * len(rows)} fits (" in result.summary()
-    assert bool(result.scores["score"].isnull().equals(result.scores["status"] < 0))
     assert result.grid_asked == {"p": [1.5], "lam": None, "steps": list(CHAINS)}
-    assert alone[BOTH[0]].grid_asked == alone[BOTH[0]].grid
     result.save(tmp_path / "found")
     again = dmkl.load(tmp_path / "found")
     assert again.best_params_ == result.best_params_

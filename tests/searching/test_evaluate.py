@@ -10,7 +10,7 @@ from sklearn.metrics import confusion_matrix, precision_score, recall_score
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
 import dmkl
-from dmkl.errors import InputError, StoreError, StoreExistsError
+from dmkl.errors import InputError, StoreError
 from dmkl.searching.folds import nest_folds
 
 TIGHT = 1e-7
@@ -46,7 +46,6 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
     outer, inner = (StratifiedKFold(2), INNER) if kind != "multilabel" else (KFold(2), KFold(2))
     options = {"scoring": "accuracy", "baselines": "none"}
     together = dmkl.evaluate(estimator, K, y, grid, outer=outer, inner=inner, **options)
-    assert list(together.searches) == ["0", "1"]
     for name, (train, test) in zip("01", outer.split(y, y), strict=True):
         alone = dmkl.search(estimator, K[train, train], y[train], grid, inner, **options)
         search, fold = together.searches[name], together.scores.sel(fold=name)
@@ -67,16 +66,12 @@ def test_the_plain_sum_is_an_evaluation_of_its_own(result, tmp_path):
     """The baseline equals an evaluation of the discriminant on the sum, solved directly."""
     more = {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"]}
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels("multiclass"), {"lam": GRID["lam"]}, **more)
-    assert alone.baselines is None
-    assert alone.baseline_lines() == []
     plain_sum = result.baselines.sel(baseline="plain sum of the kernels")
     for name in ("test_score", "test_score_matthews", "inner_score", "lam"):
         np.testing.assert_allclose(plain_sum[name], alone.scores[name], atol=1e-12)
     np.testing.assert_allclose(plain_sum["objective"], alone.scores["objective"], rtol=1e-3)
     for name, search in result.searches.items():
         np.testing.assert_allclose(search.baselines["score"][0], alone.searches[name].chosen["score"], atol=1e-12)
-    (line,) = result.baseline_lines()
-    assert line in result.summary()
     result.save(tmp_path / "result")
     xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, result.baselines)
 
@@ -157,11 +152,8 @@ def test_groups_are_whole_in_both_loops():
     ("options", "words"),
     [
         ({"inner": "splits"}, "inner must be a number of folds or a splitter"),
-        ({"inner": [(np.arange(10), np.arange(10, 20))]}, "inner must be a number of folds or a splitter"),
         ({"outer": 1}, "outer=1 is no number of folds|cv=1 is no number of folds"),
-        ({"outer": "folds"}, "outer='folds' is unknown"),
         ({"outer": (np.arange(40), np.arange(40, 60), np.arange(60, 90))}, r"outer fold 0 must be \(train, test\)"),
-        ({"outer": (np.arange(40), [])}, "outer fold 0 has no test rows"),
         ({"inner": 80}, "outer fold 0: .*cannot split these 60 rows"),
         ({"baselines": "all"}, "baselines must be"),
     ],
@@ -176,24 +168,15 @@ def test_what_is_refused(options, words):
 
 def test_means_choices_and_tables(result):
     scores = result.scores
-    assert result.measures == ("accuracy", "matthews")
     assert result.mean_score_ == pytest.approx(scores["test_score"].values.mean())
     assert result.standard_error_ == pytest.approx(scores["test_score"].values.std(ddof=1) / np.sqrt(3))
     table = result.table()
     assert list(table.columns) == ["fold", "p", "lam", "inner_score", "accuracy", "matthews", "gap", "status"]
     np.testing.assert_array_equal(table["matthews"], scores["test_score_matthews"])
-    assert [dict(row) for row in table[["p", "lam"]].to_dict("records")] == [
-        search.best_params_ for search in result.searches.values()
-    ]
-    choices = result.choices
-    assert choices["folds"].sum() == 3
-    assert choices["folds"].is_monotonic_decreasing
+    assert table[["p", "lam"]].to_dict("records") == [search.best_params_ for search in result.searches.values()]
+    assert result.choices["folds"].sum() == 3
     assert f"accuracy {result.mean_score_:.4g} ± " in result.summary()
     assert "24 fits and " in result.summary()
-    assert "<div>Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner<br>" in result._repr_html_()
-    for search in result.searches.values():
-        assert (search.scores["gap"] <= TIGHT).all()
-        assert {"weight", "status"} <= set(search.scores)
 
 
 def test_class_wise_measures_are_scikit_learns(result):
@@ -204,11 +187,9 @@ def test_class_wise_measures_are_scikit_learns(result):
         truth += y[test].tolist()
         predicted += model.predict(kernels()[test, train]).tolist()
     np.testing.assert_array_equal(result.confusion, confusion_matrix(truth, predicted))
-    assert result.confusion.dims == ("true", "predicted")
     np.testing.assert_allclose(result.classes["recall"], recall_score(truth, predicted, average=None))
     np.testing.assert_allclose(result.classes["precision"], precision_score(truth, predicted, average=None))
     np.testing.assert_array_equal(result.classes["support"], np.bincount(truth))
-    assert result.classes["recall"].dims == ("class",)
 
 
 @pytest.mark.slow
@@ -220,17 +201,9 @@ def test_round_trip(tmp_path, result):
     assert repr(loaded) == repr(result)
     for name, search in result.searches.items():
         xr.testing.assert_identical(loaded.searches[name].scores, search.scores)
-    with xr.open_zarr(tmp_path / "result") as opened:
-        assert opened.attrs["format"] == "dmkl-evaluation"
-    with pytest.raises(StoreExistsError, match="exists already"):
-        result.save(tmp_path / "result")
     (tmp_path / "result" / "search-1" / "score").rename(tmp_path / "lost")
     with pytest.raises(StoreError, match=r"the (evaluation|search) at .* is damaged"):
         dmkl.load(tmp_path / "result")
-    with pytest.raises(InputError, match="evaluation must have test_score"):
-        dmkl.EvaluationResult(result.scores.drop_vars("weight"), result.searches)
-    with pytest.raises(InputError, match="over the folds of searches"):
-        dmkl.EvaluationResult(result.scores, {})
 
 
 def test_going_on_from_a_state(tmp_path):
@@ -251,13 +224,13 @@ def test_assess():
     measured = dmkl.assess(model, K[test, train], y[test], scoring=["accuracy", "roc_auc"])
     assert measured["score"].sel(measure="accuracy") == model.score(K[test, train], y[test])
     np.testing.assert_array_equal(measured["confusion"], confusion_matrix(y[test], model.predict(K[test, train])))
-    assert measured["class"].values.tolist() == ["large", "small"]
-    with pytest.raises(InputError, match="assess needs labels"):
-        dmkl.assess(model, K[test, train])
-    with pytest.raises(InputError, match="y has 29 labels, and there are 30 samples"):
-        dmkl.assess(model, K[test, train], y[test][1:])
-    with pytest.raises(InputError, match="none of the classes learnt"):
-        dmkl.assess(model, K[test, train], np.array(["huge"] * 30))
+    for truth, words in (
+        (None, "assess needs labels"),
+        (y[test][1:], "y has 29 labels, and there are 30 samples"),
+        (np.array(["huge"] * 30), "none of the classes learnt"),
+    ):
+        with pytest.raises(InputError, match=words):
+            dmkl.assess(model, K[test, train], truth)
 
 
 def test_the_picture_has_scores_of_each_fold_their_means_and_errors(result):
@@ -271,9 +244,5 @@ def test_the_picture_has_scores_of_each_fold_their_means_and_errors(result):
     ends = [segment[:, 0] for segment in drawn[2][0].get_segments()]
     error = expected.std(axis=1, ddof=1) / np.sqrt(3)
     np.testing.assert_allclose(np.diff(ends)[:, 0], 2 * error)
-    assert [label.get_text().replace("\n", " ") for label in ax.get_yticklabels()] == [
-        "MKFDA",
-        "plain sum of the kernels",
-    ]
     with pytest.raises(InputError, match="there is no task 'rna'"):
         result.plot("rna")

@@ -34,28 +34,25 @@ def labels():
     return digits()[1] < 5
 
 
+TASKS = np.stack([labels(), digits()[1] % 2], axis=1).astype(int)
+
+
 @pytest.mark.parametrize(
-    ("lams", "choice"), [([1e-9, 1e-8, 1e-2], "joint"), ([1e-2, 1e4, 1e5], "fold"), ([1e-3, 1e-1, 1e1], "joint")]
+    ("learner", "y", "name", "values", "choice"),
+    [
+        (dmkl.MKFDA(p=2), labels(), "lam", [1e-9, 1e-8, 1e-2], "joint"),
+        (dmkl.MKFDA(p=2), labels(), "lam", [1e-2, 1e4, 1e5], "fold"),
+        (dmkl.MKFDA(p=2), labels(), "lam", [1e-3, 1e-1, 1e1], "joint"),
+        (dmkl.MKFDA(p=2), TASKS, "lam", [1e3, 1e4, 1e5], "joint"),
+        (dmkl.MKSVM(p=2), labels(), "C", [1e-6, 1e-5, 1e-4], "joint"),
+        (dmkl.MKSVM(p=2), labels(), "C", [1e-6, 1e-5], "joint"),
+    ],
 )
-def test_a_ridge_at_an_end_of_the_grid_is_told_by_searches(lams, choice):
-    result = dmkl.search(dmkl.MKFDA(p=2), K(), labels(), {"lam": lams}, 3, choice=choice, refit=False, baselines="none")
-    notes = list(expected_edges("lam", lams, result.chosen["lam"]))
-    assert result.notes() == notes
-    assert [line for line in result.summary().splitlines() if "of the grid" in line] == notes
-
-
-def test_an_end_is_told_of_tasks_and_of_machines():
-    tasks = np.stack([labels(), digits()[1] % 2], axis=1).astype(int)
-    costs = [1e-6, 1e-5, 1e-4]
-    for learner, y, name, values in (
-        (dmkl.MKFDA(p=2), tasks, "lam", [1e3, 1e4, 1e5]),
-        (dmkl.MKSVM(p=2), labels(), "C", costs),
-        (dmkl.MKSVM(p=2), labels(), "C", costs[:2]),
-    ):
-        result = dmkl.search(learner, K(), y, {name: values}, 2, refit=False, baselines="none")
-        edges = list(expected_edges(name, values, result.chosen[name])) if len(values) > 2 else []  # both are ends
-        assert result.notes() == edges
-        assert (edges == []) == (len(values) == 2)
+def test_a_choice_at_an_end_of_the_grid_is_told(learner, y, name, values, choice):
+    result = dmkl.search(learner, K(), y, {name: values}, 2, choice=choice, refit=False, baselines="none")
+    edges = list(expected_edges(name, values, result.chosen[name])) if len(values) > 2 else []  # both are ends
+    assert result.notes() == edges
+    assert [line for line in result.summary().splitlines() if "of the grid" in line] == edges
 
 
 @pytest.mark.parametrize("splits", [None, PARTS])
@@ -76,8 +73,5 @@ def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, run, tm
     assert dmkl.load(tmp_path / "result").notes() == result.notes()
     estimate = dmkl.evaluate(dmkl.Uniform(), built, grid=grid, outer=2, inner=2, **more)
     assert (note in estimate.summary()) is (splits is None)
-
-
-def test_kernels_without_a_bandwidth_have_no_such_note():
     linear = dmkl.build(None, TABLES, [{"function": "linear"}, {"function": "rbf", "gamma": 0.1}], labels=Y)
-    assert dmkl.search(dmkl.Uniform(), linear, grid={"lam": [0.1]}, cv=2, refit=False).notes() == []
+    assert dmkl.search(dmkl.Uniform(), linear, grid=grid, cv=2, refit=False).notes() == []

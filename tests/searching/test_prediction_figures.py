@@ -50,7 +50,6 @@ def test_curves_are_means_over_folds_with_bands_and_scikit_learns_areas(kind):
     t, p = (data["true_label"] == "x/y").values, data["probability"].sel({"class": "x/y"}).values
     expected = [f"{area(t[site == SITES], p[site == SITES]):.3f}" for site in "ABC"]
     assert [line.get_label()[-5:] for line in sites.lines[:3]] == expected
-    assert (ax.get_xlabel(), ax.get_ylabel())[kind == "roc"] in ("true positive rate", "recall")
 
 
 def test_calibration_confusion_and_numbers():
@@ -92,7 +91,7 @@ def words(axis):
 def test_counts_with_recall_and_precision_of_each_class():
     matrix, scores = dmkl.plot_confusion(confusion(TRUTH, GUESSED, CLASSES))
     matrix.figure.canvas.draw()
-    counts = np.array([[np.sum((TRUTH == a) & (GUESSED == b)) for b in CLASSES] for a in CLASSES])
+    counts = skm.confusion_matrix(TRUTH, GUESSED, labels=CLASSES)
     np.testing.assert_array_equal(matrix.images[0].get_array(), counts)
     assert [text.get_text() for text in matrix.texts] == [str(count) for count in counts.ravel()]
     assert words(matrix.xaxis) == words(matrix.yaxis) == CLASSES.tolist()
@@ -101,13 +100,8 @@ def test_counts_with_recall_and_precision_of_each_class():
     for name, score in (("recall", skm.recall_score), ("precision", skm.precision_score)):
         expected = score(TRUTH, GUESSED, labels=CLASSES, average=None)
         np.testing.assert_allclose(points(scores)[name], np.stack([expected, np.arange(4)], axis=1))
-
-
-def test_many_classes_have_colors_alone():
-    labels = np.arange(30)
-    (matrix, *_) = dmkl.plot_confusion(confusion(labels, np.roll(labels, 1), labels))
-    assert not matrix.texts
-    np.testing.assert_array_equal(matrix.images[0].get_array(), np.roll(np.eye(30), -1, axis=1))
+    many, *_ = dmkl.plot_confusion(confusion(np.arange(30), np.arange(30), np.arange(30)))
+    assert not many.texts
 
 
 def test_tasks_have_recall_and_precision_without_a_matrix():
@@ -118,18 +112,14 @@ def test_tasks_have_recall_and_precision_without_a_matrix():
     np.testing.assert_allclose(points(scores)["recall"][:, 0], skm.recall_score(truth, guessed, average=None))
 
 
-@pytest.mark.parametrize("result", [xr.Dataset({"score": ("measure", [0.5])}), xr.DataArray([1, 2], dims="class"), 3])
-def test_what_has_no_counts_is_refused(result):
+def test_what_has_no_counts_is_refused():
     with pytest.raises(InputError, match=r"drawn from the result of dmkl\.assess for classes"):
-        dmkl.plot_confusion(result)
+        dmkl.plot_confusion(xr.Dataset({"score": ("measure", [0.5])}))
 
 
-def test_of_a_model_and_of_an_evaluation():
+def test_of_an_evaluation():
     X = RNG.normal(size=(45, 3)) + 2 * (np.arange(45)[:, None] % 3)
     K = dmkl.create(None, [X @ X.T], labels=np.arange(45) % 3)
-    measured = dmkl.assess(dmkl.MKFDA(lam=0.1).fit(K[:30, :30]), K[30:, :30])
     evaluated = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [0.1]}, outer=2, inner=2, baselines="none")
-    pictures = dmkl.plot_confusion(measured), evaluated.plot_confusion()
-    for (matrix, _), counts in zip(pictures, (measured["confusion"], evaluated.confusion), strict=True):
-        np.testing.assert_array_equal(matrix.images[0].get_array(), counts)
-    assert evaluated.confusion.sum() == 45
+    matrix, _ = evaluated.plot_confusion()
+    np.testing.assert_array_equal(matrix.images[0].get_array(), evaluated.confusion)

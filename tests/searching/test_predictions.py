@@ -1,4 +1,4 @@
-"""Out-of-fold predictions against separate fits, and their tables and files."""
+"""Out-of-fold predictions and the models of folds against separate fits, and their tables and files."""
 
 from __future__ import annotations
 
@@ -95,3 +95,48 @@ def test_many_targets_have_no_predictions():
     result = dmkl.search(dmkl.MKRidge(np.inf), K, y, {"lam": [1.0]}, FOLDS, baselines="none", refit=False)
     with pytest.raises(InputError, match="more than 100 tasks or targets"):
         _ = result.predictions
+
+
+# --- models of folds ----------------------------------------------------------------------------------------
+
+GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
+
+
+def assert_scored(result, name, K, y, path):
+    """Assert that the fold models, in memory and loaded from a file, reproduce the scores."""
+    result.save(path)
+    loaded = dmkl.load(path)
+    assert list(result.models_) == list(loaded.models_) == list(result.folds)
+    for fold, (*seen, test) in result.folds.items():
+        train = np.sort(np.concatenate(seen))
+        for model in (result.models_[fold], loaded.models_[fold]):
+            assert model.train_samples_.tolist() == K.samples[train].astype(str).tolist()
+            assert model.score(K[test, train], y[test]) == result.scores[name].sel(fold=fold).item()
+
+
+def test_an_evaluation_keeps_the_models_that_it_tests(tmp_path):
+    K, y = kernels(), labels("multiclass")
+    result = dmkl.evaluate(dmkl.MKFDA(), K, y, GRID, outer=2, inner=2, baselines="none")
+    assert_scored(result, "test_score", K, y, tmp_path / "result")
+    for fold, model in result.models_.items():
+        chosen = {name: result.scores[name].sel(fold=fold).item() for name in GRID}
+        assert {name: getattr(model, name) for name in GRID} == chosen
+        np.testing.assert_array_equal(model.weights_, result.scores["weight"].sel(fold=fold))
+
+
+def test_a_search_keeps_the_model_of_each_split_with_test_rows_and_a_refit(tmp_path):
+    K, y = kernels(), labels("multiclass")
+    order = np.random.default_rng(0).permutation(len(y))
+    folds = [(order[:50], order[50:70], order[70:]), (order[20:70], order[70:], order[:20])]
+    result = dmkl.search(dmkl.MKFDA(), K, y, GRID, folds, choice="fold", baselines="none")
+    assert_scored(result, "refit_test_score", K, y, tmp_path / "result")
+    assert dmkl.search(dmkl.MKFDA(), K, y, GRID, 2, baselines="none").models_ == {}
+    assert dmkl.search(dmkl.MKFDA(), K, y, GRID, folds[:1], baselines="none", refit=False).models_ == {}
+
+
+def test_models_of_folds_predict_from_kernels_alone():
+    x, y = np.random.default_rng(0).normal(size=(60, 4)) + np.arange(60)[:, None] % 3, np.arange(60) % 3
+    K = dmkl.build(None, {"x": x}, {"function": "rbf", "bandwidth": 1.0}, labels=y)
+    result = dmkl.evaluate(dmkl.MKFDA(), K, grid=GRID, outer=2, inner=2, baselines="none")
+    with pytest.raises(InputError, match=r"without the features of training; take kernels, K\[test, train\]"):
+        result.models_["0"].predict(features={"x": x})

@@ -32,23 +32,19 @@ TASKS = ["bird", "boat", "bus"]
 
 
 def make(grid=None, *, folds=3, kernels=4, tasks=None, means=None, seed=0):
-    """Scores in the form of a search: `means` (…[, task]) plus fold effects of mean zero, or random values."""
+    """Scores in the form of a search: `means` (…[, task]), by default random, plus fold effects of mean zero."""
     grid = {"p": P, "lam": LAM} if grid is None else grid
     rng = np.random.default_rng(seed)
     task = ["task"] if tasks else []
     sizes = [len(values) for values in grid.values()]
     points, by_task = (*sizes, folds), [len(tasks)] if tasks else []
     shape = (*points, *by_task)
-    if means is None:
-        score = rng.uniform(0.5, 0.9, shape)
-    else:
-        effects = 0.01 * (np.arange(folds) - (folds - 1) / 2)
-        score = np.expand_dims(np.asarray(means, dtype=float), len(sizes)) + effects.reshape(-1, *[1] * len(by_task))
+    effects = 0.01 * (np.arange(folds) - (folds - 1) / 2)
+    means = rng.uniform(0.5, 0.9, (*sizes, *by_task)) if means is None else np.asarray(means, dtype=float)
+    score = np.expand_dims(means, len(sizes)) + effects.reshape(-1, *[1] * len(by_task))
     dims = [*grid, "fold", *task]
-    n = 3
     variables = {
         "score": (dims, score),
-        "score_accuracy": (dims, rng.random(shape)),
         "test_score": (dims, rng.random(shape)),
         "weight": ([*grid, "fold", "kernel", *task], rng.random((*points, kernels, *by_task))),
         "gap": (dims, 10.0 ** rng.uniform(-6, -4, shape)),
@@ -56,21 +52,13 @@ def make(grid=None, *, folds=3, kernels=4, tasks=None, means=None, seed=0):
         "status": (dims, np.zeros(shape, dtype=np.int8)),
         "refit_test_score": (["fold", *task], rng.random((folds, *by_task))),
         "round_kind": ("round", np.array(["statistics", "basis", "scores"])),
-        "round_seconds": ("round", rng.random(n)),
-        "round_bytes": ("round", np.full(n, 6 * 10**9)),
-        "round_basis": ("round", np.arange(n)),
-        "round_certified": ("round", np.arange(n)),
+        "round_bytes": ("round", np.full(3, 6 * 10**9)),
         "round_worst_gap": ("round", np.array([np.nan, 1e-2, 1e-4])),
     }
     coords = {name: as_variable(name, (name,), values) for name, values in grid.items()}
-    coords |= {
-        "fold": [str(f) for f in range(folds)],
-        "kernel": [f"kernel_{j}" for j in range(kernels)],
-        "round": np.arange(n),
-    }
+    coords |= {"fold": [str(f) for f in range(folds)], "kernel": [f"kernel_{j}" for j in range(kernels)]}
     attrs = {
         "estimator": "MKFDA",
-        "parameters": json.dumps({"tol": 1e-4}),
         "scoring": "mean_class_accuracy",
         "kind": "multilabel" if tasks else "binary",
         "parameters_searched": json.dumps(list(grid)),
@@ -174,11 +162,6 @@ def test_a_point_without_scores_never_wins():
     scores["score"][2, 1, :] = np.nan
     scores["status"][3, 1, :] = WORDS.index("open")
     assert SearchResult(scores).best_params_ == {"p": 2.0, "lam": 1e-3}
-    scores["score"][...] = np.nan
-    result = SearchResult(scores)
-    with pytest.raises(InputError, match="none of the 20 has a mean score"):
-        _ = result.best_params_
-    assert "no point of the grid can be chosen" in repr(result)
 
 
 def test_tasks_choose_each_for_itself():
@@ -510,15 +493,13 @@ def test_points_without_scores_and_rows_without_a_test_are_left_out():
         assert len(curve.containers) == 1
 
 
-def of_tasks():
-    means = np.stack([planted((0, 1)), planted((4, 2)), planted((0, 1))], axis=-1)
-    return means, SearchResult(make(tasks=TASKS, means=means))
+MEANS_OF_TASKS = np.stack([planted((0, 1)), planted((4, 2)), planted((0, 1))], axis=-1)
 
 
 def test_tasks_have_rings_each():
-    means, result = of_tasks()
+    result = SearchResult(make(tasks=TASKS, means=MEANS_OF_TASKS))
     surface, curve, bar = drawn(result.plot_scores()).axes
-    np.testing.assert_allclose(surface.collections[0].get_array(), means.mean(axis=-1).T)
+    np.testing.assert_allclose(surface.collections[0].get_array(), MEANS_OF_TASKS.mean(axis=-1).T)
     assert rings(surface) == [(0.5, 1.5), (4.5, 2.5)]
     assert [text.get_text() for text in surface.texts] == [text.get_text() for text in curve.texts] == ["2"]
     assert bar.get_ylabel() == "mean class accuracy, mean of 3 tasks"
@@ -532,7 +513,6 @@ def test_axes_of_ones_own():
     axes = figure.subplots(2, 1)
     result = SearchResult(make(means=planted((2, 1))))
     assert result.plot_scores(axes).tolist() == axes.tolist()
-    assert rings(axes[0]) == [(2.5, 1.5)]
     single = Figure().subplots()
     assert SearchResult(make({"lam": LAM})).plot_scores(single) is single
     with pytest.raises(InputError, match="ax must hold 2 axes, map and curve, got 1"):
@@ -557,12 +537,10 @@ def test_bars_are_mean_weights():
     assert_weights(ax, shares(result.scores.weight.sel(p=np.inf, lam=1e-3)).mean("fold").values)
     with pytest.raises(InputError, match=r"p=3 is not in the grid; its values of p are \[1\.0, "):
         result.plot_weights(at={"p": 3})
-    with pytest.raises(InputError, match="'tol' was not searched; at takes p, lam"):
-        result.plot_weights(at={"tol": 3})
 
 
 def test_weights_of_tasks():
-    _, result = of_tasks()
+    result = SearchResult(make(tasks=TASKS, means=MEANS_OF_TASKS))
     weight = result.scores.weight
     own = [shares(part) for part in (weight[0, 1, :, :, 0], weight[4, 2, :, :, 1], weight[0, 1, :, :, 2])]
     (ax,) = drawn(result.plot_weights()).axes
@@ -571,41 +549,31 @@ def test_weights_of_tasks():
     (ax,) = drawn(result.plot_weights("boat")).axes
     assert_weights(ax, own[1].mean("fold").values)
     assert title_of(ax).startswith("Kernel weights of boat at p = ∞, λ = 0.1")
-    for plot in (result.plot_weights, lambda task: result.plot_scores(task=task)):
-        with pytest.raises(InputError, match="there is no task 'cat': this search has the tasks bird, boat, bus"):
-            plot("cat")
-    with pytest.raises(InputError, match="there is no task 'cat': this search has no tasks; leave task out"):
-        SearchResult(make()).plot_weights("cat")
+    with pytest.raises(InputError, match="there is no task 'cat': this search has the tasks bird, boat, bus"):
+        result.plot_weights("cat")
 
 
 def test_weights_over_p_are_those_at_the_best_of_the_others():
-    means = planted((0, 1), (1, 3), (2, 0), (3, 2), (4, 2), value=0.8)
-    result = SearchResult(make(means=means))
-    ax, bar = drawn(result.plot_weights_over()).axes
+    scores = make(means=planted((0, 1), (1, 3), (3, 2), (4, 2), value=0.8))
+    scores["score"][2] = np.nan
+    result = SearchResult(scores)
+    ax, _ = drawn(result.plot_weights_over()).axes
     at = shares(result.scores["weight"]).values[np.arange(5), [1, 3, 0, 2, 2]].mean(axis=1)  # (p, kernel)
-    relative = (at / at.max(axis=1, keepdims=True)).T
+    relative = np.ma.array(at / at.max(axis=1, keepdims=True), mask=np.arange(5)[:, None] == [2] * 4).T
     order = np.argsort(-relative.mean(axis=1))
-    np.testing.assert_allclose(ax.collections[0].get_array(), relative[order])
+    part = ax.collections[0].get_array()
+    np.testing.assert_array_equal(part.mask, relative.mask)
+    np.testing.assert_allclose(part, relative[order])
     assert labels(ax.xaxis) == ["1", "1+2$^{-6}$", "1.5", "2", "∞"]
     assert labels(ax.yaxis) == [f"kernel_{j}" for j in order]
-    assert bar.get_ylabel() == "weight / largest of the column"
-    ax = result.plot_weights_over("lam")
-    assert labels(ax.xaxis) == ["1e-8", "1e-3", "0.1", "10"]
     at = shares(result.scores["weight"]).values[0, 1].mean(axis=0)
-    np.testing.assert_allclose(np.sort(ax.collections[0].get_array()[:, 1]), np.sort(at / at.max()))
-    scores = make()
-    scores["score"][2] = np.nan
-    part = drawn(SearchResult(scores).plot_weights_over()).axes[0].collections[0].get_array()
-    assert part.mask.all(axis=0).tolist() == [False, False, True, False, False]
-    one = SearchResult(make({"p": (2.0,), "lam": LAM}))
-    for name, n in (("C", 0), ("p", 1)):
-        message = rf"over two values of {name} or more, and this search has {n}; it has p \(1\), lam \(4\)"
-        with pytest.raises(InputError, match=message):
-            one.plot_weights_over(name)
+    drawn_weights = result.plot_weights_over("lam").collections[0].get_array()[:, 1]
+    np.testing.assert_allclose(np.sort(drawn_weights), np.sort(at / at.max()))
+    with pytest.raises(InputError, match=r"over two values of C or more, and this search has 0; it has p \(5\), lam"):
+        result.plot_weights_over("C")
 
 
-def test_many_kernels_with_long_and_odd_names():
-    """The plot shows the largest weights and the sum of the others; long names leave room for bars, without TeX."""
+def test_of_many_kernels_the_largest_weights_and_the_sum_of_the_others_are_drawn():
     scores = make(kernels=60)
     scores["weight"][...] = weight = np.random.default_rng(5).permutation(60)
     for top, n in ((None, 20), (40, 40)):
@@ -616,21 +584,15 @@ def test_many_kernels_with_long_and_odd_names():
         assert labels(ax.yaxis) == [*(f"kernel_{j}" for j in np.argsort(-weight)[:n]), f"{60 - n} others"]
     with pytest.raises(InputError, match="1 or more, got 0"):
         SearchResult(scores).plot_weights(top=0)
-    names = [f"{'a very long name of a kernel, ' * 6}{j}" for j in range(3)] + ["$x_$"]
-    figure = drawn(SearchResult(make().assign_coords(kernel=names)).plot_weights())
-    (ax,) = figure.axes
-    assert ax.get_position().width * figure.get_size_inches()[0] > 3.5
-    assert len(set(labels(ax.yaxis))) == 4
 
 
 def test_what_all_names_share_is_in_the_title_and_not_in_labels():
-    names = ["layers/log-rbf-T_CELL", "layers/log-rbf-B_CELL", "layers/log-rbf-1e-3", "layers/log-rbf-1e-4"]
     for kernels, shared, rest in (
-        (names, "Kernels: layers/log-rbf-…", ["T_CELL", "B_CELL", "1e-3", "1e-4"]),
-        (names[2:] * 2, "Kernels: layers/log-rbf-…", ["1e-3", "1e-4"] * 2),
+        (["log-rbf-T_$CELL", "log-rbf-B_CELL", "log-rbf-1e-3", "log-rbf-1e-4"], "Kernels: log-rbf-…",
+         ["T_$CELL", "B_CELL", "1e-3", "1e-4"]),
         (["a_1, sum", "a_2, sum", "a_3, sum", "b_1, sum"], "Kernels: …, sum", ["a_1", "a_2", "a_3", "b_1"]),
         (["x/y", "x/", "x/yy", "x/yz"], "", ["x/y", "x/", "x/yy", "x/yz"]),
-    ):
+    ):  # fmt: skip
         scores = make().assign_coords(kernel=kernels)
         scores["weight"][...] = [0.4, 0.3, 0.2, 0.1]
         (ax,) = drawn(SearchResult(scores).plot_weights()).axes
