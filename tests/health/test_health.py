@@ -196,14 +196,6 @@ def test_it_looks_at_the_store_whatever_the_view(tmp_path):
     assert check(part.persist()).equals(report)
 
 
-def test_a_product_of_kernels_can_be_checked(tmp_path):
-    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)}).product()
-    report = check(K, n_steps=M)
-    exact = np.linalg.eigvalsh(rbf(0.55))
-    assert report.highest_eigenvalue.item() == pytest.approx(exact[-1])
-    assert findings(report)[0] == []
-
-
 def test_a_budget_that_is_too_small_is_told(stored):
     with dask.config.set({"dmkl.memory": 1000}), pytest.raises(MemoryBudgetError, match="examining this set"):
         check(stored)

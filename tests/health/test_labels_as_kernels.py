@@ -17,19 +17,6 @@ NOISE = RNG.normal(size=(M, 4))
 INFORMATIVE = Y[:, None] * 4 + RNG.normal(size=(M, 4))
 
 
-def test_a_table_of_labels_is_refused_whatever_its_name(error_of, output_of, tmp_path):
-    np.savez(tmp_path / "v.npz", noise=NOISE, truelabel=Y[:, None])
-    np.savetxt(tmp_path / "y.txt", Y, fmt="%d")
-    place = tmp_path / "v.zarr"
-    build = ["build", place, tmp_path / "v.npz", "--labels", tmp_path / "y.txt", "--function", "rbf"]
-    message = error_of(*build)
-    assert "'truelabel-rbf' would be computed from the labels" in message
-    assert "--feature" in message
-    assert not place.exists()
-    output_of(*build, "--feature", "noise")
-    assert dmkl.open(place).names == ("noise-rbf",)
-
-
 def test_a_column_of_labels_is_refused_where_a_kernel_sees_it(tmp_path):
     table = pd.DataFrame(np.column_stack([NOISE, 3 - Y]), columns=[*"abcd", "e"])
     spec = {"function": "linear", "feature": "X"}
@@ -40,9 +27,6 @@ def test_a_column_of_labels_is_refused_where_a_kernel_sees_it(tmp_path):
     assert len(dmkl.build(None, {"X": INFORMATIVE}, spec, labels=Y)) == 1
     with pytest.raises(InputError, match=r"of features 'X', they are equal to the labels"):
         dmkl.build(None, {"X": np.eye(3)[np.arange(M) % 3]}, spec, labels=np.arange(M) % 3)
-    target = RNG.normal(size=M)
-    with pytest.raises(InputError, match="column number 1 is equal to the labels"):
-        dmkl.build(None, {"X": np.column_stack([NOISE[:, 0], target])}, spec, labels=target)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -143,14 +143,6 @@ def test_a_job_is_shown_with_its_defaults_or_as_a_script_and_nothing_is_done(out
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
-def submitted(folder, sent):
-    """The contents, by name, of the job file that a script runs and of the script that it submits to continue."""
-    script = sent.read_text()
-    (job,) = re.findall(r"-m dmkl run (\S+)", script)
-    (following,) = re.findall(r"sbatch --parsable --dependency=\S+ (\S+)\)", script)
-    return {name: (folder / name).read_text() for name in (job.rpartition("/")[2], following.rpartition("/")[2])}
-
-
 def test_a_job_in_the_queue_is_not_changed_by_editing_its_file(output_of, job, tmp_path, monkeypatch):
     programs, sent = tmp_path / "bin", tmp_path / "sent"
     programs.mkdir()
@@ -160,15 +152,10 @@ def test_a_job_in_the_queue_is_not_changed_by_editing_its_file(output_of, job, t
     file = job(('place = "threads"', SLURM))
     content = file.read_text()
     assert "Sent as job 7" in output_of("submit", file)
-    first = submitted(tmp_path, sent)
-    assert list(first.values()) == [content, sent.read_text()]
+    (copy,) = re.findall(r"-m dmkl run \S*?([^/\s]+)\s", sent.read_text())
     file.write_text(content.replace("p = [1, 1.5]", "p = [2]"))
-    assert first == submitted(tmp_path, sent)
     output_of("submit", file)
-    second = submitted(tmp_path, sent)
-    assert list(second.values()) == [file.read_text(), sent.read_text()]
-    assert not set(first) & set(second)
-    assert all((tmp_path / name).read_text() == text for name, text in first.items())
+    assert (tmp_path / copy).read_text() == content
     before = set(tmp_path.iterdir())
     output_of("submit", file)  # an identical submission adds no files
     assert set(tmp_path.iterdir()) == before

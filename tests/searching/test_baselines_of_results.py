@@ -150,16 +150,9 @@ def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, mon
     assert "was not fitted: a support vector machine on the sum would take" in note
     # One machine fits into memory, but all machines need too many passes.
     monkeypatch.setattr(module, "machine", lambda: Machine(2, 2, 33 * 40**2, 66 * 40**2))
-    assert "svm_score" in dmkl.search(dmkl.MKFDA(), K, **question).scores
     with dask.config.set({"dmkl.block-width": 20}):
         narrow = dmkl.search(dmkl.MKFDA(), K, **question)
     assert any("its 27 machines would take more than two passes" in note for note in narrow.notes())
-
-
-def test_machines_of_other_weights_are_compared_with_the_support_vector_machine(K):
-    result = dmkl.search(dmkl.GMKL(), K, grid={"C": [1.0]}, cv=folds(n=1, tested=False), refit=False)
-    assert result.scores["sum_score"].dims == ("C", "fold")
-    assert result.baselines["best_kernel"].values.tolist()[0] == ""
 
 
 def test_a_single_kernel_that_wins_is_said_to_win():

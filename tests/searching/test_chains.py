@@ -48,7 +48,6 @@ def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     rows = result.table()
     assert len(rows) == sum(len(single.table()) for single in alone.values())
     assert result.scores.attrs["n_points"] == 2 * len(rows)
-    assert f"{2 * len(rows)} fits (" in result.summary()
     assert result.grid_asked == {"p": [1.5], "lam": None, "steps": list(CHAINS)}
     result.save(tmp_path / "found")
     again = dmkl.load(tmp_path / "found")
@@ -85,9 +84,5 @@ def test_where_samples_differ_in_size_the_summary_says_that_another_chain_may_do
     assert "steps" not in result.scores.dims
     assert hint in result.summary()
     assert hint in dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2, baselines="none").summary()
-    for model, kernel_set, more in [
-        (dmkl.MKFDA(), K.select(["kernel_2"]), {}),
-        (dmkl.MKFDA(steps=CHAINS[1]), K, {}),
-        (dmkl.MKFDA(), K, {"steps": BOTH}),
-    ]:
-        assert hint not in dmkl.search(model, kernel_set, y, grid | more, cv=2, refit=False, baselines="none").summary()
+    for model, kernel_set in (dmkl.MKFDA(), K.select(["kernel_2"])), (dmkl.MKFDA(steps=CHAINS[1]), K):
+        assert hint not in dmkl.search(model, kernel_set, y, grid, cv=2, refit=False, baselines="none").summary()

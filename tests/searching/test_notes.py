@@ -56,14 +56,9 @@ def test_a_choice_at_an_end_of_the_grid_is_told(learner, y, name, values, choice
 
 
 @pytest.mark.parametrize("splits", [None, PARTS])
-def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, run, tmp_path):
-    """Notes of builds, searches and evaluations, in memory and loaded; none if splits exclude held-out samples."""
-    np.savez(tmp_path / "all.npz", **TABLES, y=Y, **({} if splits is None else {"split": splits}))
-    options = ("--function", "rbf", "--bandwidth", "0.5,2", "--function", "linear", "--cluster", "threads")
-    status, _, err = run("build", tmp_path / "set.zarr", tmp_path / "all.npz", *options)
-    assert status == 0
-    assert ("transforms are taken from all 60 samples" in err) is (splits is None)
-    built = dmkl.build(None, TABLES, SPECS, labels=Y, splits=splits)
+def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, tmp_path):
+    """Notes of searches and evaluations, in memory and loaded; none if splits exclude held-out samples."""
+    built = dmkl.build(tmp_path / "set.zarr", TABLES, SPECS, labels=Y, splits=splits)
     note = "The bandwidths, landmarks or transforms of 4 kernels are taken from all samples of the set"
     grid, more = {"lam": [0.1]}, {"baselines": "none"}
     for set_ in (built[:40, :40], dmkl.open(tmp_path / "set.zarr")):

@@ -65,19 +65,13 @@ def test_calibration_confusion_and_numbers():
     assert len(ax.lines) == 4
     site = data.isel(sample=SITES == "A")
     assert ax.lines[0].get_label() == f"A: R² {skm.r2_score(site['true_label'], site['prediction']):.3f}"
-    for kind, of, by, message in (
-        ("roc", None, "fold", "draws score"),
-        ("observed", None, "site", "draws sample_site"),
-        ("observed", "t", "fold", "of must be"),
-    ):
-        with pytest.raises(InputError, match=message):
-            dmkl.plot_predictions(data, kind, of=of, by=by)
+    with pytest.raises(InputError, match="draws score"):
+        dmkl.plot_predictions(data, "roc")
 
 
 RNG = np.random.default_rng(0)
 CLASSES = np.array(["ant", "bee", "cat", "dog"])
-TRUTH = CLASSES[RNG.integers(4, size=80)]
-GUESSED = np.where(RNG.random(80) < 0.7, TRUTH, CLASSES[RNG.integers(3, size=80)])
+TRUTH, GUESSED = CLASSES[RNG.integers(4, size=(2, 80))]
 
 
 def points(ax):
@@ -115,11 +109,3 @@ def test_tasks_have_recall_and_precision_without_a_matrix():
 def test_what_has_no_counts_is_refused():
     with pytest.raises(InputError, match=r"drawn from the result of dmkl\.assess for classes"):
         dmkl.plot_confusion(xr.Dataset({"score": ("measure", [0.5])}))
-
-
-def test_of_an_evaluation():
-    X = RNG.normal(size=(45, 3)) + 2 * (np.arange(45)[:, None] % 3)
-    K = dmkl.create(None, [X @ X.T], labels=np.arange(45) % 3)
-    evaluated = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [0.1]}, outer=2, inner=2, baselines="none")
-    matrix, _ = evaluated.plot_confusion()
-    np.testing.assert_array_equal(matrix.images[0].get_array(), evaluated.confusion)

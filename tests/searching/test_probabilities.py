@@ -31,18 +31,21 @@ def references(truth, P, classes):
 
 
 @pytest.mark.parametrize(
-    ("estimator", "kind"),
+    ("question", "estimator", "kind"),
     [
-        (dmkl.MKFDA(solver="direct"), "binary"),
-        (dmkl.MKFDA(solver="direct"), "multilabel"),
-        pytest.param(dmkl.MKSVM(decision="means"), "multiclass", marks=pytest.mark.slow),
+        ("search", dmkl.MKFDA(solver="direct"), "binary"),
+        ("search", dmkl.MKFDA(solver="direct"), "multilabel"),
+        ("evaluate", dmkl.MKFDA(solver="direct"), "multiclass"),
+        pytest.param("search", dmkl.MKSVM(decision="means"), "multiclass", marks=pytest.mark.slow),
     ],
 )
-def test_scores_of_probabilities_are_those_of_a_model_of_the_fold(estimator, kind):
+def test_scores_of_probabilities_are_those_of_a_model_of_the_fold(question, estimator, kind):
     """The rule of each fold is learnt from its training rows; labels of the multilabel problem are binary problems."""
     K, y = kernels(), labels(kind)
-    folds = list(FOLDS.split(y, y if y.ndim == 1 else y[:, 0]))
-    scores = dmkl.search(estimator, K, y, {"p": [1.5]}, folds, scoring=SCORING, baselines="none", refit=False).scores
+    folds, more = list(FOLDS.split(y, y if y.ndim == 1 else y[:, 0])), {"scoring": SCORING, "baselines": "none"}
+    more |= {"cv": folds, "refit": False} if question == "search" else {"outer": folds, "inner": 2}
+    scores = getattr(dmkl, question)(estimator, K, y, {"p": [1.5]}, **more).scores
+    first = "score" if question == "search" else "test_score"
     for f, (train, test) in enumerate(folds):
         model = estimator.set_params(p=1.5).fit(K[train, train], y[train])
         P = model.predict_proba(K[test, train]).values
@@ -52,23 +55,12 @@ def test_scores_of_probabilities_are_those_of_a_model_of_the_fold(estimator, kin
             )
         else:
             expected = references(y[test], P, model.classes_)
-        names = ["score", *(f"score_{name}" for name in SCORING[1:-1])]
-        np.testing.assert_allclose([scores[name].isel(fold=f, p=0) for name in names], expected, rtol=1e-6)
-
-
-def test_evaluate_and_assess_score_probabilities_too():
-    K, y = kernels(), labels("multiclass")
-    model = dmkl.Uniform(0.1, solver="direct")
-    result = dmkl.evaluate(model, K, y, {"lam": [0.1]}, outer=FOLDS, inner=2, scoring=SCORING, baselines="none")
-    for f, (train, test) in enumerate(FOLDS.split(y, y)):
-        measured = dmkl.assess(model.fit(K[train, train], y[train]), K[test, train], y[test], scoring=SCORING)
-        expected = references(y[test], model.predict_proba(K[test, train]).values, model.classes_)
-        np.testing.assert_allclose(measured["score"][:-1], expected, rtol=1e-6)
-        tested = result.scores.isel(fold=f)
-        names = ["test_score", *(f"test_score_{name}" for name in SCORING[1:])]
-        np.testing.assert_allclose([tested[name] for name in names], measured["score"], rtol=1e-6)
-    shares = np.array([np.mean(y[train] == k) for k in range(4)])  # class frequencies of the last fold
-    np.testing.assert_allclose(tested["constant_score"], -skm.log_loss(y[test], np.tile(shares, (len(test), 1))))
+        names = [first, *(f"{first}_{name}" for name in SCORING[1:-1])]
+        np.testing.assert_allclose([scores[name].isel(fold=f).squeeze() for name in names], expected, rtol=1e-6)
+        if kind == "multiclass":
+            shares = np.array([np.mean(y[train] == k) for k in range(4)])
+            constant = -skm.log_loss(y[test], np.tile(shares, (len(test), 1)))
+            np.testing.assert_allclose(scores["constant_score"].isel(fold=f), constant)
 
 
 def test_a_machine_that_decides_by_the_largest_score_has_no_probabilities_until_it_is_calibrated():
