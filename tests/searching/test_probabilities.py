@@ -35,7 +35,7 @@ def references(truth, P, classes):
     [
         ("search", dmkl.MKFDA(solver="direct"), "binary"),
         ("search", dmkl.MKFDA(solver="direct"), "multilabel"),
-        ("evaluate", dmkl.MKFDA(solver="direct"), "multiclass"),
+        ("evaluate", dmkl.MKFDA(solver="direct", tol=1e-7), "multiclass"),
         pytest.param("search", dmkl.MKSVM(decision="means"), "multiclass", marks=pytest.mark.slow),
     ],
 )

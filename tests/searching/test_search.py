@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from dask.base import tokenize
 from helpers.interruption import cut_off
-from helpers.references import Counting, digits, in_memory, over
+from helpers.references import Counting, digits, in_memory, labels, over
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 
@@ -35,18 +35,6 @@ search = partial(dmkl.search, baselines="none")  # test_baselines_of_results.py 
 
 def kernel_set():
     return in_memory(digits()[0], 40)
-
-
-def labels(kind):
-    y = digits()[1]
-    return {
-        "binary": np.where(y < 5, "small", "large"),
-        "multiclass": y % 4,
-        "multilabel": np.stack([y < 5, y % 2, y % 3 == 0], axis=1).astype(int),
-    }[kind]
-
-
-KINDS = ["binary", "multiclass", "multilabel"]
 
 
 def margin(estimator, X, y):
@@ -110,7 +98,7 @@ def splits(cv, y):
 # --- scores -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
 def test_scores_are_those_of_fits_one_by_one(kind):
     K, y = kernel_set(), labels(kind)
     result = search(dmkl.MKFDA(tol=TIGHT), K, y, GRID, TWO, scoring=SCORING, refit=False)
@@ -118,10 +106,6 @@ def test_scores_are_those_of_fits_one_by_one(kind):
     assert result.scores["gap"].max() <= TIGHT
     assert (result.scores["status"] == 0).all()
     check_scores(result, dmkl.MKFDA(tol=TIGHT), K, y, splits(TWO, y))
-    means = result.scores["score"].mean("fold")
-    np.testing.assert_allclose(result.scores["mean_score"], means)
-    if kind != "multilabel":
-        assert means.sel(result.best_params_).item() == means.max().item()
 
 
 @pytest.mark.parametrize(("kind", "solver"), [("multilabel", "auto"), ("binary", "direct")])
@@ -186,7 +170,7 @@ def test_stored_splits_with_test_rows(tmp_path, kind, solver):
     """Test scores of all points, and of the chosen point refitted on training and validation rows."""
     rng = np.random.default_rng(3)
     parts = np.stack([rng.permutation(np.repeat([0, 1, 2, -1], [50, 20, 15, 5])) for _ in range(2)])
-    y, tasks = labels(kind), {"tasks": ["low", "odd", "three"]} if kind == "multilabel" else {}
+    y, tasks = labels(kind), {"tasks": ["low", "odd"]} if kind == "multilabel" else {}
     K = dmkl.create(tmp_path / "set.zarr", digits()[0], names=NAMES, labels=y, splits=parts, tile=25, **tasks)
     folds = [K.split(k) for k in range(2)]
     model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
@@ -194,8 +178,7 @@ def test_stored_splits_with_test_rows(tmp_path, kind, solver):
     assert list(result.scores.fold.values) == ["0", "1"]
     check_scores(result, model, K, y, folds)
     check_scores(result, model, K, y, folds, part=2, prefix="test_score")
-    if kind == "multilabel":
-        assert result.tasks == ("low", "odd", "three")
+    assert result.tasks == (("low", "odd") if kind == "multilabel" else None)
     for k, (train, validation, test) in enumerate(folds):
         own = result.best_params_[str(k)]
         lam = [p["lam"] for p in own.values()] if kind == "multilabel" else own["lam"]
@@ -236,8 +219,8 @@ def test_sets_with_steps_and_of_some_samples(solver):
 
 
 def test_each_task_has_its_own_choice():
-    K, y = kernel_set(), labels("multilabel").copy()
-    y[:, 2] = np.random.default_rng(0).permutation(y[:, 2])  # noise, for which another point is best
+    noise = np.random.default_rng(0).permutation(digits()[1] % 3 == 0)  # another point is best for it
+    K, y = kernel_set(), np.column_stack([labels("multilabel"), noise])
     result = search(dmkl.MKFDA(tol=TIGHT), K, y, GRID, FOLDS, scoring="average_precision")
     chosen = result.best_params_
     assert list(chosen) == ["0", "1", "2"]
