@@ -6,7 +6,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from helpers.references import local_cluster
+from helpers.references import digits, local_cluster
 
 import dmkl
 from dmkl import progress
@@ -18,25 +18,16 @@ pytestmark = pytest.mark.usefixtures("rounds")
 
 
 @pytest.fixture(scope="module")
-def data():
-    """Three kernels of 60 samples, three classes."""
-    rng = np.random.default_rng(0)
-    y = np.arange(60) % 3
-    kernels = []
-    for k in range(3):
-        x = rng.standard_normal((60, 5)) + (k % 2) * rng.standard_normal((3, 5))[y]
-        kernels.append(np.exp(-((x[:, None] - x) ** 2).sum(axis=2) / 10))
-    return np.array(kernels), y
-
-
-@pytest.fixture(scope="module")
-def opened(data, tmp_path_factory):
-    """Open the set with a given tile size and precision."""
+def opened(tmp_path_factory):
+    """Open a set of three kernels and three classes with a given tile size and precision."""
     folder = tmp_path_factory.mktemp("anywhere")
+    kernels, y = digits()
 
     def of(tile=20, dtype="float32"):
         path = folder / f"{tile}-{dtype}.zarr"
-        return dmkl.open(path) if path.exists() else dmkl.create(path, data[0], labels=data[1], tile=tile, dtype=dtype)
+        if not path.exists():
+            dmkl.create(path, kernels[:3, :60, :60], labels=y[:60] % 3, tile=tile, dtype=dtype)
+        return dmkl.open(path)
 
     return of
 
