@@ -122,7 +122,7 @@ def test_a_killed_command_leaves_nothing_in_the_way(notes_of, places, undisturbe
     """Of a command that is killed after some passes the same command goes on from them."""
     own, out = places
     status, err = disturbed_child("SIGKILL", phase, own, out, moment=moment)
-    assert (status, err) == (-signal.SIGKILL, "")
+    assert (status, told(err)) == (-signal.SIGKILL, ([], []))
     kept = {"out.partial", "out.partial.lock"} if PHASES[phase].state else set()
     assert {entry.name for entry in out.parent.iterdir()} <= {"out.lock", *kept}
     for folder in (own.parent / "scratch").glob("dmkl-*"):  # left by the killed process

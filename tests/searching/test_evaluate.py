@@ -174,12 +174,7 @@ def test_means_choices_and_tables(result):
 
 
 def test_class_wise_measures_are_scikit_learns(result):
-    y = labels("multiclass")
-    truth, predicted = [], []
-    for (train, test), params in zip(OUTER.split(y, y), result.table()[["p", "lam"]].to_dict("records"), strict=True):
-        model = dmkl.MKFDA(**params, tol=TIGHT).fit(kernels()[train, train], y[train])
-        truth += y[test].tolist()
-        predicted += model.predict(kernels()[test, train]).tolist()
+    truth, predicted = result.predictions["true_label"], result.predictions["predicted_label"]
     np.testing.assert_array_equal(result.confusion, confusion_matrix(truth, predicted))
     np.testing.assert_array_equal(result.plot_confusion()[0].images[0].get_array(), result.confusion)
     np.testing.assert_allclose(result.classes["recall"], recall_score(truth, predicted, average=None))

@@ -430,11 +430,8 @@ def test_callables_see_a_fitted_classifier_and_the_labels(kind):
         np.testing.assert_array_equal(y, truth)
         return np.mean(estimator.predict(X[::2]) == y[::2])
 
-    made = skm.make_scorer(skm.f1_score, average="macro", pos_label=None)
-    scores = measure({"half": share, "f1": made}, kind, classes, truth, decision)
-    np.testing.assert_allclose(scores, [np.mean(best[::2] == truth[::2]), skm.f1_score(truth, best, average="macro")])
+    np.testing.assert_allclose(measure(share, kind, classes, truth, decision), [np.mean(best[::2] == truth[::2])])
     assert list(as_metrics(share, kind)) == ["share"]
-    assert list(as_metrics(made, kind)) == ["score"]
 
 
 def test_scorers_may_name_their_positive_class_and_losses_have_their_sign_turned():
@@ -449,13 +446,12 @@ def test_scorers_may_name_their_positive_class_and_losses_have_their_sign_turned
         assert measure(scorer, "binary", classes, truth, decision) == pytest.approx([expected], rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("neg_brier_score", "multilabel"), ("roc_auc_ovr", "multiclass")])
-def test_probabilities_are_refused_with_what_does_work(name, kind):
-    with pytest.raises(InputError, match=f"scoring '{name}' needs probabilities, .*; these do: ") as caught:
-        as_metrics(name, kind)
+def test_probabilities_are_refused_with_what_does_work():
+    with pytest.raises(InputError, match=r"scoring 'roc_auc_ovr' needs probabilities, .*; these do: ") as caught:
+        as_metrics("roc_auc_ovr", "multiclass")
     listed = str(caught.value).split("these do: ")[1].replace("and dmkl's ", "").split(", ")
     assert {"accuracy", "average_precision_voc07"} < set(listed)
-    assert np.isfinite(measure(listed, kind, *problem(kind, 0))).all()
+    assert np.isfinite(measure(listed, "multiclass", *problem("multiclass", 0))).all()
 
 
 def sloppy(estimator, X, y):
