@@ -6,13 +6,13 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import tomllib
 
 import numpy as np
 import pytest
 from helpers.certificates import make_certificates
+from helpers.faults import by_signal, disturbed
 
 import dmkl
 from dmkl.cli.jobs import UNFINISHED
@@ -191,26 +191,15 @@ def test_a_job_that_cannot_be_submitted(error_of, job, monkeypatch, tmp_path, cl
 
 
 @pytest.mark.slow
-def test_sigterm_keeps_what_is_done(run, job, monkeypatch):
-    from dmkl.progress import ConsoleWatch
-
-    begun = []
-
-    def begin(self, what, total, whole=ConsoleWatch.begin):
-        begun.append(what)
-        if len(begun) == after:
-            os.kill(os.getpid(), signal.SIGTERM)
-        whole(self, what, total)
-
-    monkeypatch.setattr(ConsoleWatch, "begin", begin)
-    solver = ("tol = 1e-3", 'tol = 1e-3\nsolver = "subspace"')
-    for after_passes, ended, words in (
+def test_sigterm_keeps_what_is_done(run, job):
+    file = job(("tol = 1e-3", 'tol = 1e-3\nsolver = "subspace"'))
+    for n_tasks, ended, words in (
         (1, 1, ["ended before it had done anything"]),
-        (3, UNFINISHED, ["the same command continues after pass", "the same command may be run again"]),
-        (0, 0, ["going on after pass"]),
+        (12, UNFINISHED, ["the same command continues after pass", "the same command may be run again"]),
+        (10**6, 0, ["going on after pass"]),
     ):
-        begun, after = [], after_passes
-        status, _, err = run("run", job(solver))
+        with disturbed(lambda: by_signal("SIGTERM"), after=n_tasks):
+            status, _, err = run("run", file)
         assert status == ended, err
         assert all(word in err for word in words)
 
