@@ -54,17 +54,13 @@ def agree(result, expected, tolerance=1e-10):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
 
-@pytest.fixture(scope="module")
-def reference(opened):
+@pytest.fixture
+def reference(opened, cut):
     """The weights computed in one thread."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("dmkl.passes.view._SMALLEST", 1)
-        patched.setattr("dmkl.passes.view._TASKS", 6)
-        patched.setattr("dmkl.solvers.fisher.subspace.solver._WHOLE", 0)
+    with dask.config.set(scheduler="synchronous"):
         return learnt(opened())
 
 
-@pytest.mark.usefixtures("cut")
 def test_threads(opened, reference):
     with dask.config.set(scheduler="threads", num_workers=8):
         agree(learnt(opened()), reference)
@@ -92,7 +88,7 @@ def matrices(result):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cut", "client")
+@pytest.mark.usefixtures("client")
 def test_processes_return_no_vectors_of_samples_but_those_of_decision_rules(opened, reference, returned):
     agree(learnt(opened()), reference)
     assert {"residuals", "precondition", "choose-directions", "project"} <= set(returned)
@@ -111,7 +107,6 @@ class Scaling(progress.Watch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cut")
 def test_workers_that_come_and_go(opened, reference):
     with (
         local_cluster(1, processes=False, protocol="tcp://", memory_limit=0) as cluster,
