@@ -76,6 +76,3 @@ def test_analyze_tells_of_kernels_that_are_the_labels(written_before, steps, pro
         k = k / np.sqrt(np.outer(k.diagonal(), k.diagonal())) if "cosine" in steps else k
         k = center @ k @ center
         assert share == pytest.approx(np.trace(indicators.T @ k @ indicators) / np.trace(k), rel=1e-6)
-    several = dmkl.analyze(K, np.arange(M) // 20)
-    assert several.data["is_labels"].values.tolist() == [False, False, False, True]
-    assert "is_labels" not in dmkl.analyze(K, steps=()).data

@@ -208,7 +208,7 @@ def test_rows_that_are_tested_on_do_not_choose(K):
 
 
 @pytest.mark.slow
-def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K, tmp_path):
+def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K):
     monkeypatch.setattr(module, "FEW", 2)
     monkeypatch.setattr(module, "TRIED", 1)
     cv, grid = folds(n=2), {"p": [1, 2], "lam": LAM}
@@ -218,11 +218,6 @@ def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K, tmp_path
     tried = np.isfinite(result.scores["alone_score"]).all("lam")
     assert tried.sum("kernel").values.tolist() == [1, 1]  # one kernel for each fold
     np.testing.assert_array_equal(tried.argmax("kernel"), expected)
-    of_machine = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, refit=False).scores.attrs["n_baseline_passes"]
-    assert of_machine == 3
-    assert result.scores.attrs["n_baseline_passes"] - of_machine <= 3
-    again = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, refit=False, baselines="all", state=tmp_path / "state")
-    xr.testing.assert_equal(again.baselines, result.baselines)
 
 
 @pytest.mark.parametrize("solver", ["subspace", "direct"])

@@ -26,30 +26,24 @@ def expected_edges(name, values, chosen):
             yield f"{whose} {name} = {value:g}, the {words[0]} of the grid: search {words[1]} values too"
 
 
-def K():
-    return in_memory(digits()[0], 90)
-
-
-def labels():
-    return digits()[1] < 5
-
-
-TASKS = np.stack([labels(), digits()[1] % 2], axis=1).astype(int)
+SMALL = digits()[1] < 5
+TASKS = np.stack([SMALL, digits()[1] % 2], axis=1).astype(int)
 
 
 @pytest.mark.parametrize(
     ("learner", "y", "name", "values", "choice"),
     [
-        (dmkl.MKFDA(p=2), labels(), "lam", [1e-9, 1e-8, 1e-2], "joint"),
-        (dmkl.MKFDA(p=2), labels(), "lam", [1e-2, 1e4, 1e5], "fold"),
-        (dmkl.MKFDA(p=2), labels(), "lam", [1e-3, 1e-1, 1e1], "joint"),
+        (dmkl.MKFDA(p=2), SMALL, "lam", [1e-9, 1e-8, 1e-2], "joint"),
+        (dmkl.MKFDA(p=2), SMALL, "lam", [1e-2, 1e4, 1e5], "fold"),
+        (dmkl.MKFDA(p=2), SMALL, "lam", [1e-3, 1e-1, 1e1], "joint"),
         (dmkl.MKFDA(p=2), TASKS, "lam", [1e3, 1e4, 1e5], "joint"),
-        (dmkl.MKSVM(p=2), labels(), "C", [1e-6, 1e-5, 1e-4], "joint"),
-        (dmkl.MKSVM(p=2), labels(), "C", [1e-6, 1e-5], "joint"),
+        (dmkl.MKSVM(p=2), SMALL, "C", [1e-6, 1e-5, 1e-4], "joint"),
+        (dmkl.MKSVM(p=2), SMALL, "C", [1e-6, 1e-5], "joint"),
     ],
 )
 def test_a_choice_at_an_end_of_the_grid_is_told(learner, y, name, values, choice):
-    result = dmkl.search(learner, K(), y, {name: values}, 2, choice=choice, refit=False, baselines="none")
+    K, more = in_memory(digits()[0], 90), {"choice": choice, "refit": False, "baselines": "none"}
+    result = dmkl.search(learner, K, y, {name: values}, 2, **more)
     edges = list(expected_edges(name, values, result.chosen[name])) if len(values) > 2 else []  # both are ends
     assert result.notes() == edges
     assert [line for line in result.summary().splitlines() if "of the grid" in line] == edges

@@ -46,10 +46,6 @@ def test_curves_are_means_over_folds_with_bands_and_scikit_learns_areas(kind):
         assert line.get_label().endswith(f"{np.mean(areas):.3f} ± {np.std(areas, ddof=1):.2g}")
         if kind == "roc":
             assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(np.mean(areas), abs=0.02)
-    sites = dmkl.plot_predictions(data, kind, of="x/y", by="group")
-    t, p = (data["true_label"] == "x/y").values, data["probability"].sel({"class": "x/y"}).values
-    expected = [f"{area(t[site == SITES], p[site == SITES]):.3f}" for site in "ABC"]
-    assert [line.get_label()[-5:] for line in sites.lines[:3]] == expected
 
 
 def test_calibration_confusion_and_numbers():

@@ -91,10 +91,6 @@ def check_measures(measures, model, X, y):
         np.testing.assert_allclose(measures[1], margins(decisions, y, classes), rtol=CLOSE, atol=size)
 
 
-def splits(cv, y):
-    return list(cv.split(np.zeros(len(y)), y))
-
-
 # --- scores -------------------------------------------------------------------------------------------------
 
 
@@ -105,7 +101,7 @@ def test_scores_are_those_of_fits_one_by_one(kind):
     assert result.scores.attrs["solver"] == "subspace"
     assert result.scores["gap"].max() <= TIGHT
     assert (result.scores["status"] == 0).all()
-    check_scores(result, dmkl.MKFDA(tol=TIGHT), K, y, splits(TWO, y))
+    check_scores(result, dmkl.MKFDA(tol=TIGHT), K, y, list(TWO.split(y)))
 
 
 OF_STEPS = {"steps": [("center", "trace"), (), ("cosine", "center")], "lam": [1e-1, 1.0], "max_iter": [300]}
@@ -127,7 +123,7 @@ def test_other_grids_and_learners(model, kind, grid):
     K, y = kernel_set(), labels(kind)
     result = search(model, K, y, grid, TWO, scoring=SCORING, refit=False)
     assert result.grid == grid
-    check_scores(result, model, K, y, splits(TWO, y))
+    check_scores(result, model, K, y, list(TWO.split(y)))
 
 
 # --- folds --------------------------------------------------------------------------------------------------
@@ -205,7 +201,7 @@ def test_sets_with_steps_and_of_some_samples(solver):
     y = labels("multiclass")[some][:50]
     model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
     result = search(model, K, y, {"lam": [1e-1]}, TWO, scoring=SCORING)
-    check_scores(result, model, K, y, splits(TWO, y))
+    check_scores(result, model, K, y, list(TWO.split(y)))
     assert list(result.scores.kernel.values) == list(K.names)
     assert result.best_.n_features_in_ == len(y)
 
@@ -250,7 +246,7 @@ def test_a_search_goes_on(tmp_path):
         assert source.reads.total() <= (result.n_passes_ - times - 1) * each
         assert result.n_passes_ <= clean.n_passes_ + 1
         assert result.scores["gap"].max() <= TIGHT
-        check_scores(result, model, kernel_set(), y, splits(TWO, y))
+        check_scores(result, model, kernel_set(), y, list(TWO.split(y)))
         source.reads.clear()
         again = dmkl.search(model, K, y, **options, state=folder)
         assert not source.reads

@@ -40,7 +40,6 @@ LABELS = {
     "multilabel": np.stack([np.arange(M) // 2 % 2, np.arange(M) // 2 % 3 > 0], axis=1).astype(int),
 }
 GROUPS = np.arange(M) // 8
-KINDS = ["binary", "multiclass", "multilabel"]
 
 
 def same_folds(folds, expected, names=None):
@@ -54,7 +53,7 @@ def same_folds(folds, expected, names=None):
 # --- folds --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_a_number_of_folds_is_scikit_learns(kind):
     y = LABELS[kind]
     splitter = KFold if kind == "multilabel" else StratifiedKFold
@@ -159,8 +158,6 @@ EVEN, ODD = np.arange(0, 32, 2), np.arange(1, 32, 2)
         ("folds", {}, "cv='folds' is unknown; the only word"),
         ("splits", {}, "needs splits stored with the kernels .* give cv=5"),
         (3.5, {}, "cv must be a number of folds, a splitter .* got 3.5"),
-        (1, {}, "cv=1 is no number of folds: .*n_splits=2 or more"),
-        (M + 1, {}, "StratifiedKFold cannot split these 48 rows: .*greater than"),
         ([], {}, "cv has no folds"),
         (GroupKFold(3), {}, "GroupKFold splits by groups; give groups=, one for each of the 48 rows"),
         (GroupKFold(3), {"groups": GROUPS[1:]}, r"groups has shape \(47,\), expected \(48,\)"),
@@ -168,7 +165,6 @@ EVEN, ODD = np.arange(0, 32, 2), np.arange(1, 32, 2)
          "fold 0 has . groups with rows in training and in validation, .* keeps groups whole"),
         ((TRAIN, VALIDATION, TEST), {"groups": np.arange(M) // 24},
          "fold 0 has 1 groups with rows in validation and in test, 1 first"),
-        ("splits", {"groups": np.zeros(M), "splits": stored_splits()}, "stored split 0 has 1 groups with rows in"),
         ([(TRAIN, VALIDATION), (TRAIN, [])], {}, "fold 1 has no validation rows"),
         (([], VALIDATION), {}, "fold 0 has no training rows"),
         ((TRAIN, [*VALIDATION, 7, 3]), {}, "fold 0 has 2 training rows that are validation rows too, row 3 first"),
@@ -189,11 +185,6 @@ EVEN, ODD = np.arange(0, 32, 2), np.arange(1, 32, 2)
 def test_bad_folds(cv, options, words):
     with pytest.raises(InputError, match=words):
         make_folds(cv, **{"labels": LABELS["binary"], **options})
-
-
-def test_a_class_that_a_fold_does_not_hold_at_all_is_no_matter():
-    make_folds((EVEN, ODD), **THREE_CLASSES)
-    make_folds((TRAIN, VALIDATION, TEST), **RARE_TASK)
 
 
 def test_too_few_of_a_class_to_stratify():
@@ -250,10 +241,7 @@ def test_a_grid_is_made_plain():
         ({"p": [1e6, 2, np.inf]}, r"has inf twice among the values of p \(from 1e6 on it counts as infinite\)"),
         ({"lam": [1, 0.5, 1.0]}, r"the grid has 1\.0 twice among the values of lam; leave one out"),
         ({"steps": ("center", "trace")}, r"may be one chain of steps or several.*\[\('center', 'trace'\)\]"),
-        ({"steps": [("center", "unit")]}, "steps takes names of steps .* got 'unit'"),
-        ({"p": 0.5}, r"p must be at least 1 .* got 0\.5"),
         ({"p": "2"}, "the values of p must be numbers, got '2'"),
-        ({"lam": [True]}, "the values of lam must be numbers, got True"),
         ({"lam": [0]}, "the values of lam must be positive and finite, got 0"),
     ],
 )
@@ -267,11 +255,6 @@ def test_bad_grids(grid, words):
 
 def measure(scoring, kind, classes, truth, decision):
     return evaluate(as_metrics(scoring, kind), kind, classes, truth, decision)
-
-
-def ranked(*labels):
-    """Labels with decreasing scores."""
-    return np.array(labels, dtype=bool), -np.arange(len(labels), dtype=float)
 
 
 def recall_precision(positive, scores):
@@ -313,9 +296,10 @@ def test_a_recall_of_k_tenths_reaches_the_level(n):
     """Of n positives k n/10 rank first, the others last: precision is one up to the recall k/10."""
     for tenths in (1, 3, 6, 7):
         first = tenths * n // 10
-        positive, scores = ranked(*[1] * first, *[0] * 1000, *[1] * (n - first))
+        positive = np.repeat([True, False, True], [first, 1000, n - first])
         expected = ((tenths + 1) + (10 - tenths) * n / (n + 1000)) / 11
-        assert average_precision_voc07(positive, scores) == pytest.approx(expected, rel=1e-12)
+        measured = average_precision_voc07(positive, -np.arange(n + 1000.0))
+        assert measured == pytest.approx(expected, rel=1e-12)
 
 
 rankings = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=30)
@@ -466,8 +450,6 @@ def sloppy(estimator, X, y):
         ("f1_samples", "multilabel", "scoring 'f1_samples' does not suit two classes"),
         (["accuracy", "accuracy"], "binary", "a list of scoring holds names, each once"),
         (["accuracy", sloppy], "binary", "for callables give a mapping of names"),
-        ({1: "accuracy"}, "binary", "scoring must name at least one scorer, by strings"),
-        (7, "binary", "scoring must be a name, a callable"),
         (skm.f1_score, "binary", r"scoring 'f1_score' must be a name or take \(estimator, X, y\).*make_scorer"),
     ],
 )
