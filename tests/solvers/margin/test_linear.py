@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from helpers.margin import svm_optimum
 from sklearn.base import clone
-from sklearn.svm import SVC
 
 import dmkl
-from dmkl.solvers.interface import SVM, EachProduct
-from dmkl.solvers.margin.svm import FactoredKernels, solve_dense, solve_linear
+from dmkl.solvers.margin.svm import solve_dense, solve_linear
 
 M, WIDTHS = 120, np.array([4, 2, 3])
 
@@ -45,34 +43,12 @@ def test_the_optimum_is_cvxpys(C, ridge, tol):
     assert machine.primal >= best * (1 - 1e-7)
 
 
-def test_samples_at_bounds_and_the_curvature_are_those_of_the_matrix():
-    Z, kernel_of, y = made()
-    machine, dense = solve_linear(Z, y, 2.0, 1e-10), solve_dense(Z @ Z.T, y, 2.0, 1e-10)
-    np.testing.assert_array_equal(machine.free, dense.free)
-    kernels = FactoredKernels.of(Z, WIDTHS, None, None)
-    products = kernels.answer(EachProduct(machine.u[:, None]))[:, :, 0]
-    np.testing.assert_allclose(
-        products, [Z[:, kernel_of == k] @ Z[:, kernel_of == k].T @ dense.u for k in range(3)], atol=1e-9
-    )
-    np.testing.assert_allclose(machine.curvature(products), dense.curvature(products), rtol=1e-6)
-    svc = SVC(C=2.0, kernel="linear", tol=1e-9).fit(Z, y)
-    assert machine.bias == pytest.approx(svc.intercept_.item(), abs=1e-5)
-
-
 def test_equal_samples_have_no_bounds_to_find():
     Z, _, y = made()
     Z = np.round(Z[:, :2])
     machine = solve_linear(Z, y, 1.0, 1e-9)
     assert machine.gap <= 1e-9
     assert machine.dual == pytest.approx(solve_dense(Z @ Z.T, y, 1.0, 1e-9).dual, rel=1e-8)
-
-
-def test_some_kernels_and_rows():
-    Z, _, y = made()
-    part = FactoredKernels.of(Z, WIDTHS, np.array([2, 0]), np.arange(50))
-    machine = part.answer(SVM(np.array([0.5, 0.0]), y[:50], 1.0, 1e-9))
-    expected = solve_dense(0.5 * Z[:50, 6:] @ Z[:50, 6:].T, y[:50], 1.0, 1e-9)
-    assert machine.dual == pytest.approx(expected.dual, rel=1e-8)
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 from helpers.margin import svm_optimum
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from dmkl.errors import MemoryBudgetError
-from dmkl.solvers.margin.svm import best_bias, dense_bytes, hinge, is_concave, solve_by_columns, solve_dense
+from dmkl.solvers.margin.svm import dense_bytes, solve_by_columns, solve_dense
 
 
 def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
@@ -78,44 +74,22 @@ def checked(solution, kernel, y, C):
 def test_the_optimum_lies_within_the_gap(C, share, tol):
     kernel, y = rbf(70, share=share)
     best, dense = svm_optimum(kernel, y, C), checked(solve_dense(kernel, y, C, tol), kernel, y, C)
-    for solution in (dense, by_columns(kernel, y, C, max(tol, 1e-8), 0.4)[0]):
+    columns = {memory: by_columns(kernel, y, C, max(tol, 1e-8), memory) for memory in (1.0, 0.4, 0.1)}
+    for solution in (dense, *(solution for solution, _ in columns.values())):
         assert solution.gap <= max(tol, 1e-8)
         assert solution.dual <= best * (1 + 1e-8)
         assert solution.primal >= best * (1 - 1e-8)
     assert dense.gap <= tol
+    every = np.concatenate(columns[1.0][1].calls)  # all columns fit: none is read twice
+    assert len(every) == len(np.unique(every))
 
 
-@pytest.mark.parametrize(
-    ("C", "share", "width", "tol"),
-    [(1e-4, 0.6, 5.0, 1e-8), (8.0, 0.6, 5.0, 1e-8), (1e3, 1.0, 5.0, 1e-8), (1.0, 0.08, 20.0, 1e-4)],
-)
-def test_columns_agree_with_dense(C, share, width, tol):
-    kernel, y = rbf(120, 5, width=width)
-    solution, asked = by_columns(kernel, y, C, tol, share)
-    assert solution.gap <= tol
-    assert solution.dual == pytest.approx(solve_dense(kernel, y, C, 1e-8).dual, rel=max(tol, 1e-7))
-    if share == 1:  # everything fits: no column is read twice
-        every = np.concatenate(asked.calls)
-        assert len(every) == len(np.unique(every))
-
-
-def equal_rows():
-    """Samples three times, some with opposite labels."""
+def test_repeated_samples():
+    """Each sample three times, some with opposite labels."""
     kernel, y = rbf(40)
     three_times = np.repeat(np.arange(40), 3)
-    y = y[three_times]
+    kernel, y = kernel[np.ix_(three_times, three_times)], y[three_times]
     y[::7] *= -1
-    return kernel[np.ix_(three_times, three_times)], y
-
-
-def rank_one():
-    x = np.linspace(-1, 1, 31)
-    return np.outer(x, x), np.where(x > 0.1, 1.0, -1.0)
-
-
-@pytest.mark.parametrize("make", [equal_rows, rank_one])
-def test_singular_kernels(make):
-    kernel, y = make()
     for C in (0.1, 10.0, 1e4):
         assert checked(solve_dense(kernel, y, C, 1e-6), kernel, y, C).gap <= 1e-6
         assert by_columns(kernel, y, C, 1e-6, 0.7)[0].gap <= 1e-6
@@ -133,20 +107,6 @@ def test_indefinite_kernels_end_where_no_small_change_gains(C):
         gradient = y - kernel @ solution.u
         may_rise, may_fall = solution.u < np.maximum(0, C * y), solution.u > np.minimum(0, C * y)
         assert gradient[may_rise].max() - gradient[may_fall].min() <= 1e-2
-
-
-@given(
-    hnp.arrays(np.float64, 12, elements=st.floats(-3, 3)),
-    st.lists(st.booleans(), min_size=12, max_size=12).filter(lambda y: 0 < sum(y) < 12),
-    st.booleans(),
-)
-@settings(deadline=None)
-def test_bias_minimizes_the_primal(scores, positive, weighted):
-    y = np.where(positive, 1.0, -1.0)
-    C = (0.7 * np.arange(1, 13),) if weighted else ()
-    # A convex, piecewise linear function has a minimum at one of its kinks.
-    least = min(hinge(scores, kink, y, *C) for kink in y - scores)
-    assert hinge(scores, best_bias(scores, y, *C), y, *C) <= least + 1e-12 * (1 + least)
 
 
 def test_curvature_by_finite_differences():
@@ -195,23 +155,3 @@ def test_memory_out_of_core(share):
         tracemalloc.stop()
         assert solution.gap <= 1e-6
         assert peak <= budget
-
-
-def test_two_columns_have_to_fit():
-    kernel, y = rbf(10)
-    with pytest.raises(MemoryBudgetError, match="takes 800 bytes, max_bytes is 799"):
-        solve_by_columns(Asked(kernel), np.ones(10), y, 1.0, 1e-3, 799)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_concave_is_positive_semidefinite_on_vectors_of_sum_zero(seed):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((30, 3))
-    gram, apart = x @ x.T, ((x[:, None] - x) ** 2).sum(axis=2)
-    basis = np.linalg.svd(np.ones((1, 30)))[2][1:]
-    bump = rng.standard_normal(30)
-    for kernel in (gram, -apart, gram - 1e-3 * np.outer(bump, bump), -gram, np.zeros((30, 30)), np.ones((30, 30))):
-        lowest = np.linalg.eigvalsh(basis @ kernel @ basis.T)[0]
-        assert is_concave(kernel, 0.0) == (lowest > -1e-9)
-    assert np.linalg.eigvalsh(-apart)[0] < -1.0
-    assert is_concave(gram - 1e-6 * np.eye(30), 1e-5)
