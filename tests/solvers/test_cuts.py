@@ -84,20 +84,6 @@ def test_equal_entries_and_one_kernel():
         assert np.sum(solution.Z) == pytest.approx(1)
 
 
-@given(arrays(np.float64, (6, 6), elements=st.floats(-10, 10)), arrays(np.float64, 6, elements=st.floats(0.01, 1)))
-@settings(max_examples=100, deadline=None)
-def test_a_descent_never_rises_and_ends_where_slopes_agree(A, start):
-    Q, start = (A + A.T) / 2, start / start.sum()
-    alpha, value = descend(Q, start)
-    assert alpha.min() >= 0
-    assert alpha.sum() == pytest.approx(1)
-    spread, slack = np.ptp(Q), 1e-13 * np.abs(Q).max()
-    assert value <= start @ Q @ start + slack
-    slopes = Q @ alpha
-    # The first-order conditions (Karush, Kuhn, Tucker): all kernels in use have the smallest slope.
-    assert slopes[alpha > 0].max() - slopes.min() <= 1e-6 * spread + slack
-
-
 def ratio_pair(seed, r, n):
     rng = np.random.default_rng(seed)
     v = 1.0 + rng.random((r, n))

@@ -5,46 +5,12 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
-from helpers.margin import composite_kernel, made
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers.margin import made
 
 import dmkl
 from dmkl.solvers import in_memory
-from dmkl.solvers.in_memory import answer, combined, composite, group_forms
-from dmkl.solvers.interface import CombinedEntries, CombinedProduct, EachProduct, FactorDiagonal, Projection
 
 # --- solutions ---------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 5), st.integers(2, 20), st.integers(1, 4), st.integers(0, 2**31))
-def test_sums_and_forms_are_numpys(n, m, n_groups, seed):
-    rng = np.random.default_rng(seed)
-    K = rng.normal(size=(n, m, m))
-    K += K.transpose(0, 2, 1)
-    weights, groups = rng.uniform(size=(n, n_groups)) * (rng.random((n, n_groups)) < 0.6), rng.integers(0, n_groups, m)
-    np.testing.assert_allclose(combined(K, weights[:, 0]), np.einsum("n,nij->ij", weights[:, 0], K), atol=1e-12)
-    expected = composite_kernel(K, weights, groups)
-    np.testing.assert_allclose(composite(K, weights[:, groups]), expected, atol=1e-12)
-    apart = np.eye(n_groups)[groups] * (rng.normal(size=m) * (rng.random(m) < 0.5))[:, None]
-    for block in (apart, rng.normal(size=(m, n_groups))):
-        np.testing.assert_allclose(group_forms(K, block), np.einsum("ig,nij,jh->ngh", block, K, block), atol=1e-10)
-        np.testing.assert_allclose(answer(K, Projection(block)), group_forms(K, block), atol=0)
-        np.testing.assert_allclose(answer(K, EachProduct(block)), K @ block, atol=1e-10)
-
-
-def test_what_cannot_be_asked_is_named():
-    with pytest.raises(NotImplementedError, match="FactorDiagonal"):
-        answer(np.eye(2)[None], FactorDiagonal(None))
-    kernel = np.arange(9.0).reshape(1, 3, 3)
-    np.testing.assert_array_equal(
-        answer(kernel, CombinedEntries(np.full(1, 2.0), np.array([2, 0]))), [[16, 12], [4, 0]]
-    )
-    with pytest.raises(NotImplementedError, match="CombinedProduct"):  # one weight per column is unsupported
-        answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.ones((1, 1))))
-    np.testing.assert_array_equal(
-        answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.full(1, 3.0))), [[3], [3]]
-    )
 
 
 # --- the same solutions by passes --------------------------------------------------------------------------------

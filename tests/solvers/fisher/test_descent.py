@@ -7,20 +7,13 @@ from functools import cache
 import dask
 import numpy as np
 import pytest
-import scipy.optimize
 from helpers.optima import bounds, case, conjugate, few_digits, norm, optimum, slopes, value
-from helpers.references import Counting, in_memory, over, psd
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers.references import Counting, in_memory, over
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
-from dmkl.numerics.semidefinite import UNKNOWN
-from dmkl.solvers.fisher.descent import Span
-from dmkl.solvers.fisher.mkfda import solve_restricted
+from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.solvers.interface import Status
-from dmkl.solvers.weight_sets import Ball
 
 POINTS = [
     (1.0625, 1e-3, "binary"),
@@ -87,18 +80,6 @@ def test_memory_is_bounded(solver):
         dmkl.MKFDA(1.5, 1e-3, solver=solver).fit(K, labels)
 
 
-@pytest.mark.parametrize("solver", ["dual", "interleaved"])
-def test_what_is_left_is_told(solver):
-    K, labels = in_memory(few_digits()[0], 8), case("multiclass")[1]
-    with pytest.warns(ConvergenceWarning, match="raise max_iter"):
-        early = dmkl.MKFDA(2.0, 1e-3, solver=solver, max_iter=1).fit(K, labels)
-    assert 1 <= early.n_passes_ + 1e-9 < 1.4
-    assert early.gap_ > 1e-4
-    with pytest.warns(ConvergenceWarning, match="arithmetic resolves no more"):
-        stalled = dmkl.MKFDA(2.0, 1e-3, solver=solver, tol=1e-30).fit(K, labels)
-    assert stalled.gap_ < 1e-8
-
-
 @pytest.mark.parametrize(("p", "mu"), [(1.0625, 0.1), (2.0, 1e-3), (np.inf, 10.0)])
 def test_tikhonov_agrees_with_its_own_optimum(p, mu):
     kernels, labels, (h,) = case("multiclass")
@@ -118,60 +99,6 @@ def test_tikhonov_agrees_with_its_own_optimum(p, mu):
     gap = (upper - (lower - lam * mu * rho**2)) / abs(model.objective_)
     assert model.gap_ == pytest.approx(gap, rel=1e-3, abs=1e-10)
     assert gap <= 1e-6
-
-
-@pytest.mark.parametrize("p", [1.0625, 8.0])
-def test_tikhonov_in_the_scaling_of_the_paper(p):
-    """Eq. 26 is stationary at C α/2 with C = 1/λ, and its closed form for β gives the weights."""
-    kernels, labels, (h,) = case("multiclass")
-    lam, mu, q = 1e-2, 0.1, conjugate(p)
-    model = dmkl.MKFDA(p, lam, solver=dmkl.Dual(mu=mu), tol=1e-9).fit(in_memory(few_digits()[0], 20), labels)
-    alpha, beta = model.dual_coef_.values, model.weights_.values
-    C = 1 / lam
-    a = C / 2 * alpha
-    s = np.array([np.trace(a.T @ kernel @ a) for kernel in kernels])
-    closed = norm(s, q) ** (2 - q) * s ** (q / p) / (2 * mu)
-    np.testing.assert_allclose(beta, closed, atol=1e-3 * beta.max())
-    gradient = h - a / C - np.tensordot(closed, kernels @ a, axes=1)
-    assert np.linalg.norm(gradient) <= 1e-2 * np.linalg.norm(h)
-
-    def paper(t):
-        forms = t**2 * s
-        return np.sum(h * t * a) - np.sum((t * a) ** 2) / (2 * C) - norm(forms, q) ** 2 / (8 * mu)
-
-    assert scipy.optimize.minimize_scalar(lambda t: -paper(t), bounds=(0.5, 2), method="bounded").x == pytest.approx(
-        1.0, abs=1e-4
-    )
-
-
-@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(8, 14))
-def test_a_span_keeps_what_it_says(seed, width, capacity):
-    """For any directions, also dependent ones: D is orthonormal, K_jD its products, α kept, and S never decreases."""
-    rng = np.random.default_rng(seed)
-    kernels, h = psd(3, 12, seed=seed) / 100, rng.standard_normal((12, 2))
-    span, coefficients, beta = Span(h, 3, capacity), np.zeros((0, 2)), np.full(3, 3**-0.5)
-    last = np.inf
-    for number in range(8):
-        block = rng.standard_normal((12, width)) * 10.0 ** rng.integers(-8, 8, width)
-        if number % 3 == 2:
-            block[:, 0] = span.combine(np.ones((span.size, 1)))[0][:, 0]  # nothing new
-            block[:, -1] = 0.0
-        alpha = span.combine(coefficients)[0]
-        grown = span.extend(block, kernels @ block, coefficients)
-        if not grown:
-            assert width <= 2 or span.size == 12
-            coefficients = np.linalg.lstsq(span.combine(np.eye(span.size))[0], alpha, rcond=None)[0]
-        basis, products = span.combine(np.eye(span.size))
-        assert span.size <= capacity
-        np.testing.assert_allclose(basis.T @ basis, np.eye(span.size), atol=1e-10)
-        np.testing.assert_allclose(products, kernels @ basis, atol=1e-6 * np.abs(kernels).max())
-        np.testing.assert_allclose(basis @ (basis.T @ alpha), alpha, atol=1e-7 * (1 + np.abs(alpha).max()))
-        oracle = span.oracle(0.1, Ball(2.0), UNKNOWN)
-        np.testing.assert_allclose(oracle.kernels, basis.T @ kernels @ basis, atol=1e-6 * np.abs(kernels).max())
-        solution = solve_restricted(oracle, beta, 1e-10)
-        coefficients, beta = solution.alpha, solution.beta
-        assert solution.certificate.upper <= last + 1e-6 * abs(last)
-        last = solution.certificate.upper
 
 
 @pytest.mark.parametrize("solver", ["dual", dmkl.Dual(mu=1.0)])

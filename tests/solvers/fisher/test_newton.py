@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
-from dask.distributed import Client, LocalCluster, SchedulerPlugin
 from helpers.optima import bounds, case, optimum, pairwise_covered, slopes, solve, value
 from helpers.references import in_memory
-from scipy.optimize import linprog
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError
@@ -46,16 +41,6 @@ def test_many_kernels(p):
     np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h[:, 0], p, 0.1, tol=1e-7).weights, atol=1e-3)
 
 
-def test_plain_arrays_and_a_kernel_set_have_the_same_solution():
-    kernels, labels, (h,) = case("binary")
-    solution = dmkl.solve_mkfda(kernels, h[:, 0], 1.0, 1e-2, tol=1e-8)
-    model = dmkl.MKFDA(1.0, 1e-2, solver="direct", steps=(), tol=1e-8).fit(in_memory(kernels, 20), labels)
-    np.testing.assert_allclose(model.weights_, solution.weights, atol=1e-5)
-    np.testing.assert_allclose(
-        model.dual_coef_.values.reshape(solution.dual.shape), solution.dual, rtol=1e-4, atol=1e-7
-    )
-
-
 def test_what_plain_arrays_are_refused():
     kernels, _, (h,) = case("binary")
     for wrong, message in [
@@ -72,46 +57,6 @@ def test_what_plain_arrays_are_refused():
         dmkl.solve_mkfda(indefinite, h, 2.0, 1e-3)
 
 
-class _Keys(SchedulerPlugin):
-    """Records the keys of all tasks."""
-
-    def __init__(self):
-        self.keys = set()
-
-    def transition(self, key, start, finish, *_, **__):
-        if finish == "memory":
-            self.keys.add(str(key))
-
-
-def test_restricted_masters_are_tasks():
-    """Solvers that make passes solve their masters in named tasks, which the dashboard shows."""
-    kernels, labels, _ = case("binary")
-    recorded = _Keys()
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster:
-        cluster.scheduler.add_plugin(recorded)
-        with Client(cluster):
-            for solver in ("direct", "cg", "subspace"):
-                recorded.keys.clear()
-                dmkl.MKFDA(1.5, 1e-2, solver=solver).fit(in_memory(kernels, 20), labels)
-                assert any(key.startswith("restricted-master-") for key in recorded.keys), sorted(recorded.keys)
-
-
-def test_there_is_one_newton_loop_one_certificate_one_status():
-    """Only mkfda.py calls a master for weights of MK-FDA; fisher.py defines the certificate."""
-    callers, classes = set(), {}
-    for file in sorted((Path(dmkl.__file__).parent / "solvers" / "fisher").rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        if names & {"newton_master", "newton_direction", "exact_master", "taylor_master", "LineSearch"}:
-            callers.add(file.name)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, []).append(file.name)
-    assert callers == {"mkfda.py"}
-    assert "Certificate" not in classes
-    assert "Status" not in classes
-
-
 LAM = 1e-2
 
 
@@ -123,29 +68,6 @@ def planes(kernels, h, weights):
         gradient = slopes(kernels, alpha, LAM)
         rows.append((value(kernels, alpha, beta, h, LAM) - beta @ gradient, gradient))
     return np.array([constant for constant, _ in rows]), np.array([gradient for _, gradient in rows])
-
-
-@pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_theta_is_that_of_the_restricted_master(kind):
-    """At p = 1 Eq. 16 is a linear program in θ and β, solved here by SciPy."""
-    kernels, labels, (h,) = case(kind)
-    n = len(kernels)
-    model = dmkl.MKFDA(1.0, LAM, solver=dmkl.Direct("exact"), steps=(), tol=1e-5).fit(in_memory(kernels, 20), labels)
-    history = model.history_
-    assert len(history["iteration"]) > 3
-    assert history["violation"].values[0] == 1.0  # θ = −∞
-    constants, gradients = planes(kernels, h, history["weight"].values)
-    for t in range(1, len(constants)):
-        system = np.column_stack([-gradients[:t], np.ones(t)])  # θ − gradientᵀβ ≤ constant
-        norm = np.append(np.ones(n), 0.0)
-        theta = -linprog(
-            np.append(np.zeros(n), -1.0),
-            A_ub=np.vstack([system, norm]),
-            b_ub=np.append(constants[:t], 1.0),
-            bounds=[(0, None)] * n + [(None, None)],
-        ).fun
-        expected = abs(1 - history["objective"].values[t] / theta)
-        assert history["violation"].values[t] == pytest.approx(expected, rel=1e-3, abs=1e-6)  # of conic programs
 
 
 @pytest.mark.parametrize("solver", [dmkl.Direct(), dmkl.Direct("taylor"), dmkl.CG("exact")], ids=str)

@@ -64,9 +64,9 @@ def test_what_a_convex_set_lacks_is_told():
             fitted(kernels, y, 1.0, sigma, constraints=constraints, **rows)
 
 
-def bounded_below(scale):
+def bounded_below(scale, seed=11):
     """Kernels, labels and d ≥ (.4, .3, .2), Σd ≤ 1, at a scale of the weights."""
-    kernels, y = made(3, 60, seed=3)
+    kernels, y = made(3, 60, seed=seed)
     return kernels / scale, y, np.vstack([np.eye(3), -np.ones(3)]), scale * np.array([0.4, 0.3, 0.2, -1.0])
 
 
@@ -87,7 +87,7 @@ def test_certified_weights_satisfy_the_rows_whatever_the_prices(sigma, scale, me
 
 def test_weights_outside_their_set_are_never_certified(monkeypatch):
     """The rows are checked at the returned weights, for any result of a projection."""
-    kernels, y, A, b = bounded_below(1.0)
+    kernels, y, A, b = bounded_below(1.0, seed=3)
     monkeypatch.setattr(
         "dmkl.solvers.weight_sets.ConicProgram.nearest", lambda program, aim: 0.3 * np.ones(program.width)
     )
