@@ -8,6 +8,7 @@ import dask
 import numpy as np
 import pytest
 from helpers.optima import bounds, slopes, system, value
+from helpers.references import dense_view
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
@@ -20,16 +21,11 @@ M = 45
 POINTS = [(p, lam) for p in (1.0, 1 + 2**-6, 1.5, 4.0, np.inf) for lam in (1e-8, 1e-4, 1e-2, 1.0)]
 
 
-def kernels(rows=M + 10):
-    """Centered kernels of unit trace over the training rows, the held-out ones below."""
-    x = np.random.default_rng(0).standard_normal((rows, 6))
-    return np.stack([centered(rbf_kernel(part, gamma=g)) for g in (0.05, 0.3, 2.0) for part in (x, x[:, :2])])
-
-
-def centered(K):
-    train, center = K[:M, :M], np.eye(M) - 1 / M
-    K = np.concatenate([center @ train @ center, (K[M:, :M] - train.mean(axis=0)) @ center])
-    return K / np.trace(K[:M])
+def kernels():
+    """Centered kernels of unit trace over the training rows, ten held-out rows below."""
+    x = np.random.default_rng(0).standard_normal((M + 10, 6))
+    stacked = np.stack([rbf_kernel(part, gamma=g) for g in (0.05, 0.3, 2.0) for part in (x, x[:, :2])])
+    return dense_view(stacked, cols=range(M), steps=("center", "trace"))
 
 
 def permuted(n, seed=1):
@@ -71,7 +67,7 @@ def check_solutions(K, targets, solved, tol):
 
 
 @pytest.mark.parametrize(
-    ("tol", "n_targets", "unit"), [(1e-5, 1, 1.0), (1e-5, 14, 1.0), (1e-7, 14, 1.0), (1e-5, 14, 1e-18)]
+    ("tol", "n_targets", "unit"), [(1e-5, 1, 1.0), (1e-5, 14, 1.0), (1e-9, 14, 1.0), (1e-5, 14, 1e-18)]
 )
 def test_solutions_are_proven_by_dense_arithmetic(tol, n_targets, unit):
     K, targets = kernels(), [unit * h for h in permuted(n_targets)]
@@ -88,12 +84,7 @@ def test_dependent_columns_change_nothing():
     rng = np.random.default_rng(2)
     wide = [h @ rng.standard_normal((3, 5)) for h in targets]
     jumps = POINTS[::3]  # from p = ∞ to 1 + 2⁻⁶ at once, too far for a model of the gradient
-    narrow = [h @ np.linalg.svd(h)[2][:2].T for h in targets]
     check_solutions(K, wide, solve(K, wide, jumps, 1e-5), 1e-5)
-    solved, expected = (solve(K, given, jumps, 1e-6) for given in (targets, narrow))
-    for of_target, same in zip(solved, expected, strict=True):
-        for point in of_target:
-            assert of_target[point].objective == pytest.approx(same[point].objective, rel=2e-6)
 
 
 def test_targets_unlike_the_others_get_factors_of_their_own(monkeypatch):
@@ -102,20 +93,6 @@ def test_targets_unlike_the_others_get_factors_of_their_own(monkeypatch):
     targets[0] = np.concatenate([vectors[:, -2:] * np.sqrt(values[-2:]), np.zeros((M, 1))], axis=1)
     monkeypatch.setattr(many, "_SHARED_STEPS", 1)
     check_solutions(K, targets, solve(K, targets, POINTS, 1e-7), 1e-7)
-
-
-@pytest.mark.parametrize(("tol", "precisions"), [(1e-5, {"float32"}), (1e-9, {"float32", "float64"})])
-def test_tight_tolerances_are_reached_in_double_precision(tol, precisions, monkeypatch):
-    used, initialize = set(), many._Whitened.__init__
-
-    def noted(white, problems, lam, beta, dtype):
-        used.add(np.dtype(dtype).name)
-        initialize(white, problems, lam, beta, dtype)
-
-    monkeypatch.setattr(many._Whitened, "__init__", noted)
-    K, targets, points = kernels(), permuted(14), [(p, lam) for p in (1.0, 1.5) for lam in (1e-3, 1.0)]
-    check_solutions(K, targets, solve(K, targets, points, tol), tol)
-    assert used == precisions
 
 
 def test_a_factor_that_fails_in_single_precision_is_computed_in_double(monkeypatch):
@@ -129,14 +106,6 @@ def test_a_factor_that_fails_in_single_precision_is_computed_in_double(monkeypat
     monkeypatch.setattr(many._Mean, "__init__", failing)
     K, targets, points = kernels(), permuted(14), [(p, 1e-2) for p in (1.0, 1.5, np.inf)]
     check_solutions(K, targets, solve(K, targets, points, 1e-5), 1e-5)
-
-
-def test_without_held_out_rows_or_dual_variables():
-    K, targets = kernels()[:, :M], permuted(9)
-    tables = solve_grid(K, K[:, M:], targets, [(2.0, 0.1)], 1e-5, 200, UNKNOWN)
-    assert tables["scores"].shape == (9, 1, 0, 3)
-    assert "dual" not in tables
-    assert (tables["left"] <= 1e-5).all()
 
 
 def test_points_that_stay_open_have_the_gap_of_their_pair():

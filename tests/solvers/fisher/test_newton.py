@@ -26,7 +26,7 @@ def test_plain_arrays_are_solved_to_the_optimum(p, lam, kind):
     assert solution.objective == pytest.approx(optimum(kernels, h, lam, p), rel=5e-6)
 
 
-@pytest.mark.parametrize("p", [1.0, 1 + 2**-6, 1.5, 8.0])
+@pytest.mark.parametrize("p", [1.0, 1 + 2**-6, 8.0])
 def test_many_kernels(p):
     """With more than 100 kernels masters are solved by a factor of the curvature; the bounds are dense formulas."""
     rng = np.random.default_rng(0)
@@ -57,27 +57,19 @@ def test_what_plain_arrays_are_refused():
         dmkl.solve_mkfda(indefinite, h, 2.0, 1e-3)
 
 
-LAM = 1e-2
-
-
-def planes(kernels, h, weights):
-    """The constant and the gradient of S(α, ·) for the α that solves each row of weights."""
-    rows = []
-    for beta in weights:
-        alpha = solve(kernels, beta, h, LAM)[0]
-        gradient = slopes(kernels, alpha, LAM)
-        rows.append((value(kernels, alpha, beta, h, LAM) - beta @ gradient, gradient))
-    return np.array([constant for constant, _ in rows]), np.array([gradient for _, gradient in rows])
-
-
 @pytest.mark.parametrize("solver", [dmkl.Direct(), dmkl.Direct("taylor"), dmkl.CG("exact")], ids=str)
-def test_under_every_master_it_is_the_violation_of_earlier_planes(solver):
+def test_the_violation_is_that_of_earlier_planes(solver):
+    """|1 − J/θ| of Eq. 16, where θ is the lowest plane S(α, ·) of the earlier steps at the present weights."""
     kernels, labels, (h,) = case("multiclass")
-    model = dmkl.MKFDA(1.5, LAM, solver=solver, steps=(), tol=1e-6).fit(in_memory(kernels, 20), labels)
+    model = dmkl.MKFDA(1.5, 1e-2, solver=solver, steps=(), tol=1e-6).fit(in_memory(kernels, 20), labels)
     history = model.history_
-    weights = history["weight"].values
-    constants, gradients = planes(kernels, h, weights)
-    for t in range(1, len(weights)):
-        theta = np.min(constants[:t] + gradients[:t] @ weights[t])
-        expected = abs(1 - history["objective"].values[t] / theta)
-        assert history["violation"].values[t] == pytest.approx(expected, rel=1e-2, abs=1e-5)
+    assert history["violation"].values[0] == 1.0  # θ = −∞
+    constants, gradients = [], []
+    for t, beta in enumerate(history["weight"].values):
+        if t:
+            theta = np.min(constants + np.array(gradients) @ beta)
+            expected = abs(1 - history["objective"].values[t] / theta)
+            assert history["violation"].values[t] == pytest.approx(expected, rel=1e-2, abs=1e-5)
+        alpha = solve(kernels, beta, h, 1e-2)[0]
+        gradients.append(slopes(kernels, alpha, 1e-2))
+        constants.append(value(kernels, alpha, beta, h, 1e-2) - beta @ gradients[-1])
