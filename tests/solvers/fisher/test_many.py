@@ -40,8 +40,11 @@ def solve(K, targets, points, tol, max_steps=200):
     square, held_out = (np.ascontiguousarray(part) for part in (K[:, :m], K[:, m:]))
     tables = solve_grid(square, held_out, targets, points, tol, max_steps, UNKNOWN, np.float64)
     return [
-        {point: SimpleNamespace(**{name: values[t, g] for name, values in tables.items()}) for g, point in numbered}
-        for t, numbered in enumerate([list(enumerate(points))] * len(targets))
+        {
+            point: SimpleNamespace(**{name: table[t, g] for name, table in tables.items()})
+            for g, point in enumerate(points)
+        }
+        for t in range(len(targets))
     ]
 
 
