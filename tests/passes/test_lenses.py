@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
-from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
-from dmkl.passes.statistics import measure, measure_new
+from dmkl.passes.statistics import measure
 from dmkl.passes.sums import Combination, combine_pass
 from dmkl.passes.sweep import Columns
 
@@ -99,17 +98,6 @@ def check_view(lens, reference):
     V = np.random.default_rng(7).standard_normal((reference.shape[2], 2))
     (product,), _ = run_pass([lens], [Columns(V, "each", None, DOUBLE)])
     assert error(product, reference @ V) < 1e-12
-
-
-def test_whole_kernels_are_read_once_for_all_lenses(kernels):
-    K, source = over(in_memory(kernels, 9), Counting)
-    lenses = [lens(K, name) for name in LENSES]
-    source.reads.clear()
-    for k in range(N):
-        for name, computed in zip(LENSES, whole_kernels(lenses, k), strict=True):
-            assert error(computed[None], dense(kernels, name)[[k]]) < 1e-12
-    assert set(source.reads.values()) == {1}
-    assert len(source.reads) == N * sum(1 for _ in source.tiling.pairs())
 
 
 # --- products -----------------------------------------------------------------------------------------------
@@ -216,40 +204,7 @@ def test_sets_are_measured_together_and_stay_as_they_were(kernels):
     assert measure_sets([]) == ([], 0.0)
 
 
-@pytest.mark.parametrize(
-    ("before", "own", "passes"),
-    [
-        ((), ("center", "trace"), (0, 0)),
-        ((), ("cosine", "center"), (0, 0)),
-        ((), ("center", "cosine", "center", "cosine"), (2, 2)),
-        (("multiplicative",), ("center", "trace"), (1, 1)),
-        (("multiplicative",), ("center", "cosine"), (2, 1)),
-    ],
-)
-def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, passes):
-    """Other samples and the training samples need a pass only for the means of cosine scales."""
-    K = in_memory(kernels, 9)
-    trained = stepped(K[TRAIN, TRAIN], (*before, *own)).lens().fitted.steps[len(before) :]
-    for rows, expected_passes in zip((HELD_OUT, TRAIN), passes, strict=True):
-        seen, n_passes = measure_new(stepped(K[rows, TRAIN], before).view, trained)
-        assert n_passes == expected_passes
-        check_view(seen, dense_view(kernels, rows, TRAIN, (*before, *own)))
-
-
 # --- some of the rows ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("steps", [(), ("center", "trace"), ("cosine", (BOTH, TRAIN), "center")])
-def test_only_the_tiles_of_the_rows_chosen_are_read(kernels, steps):
-    K, source = over(in_memory(kernels, 4), Counting)
-    held_out = np.array([1, 0, 3])
-    whole = stepped(K if len(steps) == 3 else K[BOTH, TRAIN], steps).lens()
-    stored = whole.view.final_positions()[0][held_out]
-    source.reads.clear()
-    run_pass([whole.rows(held_out)], [Columns(np.ones((len(TRAIN), 1)), "each", None, DOUBLE)])
-    assert {(i, j) for _, i, j in source.reads} == {
-        (min(i, j), max(i, j)) for i in stored // 4 for j in (TRAIN if len(steps) < 3 else np.arange(M)) // 4
-    }
 
 
 @given(

@@ -12,7 +12,7 @@ import threading
 import dask
 import numpy as np
 import pytest
-from distributed import Client, get_task_stream
+from distributed import Client
 from distributed.comm.core import CommClosedError
 from helpers.conformance import recode
 from helpers.damage import flip, tile_file
@@ -23,7 +23,6 @@ from helpers.references import (
     Watching,
     dense_view,
     error,
-    in_memory,
     local_cluster,
     over,
     psd,
@@ -35,9 +34,8 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 import dmkl
-from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
-from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.blas import blas_threads
 from dmkl.passes.execute import send_all
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
@@ -119,22 +117,6 @@ def test_vectors_of_any_real_type_and_one_vector(stored, dense):
 # --- the graph ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n", "side", "units", "slots"),
-    # A kernel is 210 tiles of 8 bytes, or 15 of 128, or one of 3,200. A task takes 2,000 to 8,000 bytes.
-    [(1, 1, 1, 8), (40, 1, 40, 1), (100, 4, 34, 1), (2000, 4, 500, 8), (1, 20, 1, 1), (500, 20, 250, 8)],
-)
-def test_tasks_are_few(monkeypatch, n, side, units, slots):
-    """About 32 tasks in all, unless these are too small or too large; the same for any scheduler."""
-    for name, value in (("_TASKS", 32), ("_SMALLEST", 2000), ("_LARGEST", 8000)):
-        monkeypatch.setattr(f"dmkl.passes.view.{name}", value)
-    K = in_memory(np.repeat(psd(1, 20), n, axis=0), side)
-    with dask.config.set(num_workers=slots), raise_if_computes():
-        applied, projected = K.apply(block(2, 20)), K.project(block(2, 20))
-    assert len(unit_keys(applied, "apply-pass")) == len(unit_keys(projected, "project-pass")) == units
-    assert len(dict(applied.__dask_graph__())) <= 8 * units + 10
-
-
 @pytest.mark.usefixtures("tasks_of_parts")
 def test_each_tile_is_read_once(tmp_path, dense):
     for full, scheduler in [(False, "threads"), (True, "synchronous")]:
@@ -188,30 +170,6 @@ def test_names_tell_everything_that_makes_a_difference(tmp_path, dense):
 # --- several blocks in one pass -----------------------------------------------------------------------------
 
 
-class Recorded(progress.Watch):
-    def __init__(self):
-        self.stages, self.done, self.ended = [], 0, 0
-
-    def begin(self, what, total_bytes):
-        self.stages.append((what, total_bytes))
-
-    def advance(self, n_bytes):
-        self.done += n_bytes
-
-    def end(self):
-        self.ended += 1
-
-
-@pytest.mark.usefixtures("tasks_of_parts")
-def test_a_watch_is_told_every_byte(stored, scheduler):
-    with progress.watching(Recorded()) as watch:
-        run_pass([stored.lens()], [Columns(block(1), "each", None, DOUBLE)], "gradient")
-    ((what, total),) = watch.stages
-    assert what.startswith("gradient-pass-")
-    assert watch.done == total == stored.bytes_per_pass
-    assert watch.ended == 1
-
-
 # --- reading ahead ------------------------------------------------------------------------------------------
 
 
@@ -259,52 +217,6 @@ def test_blas_is_limited_inside_tasks_alone(stored):
         assert numpy_threads() == {3}
         with pytest.raises(OSError):  # noqa: PT011 (raised above, without a message)
             K.apply(block(2)).compute()
-        assert numpy_threads() == {3}
-
-
-def test_the_last_of_overlapping_tasks_gives_blas_back():
-    second_in, first_out = threading.Event(), threading.Event()
-    seen = []
-
-    def second():
-        with pinned_blas(1):
-            second_in.set()
-            first_out.wait(10)
-            seen.append(numpy_threads())
-
-    with threadpool_limits(3, "blas"):
-        with pinned_blas(1):
-            thread = threading.Thread(target=second)
-            thread.start()
-            second_in.wait(10)
-            seen.append(numpy_threads())
-        seen.append(numpy_threads())
-        first_out.set()
-        thread.join(10)
-        seen.append(numpy_threads())
-    assert seen == [{1}, {1}, {1}, {3}]
-
-
-@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
-def test_what_is_computed_between_tasks_has_one_thread(stored):
-    seen = []
-
-    def watched(self, what, total_bytes):
-        seen.append(numpy_threads())
-
-    y = np.arange(23) % 2
-    with (
-        threadpool_limits(3, "blas"),
-        pytest.MonkeyPatch.context() as patched,
-        dask.config.set(scheduler="synchronous"),
-    ):
-        patched.setattr(progress.Watch, "begin", watched)
-        model = dmkl.MKFDA().fit(stored, y)
-        model.predict(stored)
-        dmkl.search(dmkl.MKFDA(), stored, y, {"lam": [1.0, 2.0]}, 2, refit=False, baselines="none")
-        dmkl.analyze(stored, y)
-        assert len(seen) > 4
-        assert all(threads == {1} for threads in seen)
         assert numpy_threads() == {3}
 
 
@@ -362,19 +274,6 @@ def test_project_needs_a_square_view(stored):
 
 
 # --- clusters -----------------------------------------------------------------------------------------------
-
-
-def test_a_client_that_is_there_is_used(stored, dense, client):
-    with get_task_stream(client) as building:
-        result = stored[TRAIN, TRAIN].center().apply(block(2, 12))
-    with get_task_stream(client) as running:
-        computed = result.compute()
-    # The data are sent to all workers, and nothing else is done.
-    assert all(task["key"].startswith("take-") for task in building.data)
-    assert error(computed, dense_view(dense, TRAIN, TRAIN, ["center"]) @ block(2, 12)) < 1e-12
-    workers = {task["worker"] for task in running.data if "apply-pass" in str(task["key"])}
-    assert workers
-    assert workers <= set(client.nthreads())
 
 
 def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, dense, client, caplog):
@@ -467,18 +366,6 @@ def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dens
         computed = stored[TRAIN, TRAIN].center().apply(V).compute()
     assert dying
     assert error(computed, dense_view(dense, TRAIN, TRAIN, ["center"]) @ V) < 1e-12
-
-
-def test_what_is_sent_is_with_all_workers():
-    with (
-        # The active memory manager removes copies that no task waits for.
-        dask.config.set({"distributed.scheduler.active-memory-manager.start": False}),
-        # All workers are in this process, which may use more than one worker's share of the memory.
-        local_cluster(12, processes=False, host=None, memory_limit=None) as cluster,
-        Client(cluster) as client,
-    ):
-        sent = send_all({"first": np.ones(3), "second": 2.0})
-        assert {len(holders) for holders in client.who_has(sent).values()} == {12}
 
 
 def test_a_damaged_tile_is_named_from_a_worker(tmp_path, dense, client):

@@ -22,27 +22,7 @@ def sets():
 
 
 TRAIN, TEST = np.random.default_rng(1).permutation(M)[:45], np.arange(M)
-Z = np.random.default_rng(2).normal(size=M)
-CHAINS = [
-    (),
-    ("center", "trace"),
-    ("cosine", "center"),
-    ("center", "multiplicative"),
-    ("center", "cosine"),
-    (dmkl.residualize(Z), "trace"),
-]
-
-
-@pytest.mark.parametrize("steps", CHAINS)
-def test_products_are_those_of_the_matrices(sets, steps):
-    K, dense = sets
-    V = np.random.default_rng(3).normal(size=(len(TRAIN), 3))
-    for part in (TRAIN, TRAIN[::-1]):
-        square, expected = (S[part, part].with_steps(steps) for S in (K, dense))
-        np.testing.assert_allclose(square.apply(V), expected.apply(V), atol=1e-10)
-        np.testing.assert_allclose(square.project(V), expected.project(V), atol=1e-10)
-
-
+RESIDUALIZED = (dmkl.residualize(np.random.default_rng(2).normal(size=M)), "trace")
 LEARNERS = {
     "balanced": lambda **more: dmkl.MKFDA(p=2, lam=1e-2, class_weight={0: 3.0, 1: 1.0, 2: 2.0}, **more),
     "groups": lambda tol, **more: dmkl.MKFDA(
@@ -52,7 +32,10 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "steps"), list(zip(LEARNERS, (CHAINS[1], CHAINS[2], CHAINS[5]), strict=True)))
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    list(zip(LEARNERS, (("center", "trace"), ("cosine", "center"), RESIDUALIZED), strict=True)),
+)
 def test_models_are_those_of_the_matrices(sets, name, steps):
     K, dense = sets
     y = few_columns()[0]["a"][:, 0] if name == "ridge" else K.labels
@@ -87,18 +70,6 @@ def test_a_search_by_factors_goes_on_from_its_state(sets, tmp_path):
     first, again = (dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=3, state=tmp_path / "state") for _ in range(2))
     assert first.best_.solver_ == "factors"
     np.testing.assert_array_equal(first.scores.mean_score, again.scores.mean_score)
-
-
-@pytest.mark.parametrize("steps", [("center", "trace"), ("cosine", "center")])
-def test_a_refit_after_a_search_is_the_fit_of_its_choice(steps):
-    # The refit adds the products of the folds if its steps act on sums.
-    features, y = few_columns()
-    learner = dmkl.MKFDA(p=2, lam=1e-2, steps=steps, tol=1e-10)
-    searched = dmkl.build(None, features, SPECS, labels=y)
-    refitted = dmkl.search(learner, searched, grid={"lam": [1e-2]}, cv=3).best_
-    alone = learner.fit(dmkl.build(None, features, SPECS, labels=y))
-    assert refitted.objective_ == pytest.approx(alone.objective_, rel=1e-9)
-    np.testing.assert_allclose(refitted.weights_, alone.weights_, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

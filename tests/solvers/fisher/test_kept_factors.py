@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,27 +24,12 @@ from dmkl.solvers.fisher.subspace.preconditioners import (
 )
 from dmkl.solvers.fisher.subspace.tasks import Strips
 
-Usage = namedtuple("Usage", "total used free")
-
 
 def made(m, *, ordered=False, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((m, m + 5)).astype(np.float32)
     matrix = np.asfortranarray(X @ X.T + np.eye(m, dtype=np.float32))
     return RoughFactor(Cholesky.of(matrix), rng.permutation(m) if ordered else None)
-
-
-@pytest.fixture
-def disk(monkeypatch, tmp_path):
-    """A mapping with the size of a simulated disk in "bytes", on which factors are the only files."""
-    size = {"bytes": 10**12}
-
-    def usage(_):
-        there = sum(path.stat().st_size for path in tmp_path.rglob("*.npy"))
-        return Usage(size["bytes"], there, size["bytes"] - there)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    return size
 
 
 @pytest.mark.parametrize(("m", "panel", "ordered"), [(1, 4, True), (7, 3, False), (12, 4, True), (13, 100, True)])
@@ -102,7 +87,10 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
     np.testing.assert_array_equal(first, third)
 
 
-def test_those_not_used_for_longest_give_way(tmp_path, disk):
+def test_those_not_used_for_longest_give_way(tmp_path, monkeypatch):
+    """On a simulated disk, on which factors are the only files."""
+    disk = 10**12
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=disk - kept_bytes([tmp_path])))
     stems = [factor_stem(tmp_path, 0, 10.0**-k) for k in range(4)]
     for age, stem in enumerate(stems):
         save_factor(stem, made(40))
@@ -111,14 +99,10 @@ def test_those_not_used_for_longest_give_way(tmp_path, disk):
                 os.utime(path, (1000 + age, 1000 + age))
     size = kept_bytes([tmp_path]) // 4
     read_factor(stems[0], np.empty((40, 40), np.float32, order="F"))  # it is now the most recently used one
-    disk["bytes"] = 5 * size
+    disk = 5 * size
     make_room([tmp_path], 2 * size)
     assert [is_kept(stem) for stem in stems] == [True, False, True, True]
-    disk["bytes"] = 6 * size
+    disk = 6 * size
     new = factor_stem(tmp_path, 1, 1.0)
     assert choose_kept([tmp_path], {stems[0]: size, new: size}) == {new}
     assert [is_kept(stem) for stem in stems] == [True, False, False, True]
-    make_room([tmp_path], 10**12)
-    assert not kept_bytes([tmp_path])
-    disk["bytes"] = factor_bytes(40)
-    assert choose_kept([tmp_path], {stems[0]: factor_bytes(40)}) == set()

@@ -27,12 +27,10 @@ def sets(seed, m, widths, n_classes=3, mean=1.0):
     return K, dmkl.create(None, kernels, labels=y)
 
 
-WIDTHS = [(3, 5, 2), (20, 20), (40, 30, 1)]
-"""D below, equal to and above m."""
-
-
-@pytest.mark.parametrize("widths", WIDTHS)
-@pytest.mark.parametrize(("p", "lam"), [(1, 1e-8), (1.5, 1e-4), (np.inf, 1e-1), (1, 10)])
+@pytest.mark.parametrize(
+    ("widths", "p", "lam"),  # D below, equal to and above m
+    [((3, 5, 2), 1, 1e-8), ((3, 5, 2), 1.5, 1e-4), ((20, 20), np.inf, 1e-1), ((40, 30, 1), 1, 10)],
+)
 def test_models_are_those_of_the_matrices(widths, p, lam):
     K, dense = sets(0, 60 if widths[0] == 3 else 45, widths)
     new = np.arange(1, len(K.samples), 9)
