@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import signal
-import threading
 
 import dask
 import numpy as np
@@ -34,6 +33,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 import dmkl
+from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
 from dmkl.passes.blas import blas_threads
 from dmkl.passes.execute import send_all
@@ -167,27 +167,27 @@ def test_names_tell_everything_that_makes_a_difference(tmp_path, dense):
         assert not names & others, f"{left} and {right} share names"
 
 
-# --- several blocks in one pass -----------------------------------------------------------------------------
+# --- progress, and reading ahead ----------------------------------------------------------------------------
 
 
-# --- reading ahead ------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("scheduler", "tasks_of_parts")
+def test_progress_counts_every_byte(stored, monkeypatch):
+    done = []
+    monkeypatch.setattr(progress.Watch, "advance", lambda _, n_bytes: done.append(n_bytes))
+    with progress.watching(progress.Watch()):
+        run_pass([stored.lens()], [Columns(block(1), "each", None, DOUBLE)], "gradient")
+    assert sum(done) == stored.bytes_per_pass
 
 
-@pytest.fixture
-def compressed(tmp_path, dense):
+@pytest.mark.usefixtures("scheduler")
+def test_decoded_tiles_are_the_mapped_ones(stored, dense, tmp_path):
     """The same kernels as `stored`, in compressed chunks."""
     dmkl.create(tmp_path / "zstd.zarr", dense, tile=5)
     recode(tmp_path / "zstd.zarr", 5, compressors=[ZstdCodec(level=1), Crc32cCodec()])
-    return dmkl.open(tmp_path / "zstd.zarr")
-
-
-def test_decoded_tiles_are_the_mapped_ones(stored, compressed, scheduler):
-    view, V = [TRAIN, TRAIN], block(3, 12)
-    mapped, decoded = (stepped(K[tuple(view)], ["center", "cosine"]) for K in (stored, compressed))
+    chosen, V = [(TRAIN, TRAIN), "center", "cosine"], block(3, 12)
+    mapped, decoded = (stepped(K, chosen) for K in (stored, dmkl.open(tmp_path / "zstd.zarr")))
     np.testing.assert_array_equal(decoded.apply(V).compute(), mapped.apply(V).compute())
     np.testing.assert_array_equal(decoded.project(V).compute(), mapped.project(V).compute())
-    if scheduler != "processes":
-        assert any(thread.name.startswith("dmkl-read-ahead") for thread in threading.enumerate())
 
 
 # --- BLAS threads -------------------------------------------------------------------------------------------
