@@ -63,17 +63,17 @@ def dense(kernels, name):
     return dense_view(kernels, *LENSES[name])
 
 
-def riders(lenses, dtype=DOUBLE):
-    """A block of every possible kind for each lens."""
-    rng = np.random.default_rng(6)
-    columns = []
+def lenses_and_columns(K):
+    """All lenses on a set, and a block of every possible kind for each of them."""
+    rng, columns = np.random.default_rng(6), []
+    lenses = [lens(K, name) for name in LENSES]
     for number, seen in enumerate(lenses):
         _, _, n_cols = seen.view.shape
-        columns.append(Columns(rng.standard_normal((n_cols, 2)), "each", None, dtype, number))
+        columns.append(Columns(rng.standard_normal((n_cols, 2)), "each", None, DOUBLE, number))
         columns.append(Columns(rng.standard_normal((n_cols, 3)), "sum", rng.random((N, 3)), DOUBLE, number))
         if seen.view.is_square:
             columns.append(Columns(rng.standard_normal((n_cols, 2)), "project", None, DOUBLE, number))
-    return columns
+    return lenses, columns
 
 
 def expected(kernels, c):
@@ -104,24 +104,17 @@ def check_view(lens, reference):
 
 
 @pytest.mark.usefixtures("cutting")
-def test_a_shared_pass_is_each_lens_alone(kernels):
-    K = in_memory(kernels, 9)
-    lenses = [lens(K, name) for name in LENSES]
-    columns = riders(lenses)
+def test_lenses_that_share_a_pass_have_the_products_of_dense_matrices(kernels):
+    lenses, columns = lenses_and_columns(in_memory(kernels, 9))
     together, passes = run_pass(lenses, columns)
     assert passes == 1
     check_products(kernels, columns, together)
-    for number, seen in enumerate(lenses):
-        own = [c for c in columns if c.lens == number]
-        check_products(kernels, own, run_pass([seen], [replace(c, lens=0) for c in own])[0])
 
 
 @pytest.mark.usefixtures("cutting", "tasks_of_parts")
 def test_kernels_in_parts(kernels):
     """With several tasks per kernel, offsets of rectangular centrings are added once, and sums have a fixed order."""
-    K = in_memory(kernels, 5)
-    lenses = [lens(K, name) for name in LENSES]
-    columns = riders(lenses)
+    lenses, columns = lenses_and_columns(in_memory(kernels, 5))
     units, computed = [], []
     for slots in (1, 8):
         with dask.config.set(scheduler="threads", num_workers=slots):
@@ -139,20 +132,17 @@ def test_tiles_held_in_memory(kernels):
     K = in_memory(kernels, 9).persist()
     part = K[:20, :20].persist().view.source
     for held in (K, KernelSet(replace(K.view, source=part))):
-        lenses = [lens(held, name) for name in LENSES]
-        columns = riders(lenses)
+        lenses, columns = lenses_and_columns(held)
         check_products(kernels, columns, run_pass(lenses, columns)[0])
 
 
 @pytest.mark.parametrize("width", [512, 25])
 def test_many_narrow_sums_fill_their_passes(kernels, width):
     """They are concatenated, with other columns between them, and split if a pass is full."""
-    K = in_memory(kernels.astype(np.float32), 9)
-    lenses = [lens(K, name) for name in LENSES]
-    rng = np.random.default_rng(8)
-    columns = []
+    lenses, all_columns = lenses_and_columns(in_memory(kernels.astype(np.float32), 9))
+    rng, columns = np.random.default_rng(8), []
     for _ in range(4):
-        columns += [replace(c, block=rng.standard_normal(c.block.shape)) for c in riders(lenses) if c.want != "project"]
+        columns += [replace(c, block=rng.standard_normal(c.block.shape)) for c in all_columns if c.want != "project"]
         columns += [replace(c, dtype=SINGLE) for c in columns[-2:]]
     with dask.config.set({"dmkl.block-width": width}):
         computed, passes = run_pass(lenses, columns)

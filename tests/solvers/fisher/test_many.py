@@ -98,19 +98,6 @@ def test_targets_unlike_the_others_get_factors_of_their_own(monkeypatch):
     check_solutions(K, targets, solve(K, targets, POINTS, 1e-7), 1e-7)
 
 
-def test_a_factor_that_fails_in_single_precision_is_computed_in_double(monkeypatch):
-    initialize = many._Mean.__init__
-
-    def failing(mean, white, beta):
-        if white.dtype == np.float32:
-            raise many._RoundingError
-        initialize(mean, white, beta)
-
-    monkeypatch.setattr(many._Mean, "__init__", failing)
-    K, targets, points = kernels(), permuted(14), [(p, 1e-2) for p in (1.0, 1.5, np.inf)]
-    check_solutions(K, targets, solve(K, targets, points, 1e-5), 1e-5)
-
-
 def test_points_that_stay_open_have_the_gap_of_their_pair():
     K, rng = gaussian() + 1e-3 * np.eye(40), np.random.default_rng(0)
     targets = [rng.standard_normal((40, 2)) for _ in range(3)]
