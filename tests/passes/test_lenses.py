@@ -17,7 +17,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
-from dmkl.passes.statistics import measure
+from dmkl.passes.statistics import measure, measure_new
 from dmkl.passes.sums import Combination, combine_pass
 from dmkl.passes.sweep import Columns
 
@@ -192,6 +192,24 @@ def test_sets_are_measured_together_and_stay_as_they_were(kernels):
         np.testing.assert_allclose(after.apply(V).compute(), before.apply(V).compute(), rtol=1e-12, atol=1e-13)
     assert sets[0].measured()[1] == 1
     assert measure_sets([]) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "passes"),
+    [
+        ((), ("center", "trace"), (0, 0)),
+        ((), ("center", "cosine", "center", "cosine"), (2, 2)),
+        (("multiplicative",), ("center", "cosine"), (2, 1)),
+    ],
+)
+def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, passes):
+    """Other samples and the training samples need a pass only for the means of cosine scales."""
+    K = in_memory(kernels, 9)
+    trained = stepped(K[TRAIN, TRAIN], (*before, *own)).lens().fitted.steps[len(before) :]
+    for rows, expected_passes in zip((HELD_OUT, TRAIN), passes, strict=True):
+        seen, n_passes = measure_new(stepped(K[rows, TRAIN], before).view, trained)
+        assert n_passes == expected_passes
+        check_view(seen, dense_view(kernels, rows, TRAIN, (*before, *own)))
 
 
 # --- some of the rows ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import signal
+import threading
 
 import dask
 import numpy as np
@@ -35,7 +36,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 import dmkl
 from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
-from dmkl.passes.blas import blas_threads
+from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import send_all
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
@@ -218,6 +219,26 @@ def test_blas_is_limited_inside_tasks_alone(stored):
         with pytest.raises(OSError):  # noqa: PT011 (raised above, without a message)
             K.apply(block(2)).compute()
         assert numpy_threads() == {3}
+
+
+def test_the_last_of_overlapping_tasks_gives_blas_back():
+    second_in, first_out, seen = threading.Event(), threading.Event(), []
+
+    def second():
+        with pinned_blas(1):
+            second_in.set()
+            first_out.wait(10)
+            seen.append(numpy_threads())
+
+    with threadpool_limits(3, "blas"):
+        with pinned_blas(1):
+            thread = threading.Thread(target=second)
+            thread.start()
+            second_in.wait(10)
+        seen.append(numpy_threads())
+        first_out.set()
+        thread.join(10)
+        assert [*seen, numpy_threads()] == [{1}, {1}, {3}]
 
 
 @pytest.mark.parametrize(("cores", "tasks", "threads"), [(8, 2, 4), (8, 3, 2), (2, 5, 1), (4, 0, 4)])

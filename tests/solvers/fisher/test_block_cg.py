@@ -38,6 +38,13 @@ def test_any_rank_of_the_right_hand_sides(m, columns, rank, spread, seed):
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=0, atol=1e-8 * max(np.abs(x).max(), 1e-300))
 
 
+@pytest.mark.parametrize("spread", [0.0, 4.0, 6.0])
+def test_rounding_is_not_taken_for_indefinite(spread):
+    a, b = operator(60, spread=spread).astype(np.float32), np.random.default_rng(6).standard_normal((60, 4))
+    _, products = run_with(block_cg(ask, b, 1e-6 * np.sum(b**2), 200), lambda block: a @ block.astype(np.float32))
+    assert products > 0
+
+
 def stored_kernels(folder, m, gamma):
     """Four Gaussian kernels and three classes."""
     X = np.random.default_rng(0).standard_normal((4, m, 3))
