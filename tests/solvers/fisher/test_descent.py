@@ -12,7 +12,7 @@ from helpers.references import Counting, in_memory, over
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
 from dmkl.solvers.interface import Status
 
 POINTS = [
@@ -69,6 +69,8 @@ def test_agrees_with_the_optimum_and_proves_it(solver, p, lam, kind):
     read = sum(source.reads.values()) / (len(K) * len(K.view.tile_tasks()))
     if solver == "interleaved" or p > 1:  # a product omits kernels that have no weight for any task
         assert model.n_passes_ == pytest.approx(read)
+    if solver in ("direct", "cg"):
+        assert model.n_iter_ <= 8
     if solver == "dual":  # one pass a step, whatever the number of tasks, each tile once
         assert model.n_passes_ == model.n_iter_ == model.history_.passes.max()
         assert set(source.reads.values()) == {model.n_passes_}
@@ -84,6 +86,29 @@ def test_memory_is_bounded(solver):
         assert model.objective_ == pytest.approx(best("multiclass", 1.5, 1e-3)[0][1], rel=1e-4)
     with dask.config.set({"dmkl.memory": "30kB"}), pytest.raises(MemoryBudgetError, match="solver='subspace'"):
         dmkl.MKFDA(1.5, 1e-3, solver=solver).fit(K, labels)
+
+
+@pytest.mark.parametrize("solver", ["direct", "cg", "subspace"])
+def test_one_kernel_has_the_weight_one(solver):
+    kernels, labels, (h,) = case("multiclass")
+    model = dmkl.MKFDA(1.0, 1e-2, solver=solver).fit(in_memory(few_digits()[0][:1], 20), labels)
+    assert model.weights_.values.tolist() == [1.0]
+    assert model.objective_ == pytest.approx(solve(kernels[:1], np.ones(1), h, 1e-2)[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("solver", "words"),
+    [
+        ("dual", "arithmetic resolves no more"),
+        ("interleaved", "arithmetic resolves no more"),
+        ("cg", "stopped shrinking"),
+    ],
+)
+def test_a_tolerance_beyond_the_arithmetic_ends_by_itself(solver, words):
+    K, labels = in_memory(few_digits()[0], 8), case("multiclass")[1]
+    with pytest.warns(ConvergenceWarning, match=words):
+        model = dmkl.MKFDA(2.0, 1e-3, solver=solver, tol=1e-30).fit(K, labels)
+    assert model.gap_ < 1e-8
 
 
 @pytest.mark.parametrize(("p", "mu"), [(1.0625, 0.1), (2.0, 1e-3), (np.inf, 10.0)])

@@ -18,7 +18,6 @@ def test_problems_share_what_they_read():
     together = dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, labels)
     alone = [dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, column) for column in labels.T]
     assert max(model.n_passes_ for model in alone) <= together.n_passes_ < sum(model.n_passes_ for model in alone)
-    assert drive([], at_once=2) == ([], 0)
 
 
 SOME = (np.array([7, 1, 3, 0, 12, 5, 9]),) * 2

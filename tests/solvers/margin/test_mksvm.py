@@ -47,3 +47,11 @@ def test_machines_without_curvature_reach_the_optimum_and_poor_ones_end_the_desc
     poor = solved(1e-6, lambda machine: replace(machine, u=0.95 * machine.u))
     assert poor.status is Status.STALLED
     assert poor.gap > 1e-6
+
+
+@pytest.mark.parametrize(("p", "C"), [(1.0, 64.0), (1.0625, 0.25), (1.5, 64.0), (8.0, 4.0)])
+def test_few_weightings(p, C):
+    kernels, y = made(30, 120, seed=1)
+    solution = run_with(mk_svm(y, C, p, 30, tol=1e-4), lambda request: answer(kernels, request))
+    assert solution.status is Status.CERTIFIED
+    assert len(solution.steps) <= 15
