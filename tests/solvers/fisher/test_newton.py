@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
+from dask.distributed import Client, LocalCluster, SchedulerPlugin
 from helpers.optima import bounds, case, optimum, pairwise_covered, slopes, solve, value
 from helpers.references import in_memory
 
@@ -55,6 +59,46 @@ def test_what_plain_arrays_are_refused():
     indefinite[1] -= 2 * np.eye(len(h)) * np.trace(kernels[1])
     with pytest.raises(IndefiniteKernelError):
         dmkl.solve_mkfda(indefinite, h, 2.0, 1e-3)
+
+
+class _Keys(SchedulerPlugin):
+    """Records the keys of all tasks."""
+
+    def __init__(self):
+        self.keys = set()
+
+    def transition(self, key, start, finish, *_, **__):
+        if finish == "memory":
+            self.keys.add(str(key))
+
+
+def test_restricted_masters_are_tasks():
+    """Solvers that make passes solve their masters in named tasks, which the dashboard shows."""
+    kernels, labels, _ = case("binary")
+    recorded = _Keys()
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster:
+        cluster.scheduler.add_plugin(recorded)
+        with Client(cluster):
+            for solver in ("direct", "cg", "subspace"):
+                recorded.keys.clear()
+                dmkl.MKFDA(1.5, 1e-2, solver=solver).fit(in_memory(kernels, 20), labels)
+                assert any(key.startswith("restricted-master-") for key in recorded.keys), sorted(recorded.keys)
+
+
+def test_there_is_one_newton_loop_one_certificate_one_status():
+    """Only mkfda.py calls a master for weights of MK-FDA; fisher.py defines the certificate."""
+    callers, classes = set(), {}
+    for file in sorted((Path(dmkl.__file__).parent / "solvers" / "fisher").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if names & {"newton_master", "newton_direction", "exact_master", "taylor_master", "LineSearch"}:
+            callers.add(file.name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(file.name)
+    assert callers == {"mkfda.py"}
+    assert "Certificate" not in classes
+    assert "Status" not in classes
 
 
 @pytest.mark.parametrize("solver", [dmkl.Direct(), dmkl.Direct("taylor"), dmkl.CG("exact")], ids=str)
