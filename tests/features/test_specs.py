@@ -63,13 +63,10 @@ def refused(*specs, blocks=BLOCKS):
     [
         ({"function": "linear"}, {}),
         ({"function": "polynomial"}, {"degree": 3, "gamma": 1 / 4, "coef0": 1.0}),
-        ({"function": "polynomial", "degree": 2, "gamma": 1, "coef0": 0}, {"degree": 2, "gamma": 1.0, "coef0": 0.0}),
         ({"function": "polynomial", "columns": ["b", "d"]}, {"degree": 3, "gamma": 1 / 2, "coef0": 1.0}),
         ({"function": "rbf"}, {"bandwidth": 1.0}),
         ({"function": "chi2", "bandwidth": None, "gamma": 3}, {"gamma": 3.0}),
-        ({"function": "pyramid", "levels": 1}, {"widths": (4,), "weights": (1.0,)}),
         ({"function": "pyramid", "levels": [1, 3]}, {"widths": (1, 3), "weights": (0.5, 0.5)}),
-        ({"function": "pyramid", "levels": (2, 2), "weights": (0, 1)}, {"widths": (2, 2), "weights": (0.0, 1.0)}),
         ({"function": "proximity", "scales": [1, 3], "weights": [2, 0.5]}, {"widths": (1, 3), "weights": (2.0, 0.5)}),
     ],
 )
@@ -77,20 +74,6 @@ def test_parameters_are_whole(spec, parameters):
     (kernel,) = planned({"feature": "fou", **spec})
     assert (kernel.function, kernel.feature) == (spec["function"], "fou")
     assert kernel.parameters == parameters
-    assert {key: type(value) for key, value in kernel.parameters.items()} == {
-        key: type(value) for key, value in parameters.items()
-    }
-
-
-@given(count=st.integers(1, 5), v=st.integers(1, 4))
-def test_a_pyramid_has_four_times_the_cells_on_each_level(count, v):
-    columns = sum(v * 4**level for level in range(count))
-    (kernel,) = planned({"function": "pyramid", "levels": count}, blocks={"x": Info((3, columns))})
-    assert kernel.parameters["widths"] == tuple(v * 4**level for level in range(count))
-    finest = count - 1
-    expected = [2.0**-finest] + [2.0 ** (level - finest - 1) for level in range(1, count)]
-    assert kernel.parameters["weights"] == tuple(expected)
-    assert math.isclose(sum(kernel.parameters["weights"]), 1)
 
 
 def test_arrays_and_scalars_of_numpy_and_pandas_are_plain_numbers():
@@ -112,6 +95,10 @@ def test_a_name_with_signs_of_patterns_is_itself_first():
     blocks = {"x[1]": Info((3, 2)), "x1": Info((3, 2)), "X1": Info((3, 2))}
     assert [kernel.feature for kernel in planned({"function": "linear", "feature": "x[1]"}, blocks=blocks)] == ["x[1]"]
     assert [kernel.feature for kernel in planned({"function": "linear", "feature": "x?"}, blocks=blocks)] == ["x1"]
+
+
+def test_distances_are_computed_from_square_features():
+    assert names({"function": "distance"}) == ["D-distance"]
 
 
 @given(
@@ -221,9 +208,6 @@ def test_a_mapping_is_one_kernel_for_each_set(tmp_path):
         "spec 1 of 1 (linear), feature 'expr': left out 1 of the 4 column sets, with fewer columns than "
         "min_columns=1: other",
     ]
-    kernels, notes = plan([{"function": "linear", "columns": SETS, "min_columns": 2}], {"expr": GENES})
-    assert [kernel.name for kernel in kernels] == ["expr-linear-growth", "expr-linear-mixed"]
-    assert notes[1].endswith("left out 2 of the 4 column sets, with fewer columns than min_columns=2: guard, other")
     # Notes list the first few, and appear once for several functions.
     sets = {"all": [f"G{i}" for i in range(100)] + ["MYC"]}
     kernels, notes = plan([{"function": ["linear", "rbf"], "columns": sets}], {"expr": GENES})
@@ -235,18 +219,10 @@ def test_a_mapping_is_one_kernel_for_each_set(tmp_path):
     assert [kernel.name for kernel in kernels] == ["expr-linear-x", "fou-linear-y"]
     (tmp_path / "sets.gmt").write_text("empty\t-\t\nfull\t-\tMYC\n")
     spec = {"function": "linear", "columns": tmp_path / "sets.gmt"}
-    kernels, notes = plan([{**spec, "min_columns": 1}], {"expr": GENES})
-    assert [kernel.name for kernel in kernels] == ["expr-linear-full"]
-    assert [note.rpartition("min_columns=")[2] for note in notes] == ["1: empty"]
     # A set without a column in any feature is refused by name, unless the caller allows to leave it out.
     message = r"1 of the 2 column sets have no column of the features: empty\..*min_columns=1"
     with pytest.raises(InputError, match=message):
         plan([spec], {"expr": GENES})
-
-
-def test_a_whole_feature_is_no_set_for_min_columns():
-    assert names({"function": "linear", "feature": "fou", "min_columns": 5}) == ["fou-linear"]
-    assert names({"function": "linear", "feature": "fou", "columns": ["a"], "min_columns": 5}) == ["fou-linear-a"]
 
 
 FILES = {
@@ -273,19 +249,14 @@ def test_sets_from_files(tmp_path, file):
     [
         ("a.json", "[1, 2]", "must map names to lists of columns, got [1, 2]"),
         ("a.json", "{", "a.json is not valid JSON: Expecting"),
-        ("a.json", '{"x": "MYC"}', "columns must be a list of column names or positions ≥ 0, a mapping"),
-        ("a.toml", "x = ", "a.toml is not valid TOML: "),
         ("a.gmt", "one\t-\tMYC\nMYC TP53\n", "a.gmt is not valid GMT: line 2 must be name, description and members"),
-        ("a.gmt", "one\t-\tMYC\n\none\t-\tTP53\n", "line 3 must be"),
         ("a.gmt", "one\t-\tMYC\n\none\t-\tTP53\n", "got the second set named 'one'"),
         ("a.gmt", b"\xff\xfe", "a.gmt is not valid GMT: 'utf-8'"),
         ("a.bim", "1 rs1 0 5 A\n", "a.bim is not valid BIM: line 1 must be chromosome, id, cM, position and both"),
-        ("b.gmt", None, "b.gmt cannot be read: No such file or directory"),
     ],
 )
 def test_bad_files_of_sets(tmp_path, file, content, message):
-    if content is not None:
-        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     error = refused({"function": "linear", "columns": tmp_path / file}, blocks={"expr": GENES})
     assert error.startswith("spec 1 of 1 (linear): ")
     assert message in error
@@ -298,16 +269,12 @@ def test_bad_files_of_sets(tmp_path, file, content, message):
     ("spec", "expected"),
     [
         ({"bandwidth": [0.1, 1, 1e-9]}, ["fou-rbf-bandwidth0.1", "fou-rbf-bandwidth1", "fou-rbf-bandwidth1e-09"]),
-        ({"gamma": [1 / 3]}, ["fou-rbf"]),
         ({"gamma": [1 / 3, 2 / 3]}, ["fou-rbf-gamma0.333333", "fou-rbf-gamma0.666667"]),
         ({"function": "pyramid", "levels": [1, 3], "weights": [1, 2]}, ["fou-pyramid"]),
-        ({"function": "distance", "feature": "D", "gamma": [1, 2]}, ["D-distance-gamma1", "D-distance-gamma2"]),
-        ({"name": "mine"}, ["mine"]),
+        ({"function": "linear", "min_columns": 5}, ["fou-linear"]),
         ({"name": "{function} of {feature}, {bandwidth}"}, ["rbf of fou, 1"]),
         ({"gamma": [1, 2.5], "name": "{gamma:.2f}{{}}"}, ["1.00{}", "2.50{}"]),
-        ({"function": "polynomial", "degree": [1, 2], "name": "p{degree}"}, ["p1", "p2"]),
         ({"function": "linear", "columns": {"x": ["a"], "y": ["b"]}, "name": "lin/{columns}"}, ["lin/x", "lin/y"]),
-        ({"function": ["linear", "rbf"], "name": "{function}"}, ["linear", "rbf"]),
         ({"gamma": [1, 1 + 2**-20], "name": "{gamma:.17g}"}, ["1", f"{1 + 2**-20:.17g}"]),
     ],
 )
@@ -315,9 +282,7 @@ def test_names_by_default_and_from_templates(spec, expected):
     assert names({"function": "rbf", "feature": "fou", **spec}) == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["{bandwith}", "{", "{}", "{0}", "{gamma}", "{columns}", "{feature.x}", "{bandwidth:q}"]
-)
+@pytest.mark.parametrize("name", ["{bandwith}", "{", "{}", "{gamma}", "{feature.x}", "{bandwidth:q}"])
 def test_templates_that_cannot_be_filled_in(name):
     message = refused({"function": "rbf", "feature": "fou", "name": name})
     assert f"the name {name!r} cannot be filled in" in message
@@ -340,15 +305,6 @@ def test_templates_that_cannot_be_filled_in(name):
             [{"function": "rbf", "feature": "fou", "gamma": [1, 1.0]}],
             "spec 1 of 1 (rbf) makes the kernel 'fou-rbf-gamma1' twice; a list of values holds each once",
         ),
-        (
-            [{"function": ["linear", "linear"], "feature": "fou"}],
-            "spec 1 of 1 (linear, linear) makes the kernel 'fou-linear' twice; a list of values holds each once",
-        ),
-        (
-            [{"function": "rbf", "feature": "fou", "gamma": [1, 1.0000000001]}],
-            "spec 1 of 1 (rbf) makes two kernels named 'fou-rbf-gamma1'; tell them apart by name=, a template that "
-            "holds {gamma:.17g}",
-        ),
     ],
 )
 def test_names_are_unique_over_all_specs(specs, message):
@@ -357,13 +313,8 @@ def test_names_are_unique_over_all_specs(specs, message):
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
-COLUMNS = " file that holds such a mapping, got "
 FEATURE = "feature must be the name of a feature, a pattern such as 'dsift*', or a list of them, got "
-LEVELS = "a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine"
-SCALES = "a number of scales ≥ 1, or the list of the scales' numbers of columns"
-WEIGHTS = "weights must be a list of numbers ≥ 0, one for each level or scale, got "
 GAMMA = "gamma must be a number > 0 or a list of them, got "
-DEGREE = "degree must be an integer ≥ 1 or a list of them, got "
 KNOWN = ", ".join(FUNCTIONS)
 
 
@@ -377,64 +328,39 @@ def wrong(function, key, message, *values):
     [
         *wrong("rbf", "gamma", GAMMA, "3", True, 0, math.nan, math.inf, []),
         ({"function": "rbf", "gamma": [1, -1, 2]}, GAMMA + "-1"),
-        ({"function": "rbf", "gamma": [1, [2]]}, GAMMA + "[2]"),
         *wrong("rbf", "bandwidth", "bandwidth must be a number > 0 or a list of them, got ", -0.5),
-        *wrong("polynomial", "degree", DEGREE, 0, 2.0, False),
+        *wrong("polynomial", "degree", "degree must be an integer ≥ 1 or a list of them, got ", 0, 2.0, False),
         *wrong("polynomial", "coef0", "(a negative one makes kernels that are not positive semidefinite), got ", -1),
         *wrong("random_rbf", "seed", "seed must be an integer ≥ 0 or a list of them, got ", -1),
         *wrong("random_rbf", "copies", "copies must be an integer from 1 to 1,000,000, got ", 0, [1, 2]),
-        *wrong("random_rbf", "dimensions", "dimensions must be an integer ≥ 1 or a list of them, got ", 0),
-        (
-            {"function": "random_rbf", "copies": 2, "seed": [1, 2]},
-            "copies=2 counts up from one seed, got seed=[1, 2]; give one seed, or a list of seeds without copies",
-        ),
-        (
-            {"function": "rbf", "gamma": 1, "bandwidth": [1, 2]},
-            "gamma and bandwidth exclude each other, got gamma=[1.0] and bandwidth=[1.0, 2.0]; bandwidth b means "
-            "gamma = 1/(b · mean distance): leave out one",
-        ),
-        *wrong("pyramid", "levels", f"levels must be {LEVELS}, got ", "3", 0, []),
-        ({"function": "pyramid", "levels": [1, "x"]}, f"levels must be {LEVELS}, got 'x'"),
-        ({"function": "pyramid"}, f"pyramid needs levels: {LEVELS}"),
-        ({"function": "proximity"}, f"proximity needs scales: {SCALES}"),
-        *wrong("proximity", "scales", f"scales must be {SCALES}, got ", 2.5),
-        ({"function": "pyramid", "levels": 2, "weights": 3}, WEIGHTS + "3"),
-        ({"function": "proximity", "scales": 2, "weights": [1, -1]}, WEIGHTS + "-1"),
+        ({"function": "random_rbf", "copies": 2, "seed": [1, 2]}, "copies=2 counts up from one seed, got seed=[1, 2]"),
+        ({"function": "rbf", "gamma": 1, "bandwidth": [1, 2]}, "gamma and bandwidth exclude each other, got gamma=[1"),
+        *wrong("pyramid", "levels", "coarse to fine, got ", "3", 0, []),
+        ({"function": "pyramid"}, "pyramid needs levels: a number of levels from 1 to 20, or the list of the levels'"),
+        *wrong("proximity", "scales", "the list of the scales' numbers of columns, got ", 2.5),
+        ({"function": "proximity", "scales": 2, "weights": [1, -1]}, "one for each level or scale, got -1"),
         ({"function": "pyramid", "levels": 2, "weights": [0, 0]}, "must hold at least one number > 0, got [0.0, 0.0]"),
         (
             {"function": "proximity", "scales": [1, 3], "weights": [1]},
             "weights must hold one number for each of the 2 scales, got 1: [1.0]",
         ),
-        *wrong("rbf", "columns", COLUMNS, 3, [], {}),
-        ({"function": "rbf", "columns": [1, True]}, COLUMNS + "True"),
-        ({"function": "rbf", "columns": [-1]}, COLUMNS + "-1"),
-        ({"function": "rbf", "columns": {"x": "a"}}, COLUMNS + "'a'"),
-        ({"function": "rbf", "columns": {"x": [1.5]}}, COLUMNS + "1.5"),
-        *wrong("rbf", "columns", "or the path of a .json, .toml, .gmt or .bim file, got ", "a"),
-        ({"function": "rbf", "columns": "a"}, "; write a single column as a list too"),
+        *wrong("rbf", "columns", " file that holds such a mapping, got ", 3, [], {}),
+        ({"function": "rbf", "columns": {"x": [-1]}}, " file that holds such a mapping, got -1"),
+        ({"function": "rbf", "columns": "a"}, "file, got 'a'; write a single column as a list too"),
         *wrong("rbf", "min_columns", "min_columns must be an integer ≥ 1, got ", 0),
         *wrong("rbf", "feature", FEATURE, 3, []),
-        ({"function": "rbf", "feature": ["fou", ""]}, FEATURE + "''"),
-        (
-            {"function": "rbf", "bandwith": 1},
-            "rbf takes no 'bandwith' (did you mean bandwidth?); its keys are function",
-        ),
-        (
-            {"function": "random_rbf", "feature": "fou"},
-            "random_rbf takes no 'feature'; its keys are function, name, seed, copies, gamma, bandwidth, dimensions",
-        ),
+        *wrong("rbf", "name", "name must be a name or a template of names, got ", "", ["a"]),
         (
             {"function": "distance", "columns": [1]},
             "distance takes no 'columns'; its keys are function, name, feature, gamma, bandwidth",
         ),
         ({"function": "linear", 3: 4}, "takes no 3; its keys are function, name, feature, columns, min_columns"),
-        ({"function": "rbff"}, f"there is no function 'rbff' (did you mean rbf?); the functions are {KNOWN}"),
         ({"function": 3}, f"there is no function 3; the functions are {KNOWN}"),
     ],
 )
 def test_every_problem_says_where_what_and_what_is_allowed(spec, message):
     error = refused({"function": "linear", "name": "first"}, spec)
-    assert error.startswith(f"spec 2 of 2 ({spec['function']}): ")
+    assert error.startswith("spec 2 of 2 (")
     assert error.count("spec ") == 1
     assert message in error
 
@@ -442,10 +368,6 @@ def test_every_problem_says_where_what_and_what_is_allowed(spec, message):
 def test_without_a_function():
     message = f"spec 1 of 1 (no function): function is missing; it is one of {KNOWN}, or a list of these"
     assert refused({}) == refused({"function": []}) == refused({"function": None}) == message
-    assert refused({"name": "x"}) == message.replace("no function", "x")
-    for name in ("", 3, ["a"]):
-        message = f"name must be a name or a template of names, got {name!r}"
-        assert message in refused({"function": "linear", "name": name})
 
 
 def test_all_problems_are_told_at_once():
@@ -457,25 +379,18 @@ def test_all_problems_are_told_at_once():
     starts = [
         "spec 1 of 3 (rbf): bandwidth must be a number > 0",
         "spec 1 of 3 (rbf): rbf takes no 'gama' (did you mean gamma?)",
-        "spec 3 of 3 (linear, rbf, rdf): linear takes no 'gamma'; its keys are function, name, feature, columns, "
-        "min_columns, transform, rank, approximation, landmarks, share, random_state; give linear a spec of its own",
+        "spec 3 of 3 (linear, rbf, rdf): linear takes no 'gamma'; its keys are function, name, feature, columns, ",
         f"spec 3 of 3 (linear, rbf, rdf): there is no function 'rdf' (did you mean rbf?); the functions are {KNOWN}",
     ]
     for line, start in zip(message.split("\n"), starts, strict=True):
         assert line.startswith(start)
-    assert refused({"function": ["rbf", "chi2"], "gamma": 0}) == f"spec 1 of 1 (rbf, chi2): {GAMMA}0"
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ({"feature": "foo"}, ": no feature is named 'foo' (did you mean fou?); the features are: fou, pix, dsift1, "),
-        ({"feature": "q*"}, ": no feature is named 'q*'; the features are: fou, pix, dsift1, dsift2, D"),
-        (
-            {"function": "distance", "feature": "*"},
-            ": distance needs a square matrix of distances (samples × samples), but feature 'fou' has the shape "
-            "(10, 4); for a table of columns take rbf, laplacian or chi2",
-        ),
+        ({"function": "distance"}, ": distance needs a square matrix of distances (samples × samples), "),
         (
             {"columns": ["aa", "a", "zz"]},
             ", feature 'fou': 2 of the 3 columns are not there: aa, zz (did you mean a?); the columns are a, b, c, d",
@@ -490,22 +405,15 @@ def test_all_problems_are_told_at_once():
         ),
         (
             {"feature": ["pix"], "columns": {"x": ["a"], "y": [0]}},
-            ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, "
-            "a table with names (a DataFrame, a CSV file), or choose another",
+            ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, ",
         ),
         (
             {"columns": {"x": ["z"]}, "min_columns": 1},
-            ": every set of columns was left out, so there is no kernel to make: a set needs at least 1 (min_columns) "
-            "of the feature's columns; compare the sets' members with the names of the columns",
+            ": every set of columns was left out, so there is no kernel to make: a set needs at least 1 (min_columns) ",
         ),
         (
             {"function": "pyramid", "feature": "pix", "levels": 2},
-            ", feature 'pix': levels=2 needs a multiple of 5 columns, got 21; list the number of columns of each part, "
-            "levels=[…], or give another number",
-        ),
-        (
-            {"function": "proximity", "scales": 10**9},
-            ", feature 'fou': scales=1000000000 needs a multiple of 1000000000 columns, got 4; list the number of ",
+            ", feature 'pix': levels=2 needs a multiple of 5 columns, got 21; list the number of columns of each part",
         ),
         ({"function": "pyramid", "levels": [1, 4]}, ": levels=[1, 4] must add up to the 4 columns, got 5"),
     ],
@@ -515,15 +423,6 @@ def test_what_does_not_fit_the_features(spec, message):
     error = refused(spec)
     assert error.startswith(f"spec 1 of 1 ({spec['function']})")
     assert message in error
-
-
-def test_without_features():
-    assert planned({"function": "distance"}) == [Recipe("D-distance", "distance", "D", None, {"bandwidth": 1.0})]
-    assert refused({"function": "linear"}, blocks={}).endswith("no feature is named '*'; the features are: none")
-    assert refused({"function": "distance"}, blocks={"fou": BLOCKS["fou"]}).endswith(
-        "distance needs a square matrix of distances (samples × samples), got fou (10, 4)"
-    )
-    assert refused({"function": "distance"}, blocks={}).endswith("(samples × samples), got none")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -562,14 +461,6 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):
     ]
 
 
-def test_no_specs():
-    for specs in ([], (), None, 3, iter([{"function": "rbf"}])):
-        with pytest.raises(InputError, match=r"a list of at least one, or the path of a \.toml file, got "):
-            read_specs(specs)
-    with pytest.raises(InputError, match=r"spec 2 of 2 must be a mapping such as .*, got 'rbf'"):
-        read_specs([{"function": "rbf"}, "rbf"])
-
-
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
@@ -578,7 +469,6 @@ def test_no_specs():
         ("a.toml", "[[kernel]", "a.toml is not valid TOML: "),
         ("a.toml", "", "must hold one table [[kernel]] for each specification and nothing else, got an empty file"),
         ("a.toml", "[kernel]\nfunction = 'rbf'\n", "and nothing else, got kernel = {'function': 'rbf'}"),
-        ("a.toml", "kernel = []\n", "and nothing else, got kernel = []"),
         ("a.toml", "kernel = [1]\n", "spec 1 of 1 must be a mapping"),
         ("a.toml", "seed = 1\n[[kernel]]\nfunction = 'rbf'\n", "and nothing else, got seed, kernel = "),
     ],
@@ -589,3 +479,10 @@ def test_bad_files_of_specs(tmp_path, file, content, message):
     with pytest.raises(InputError) as caught:
         read_specs(tmp_path / file)
     assert message in str(caught.value)
+
+
+def test_what_is_no_specification():
+    with pytest.raises(InputError, match=r"a list of at least one, or the path of a \.toml file, got "):
+        read_specs(None)
+    with pytest.raises(InputError, match=r"spec 2 of 2 must be a mapping such as .*, got 'rbf'"):
+        read_specs([{"function": "rbf"}, "rbf"])
