@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from helpers.conformance import problems, unseal
 from helpers.faults import interrupted
@@ -16,7 +14,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
-from dmkl.errors import ApproximationWarning, FeatureWarning, InputError, StoreError
+from dmkl.errors import ApproximationWarning, InputError, StoreError
 from dmkl.store.features import read_tables
 from dmkl.store.writer import StoreWriter
 
@@ -89,14 +87,9 @@ def test_full_rank_is_the_kernel(how, tmp_path):
     K = built(tmp_path / "set", {**spec, "rank": M, "landmarks": how}, **options)
     dense = built(None, spec, **options)
     np.testing.assert_allclose(K, dense, atol=1e-9)
-    for learner in (dmkl.MKFDA(p=1.5, lam=1e-2, tol=1e-10, solver="direct"), dmkl.MKSVM(C=1.0, tol=1e-10)):
-        models = [learner.fit(S[TRAIN, TRAIN], Y[TRAIN]) and learner.decision_function(S[:, TRAIN]) for S in (K, dense)]
-        np.testing.assert_allclose(models[0], models[1], atol=1e-6)
-    (first, weights), (second, expected) = (
-        (model, model.weights_) for model in (dmkl.MKFDA(tol=1e-10, solver="direct").fit(S) for S in (K, dense))
-    )
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
-    assert first.gap_ < 1e-9 > second.gap_
+    learner = dmkl.MKFDA(p=1.5, lam=1e-2, tol=1e-10)
+    models = [learner.fit(S[TRAIN, TRAIN], Y[TRAIN]) and learner.decision_function(S[:, TRAIN]) for S in (K, dense)]
+    np.testing.assert_allclose(models[0], models[1], atol=1e-6)
 
 
 @quiet
@@ -144,7 +137,6 @@ def test_landmarks_and_ranks_depend_on_training_samples_alone(part, rank, how, s
     changed = np.where(np.isin(np.arange(M), train)[:, None], X, 7 * X + 1)
     again = built(None, spec, changed, train=train)
     np.testing.assert_allclose(K[train, train], again[train, train], atol=1e-10)
-    assert K.provenance[0]["training_rows"] == len(train)
 
 
 @quiet
@@ -173,11 +165,6 @@ SPECS = [
 @pytest.mark.slow
 def test_predictions_of_a_saved_model_are_those_of_training(dtype, tmp_path):
     K = built(tmp_path / "set", SPECS, dtype=dtype, tile=32)
-    assert set(read_tables(tmp_path / "set")) == {
-        *(f"{name}: {what}" for name in K.names for what in ("factor", "map")),
-        "x: 30 kmeans 0",
-        "x: 60 frequencies 0",
-    }
     again = dmkl.open(tmp_path / "set")
     np.testing.assert_array_equal(again, K)
     model = dmkl.MKFDA(p=2, lam=1e-2).fit(again[TRAIN, TRAIN])
@@ -229,21 +216,6 @@ def test_half_precision_rounds_the_factors_and_not_the_features(tmp_path):
     np.testing.assert_allclose(model.decision_function(features={"x": X}), scores, atol=0.02 * np.abs(scores).max())
 
 
-def test_many_samples_are_solved_by_factors(tmp_path):
-    rng = np.random.default_rng(0)
-    y = np.arange(6000) % 3
-    features = rng.normal(size=(6000, 10)).astype(np.float32) + 2 * np.eye(3, 10)[y]
-    spec = {"function": "rbf", "bandwidth": [3, 10], "rank": 50}
-    K = dmkl.build(tmp_path / "set", {"x": features}, spec, labels=y, train=np.arange(4000))
-    train, test = np.arange(4000), np.arange(4000, 6000)
-    model = dmkl.MKFDA(p=1.5, lam=1e-2).fit(K[train, train])
-    assert model.solver_ == "factors"
-    assert model.gap_ < 1e-4
-    predicted = model.predict(features={"x": features[test]})
-    np.testing.assert_array_equal(predicted, model.predict(K[test, train]))
-    assert (np.asarray(predicted) == y[test]).mean() > 0.8
-
-
 def test_an_interrupted_build_is_continued(tmp_path):
     with interrupted(StoreWriter, "keep_factors"):
         built(tmp_path / "set", {"function": "rbf", "bandwidth": 4, "rank": 50})
@@ -276,18 +248,13 @@ RBF = {"function": "rbf", "rank": 5}
     ("spec", "message"),
     [
         ({**RBF, "rank": 71}, "kernel 'x-rbf': rank must be at most the 70 training samples, got 71"),
-        ({**RBF, "rank": 0}, "rank must be an integer ≥ 1, 'auto', or a list of these, got 0"),
         ({**RBF, "rank": np.nan}, "rank must be an integer ≥ 1, 'auto', or a list of these, got nan"),
-        ({**RBF, "rank": "auto", "share": np.nan}, "share must be a number between 0 and 1, got nan"),
         ({**RBF, "rank": "auto", "share": 1.0}, "share must be a number between 0 and 1, got 1.0"),
         ({**RBF, "landmarks": "random"}, "landmarks must be 'kmeans' or 'uniform', got 'random'"),
         ({**RBF, "approximation": "svd"}, "approximation must be 'nystroem' or 'fourier', got 'svd'"),
-        ({**RBF, "random_state": -1}, "random_state must be an integer ≥ 0, got -1"),
         ({**RBF, "share": 0.9}, "belong to a rank, and share to rank='auto'; give that too"),
         ({"function": "rbf", "landmarks": "uniform"}, "approximation, landmarks, share, random_state belong to a rank"),
         ({"function": "random_rbf", "rank": 3}, "random_rbf takes no 'rank'"),
-        ({"function": "precomputed", "rank": 3}, "precomputed takes no 'rank'"),
-        ({"function": "distance", "rank": 3}, "distance takes no 'rank'"),
         ({**RBF, "function": "chi2", "approximation": "fourier"}, "Fourier features are for rbf and a rank that is a"),
         ({**RBF, "rank": "auto", "approximation": "fourier"}, "Fourier features are for rbf and a rank that is a"),
     ],
@@ -307,9 +274,6 @@ def test_bad_features_are_refused(tmp_path):
         built(tmp_path / "set", RBF, lacking, missing="zero")
     with pytest.raises(InputError, match="kernel 'x-linear' is zero at all its landmarks, so it has no approximation"):
         built(tmp_path / "set", {"function": "linear", "rank": 5}, np.zeros_like(X))
-    lacking[85, 1:] = 1
-    with pytest.raises(InputError, match="NaN in part or infinite"):
-        built(tmp_path / "set", RBF, lacking)
     assert not list(tmp_path.iterdir())
 
 
@@ -324,30 +288,5 @@ def test_what_is_lost_is_told(notes_of, tmp_path, run):
     assert "transforms are taken from all 90 samples" in text
     text = " ".join(run("info", tmp_path / "set")[1].split())
     assert f"rank 5 (nystroem, {lost[0]:.2%} of the trace lost)" in text
-    kernels = json.loads(run("info", "--json", tmp_path / "set")[1])["kernels"]
-    assert [kernel["made_by"]["approximation"]["trace_lost"] for kernel in kernels] == lost
-    assert run("check", tmp_path / "set")[0] == 0
     result = dmkl.search(dmkl.Uniform(), built(None, RBF, splits=None), grid={"lam": [0.1]}, cv=2, baselines="none")
     assert "The bandwidths, landmarks or transforms of 1 kernel are taken from all samples" in result.summary()
-
-
-@quiet
-def test_samples_are_grouped_by_factors(tmp_path):
-    K = built(None, {"function": "rbf", "rank": [10, 20]})
-    model = dmkl.GSMKL(C=1.0, n_groups=2, grouping="kmeans").fit(K[TRAIN, TRAIN], Y[TRAIN])
-    assert len(model.predict(features={"x": X})) == M
-
-
-@quiet
-@pytest.mark.slow
-def test_columns_of_new_samples_are_matched_by_name(tmp_path):
-    features = pd.DataFrame(X, columns=list("abcde"))
-    model = dmkl.MKFDA(lam=1e-2).fit(built(tmp_path / "set", SPECS, features))
-    model.save(tmp_path / "model")
-    model, scores = dmkl.load(tmp_path / "model"), model.decision_function(features={"x": features})
-    changed = features[list("ecdba")]
-    np.testing.assert_allclose(model.decision_function(features={"x": changed}), scores, atol=1e-9)
-    filled = changed.assign(d=X[TRAIN, 3].mean())
-    with pytest.warns(FeatureWarning, match="filled in by their means in training: d"):
-        scores = model.decision_function(features={"x": changed.drop(columns="d")}, missing_features="mean")
-    np.testing.assert_allclose(scores, model.decision_function(features={"x": filled}), atol=1e-9)
