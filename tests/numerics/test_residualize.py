@@ -152,31 +152,6 @@ def test_a_kernel_that_covariates_explain_wholly_is_refused_as_such(step, dtype)
         dmkl.MKFDA().fit(in_memory(np.array([psd(1, M)[0], np.ones((M, M))]), 9), np.arange(M) % 2)
 
 
-def sites(seed=0, m=120):
-    """A kernel that depends on sites, labels that are random within each site, and the sites."""
-    rng = np.random.default_rng(seed)
-    site = np.repeat([0, 1], m // 2)
-    y = (rng.random(m) < np.where(site, 0.85, 0.15)).astype(int)
-    X = rng.standard_normal((m, 6))
-    X[:, 0] += 4 * site
-    return np.array([X @ X.T]), y, pd.DataFrame({"site": np.where(site, "north", "south")})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_an_effect_of_sites_is_not_taken_for_one_of_labels(seed):
-    K, y, Z = sites(seed)
-    K = in_memory(K, 40)
-
-    def tested(first):
-        model = dmkl.MKFDA(lam=1.0, steps=(first, "trace"))
-        cv = KFold(4, shuffle=True, random_state=0)
-        return dmkl.permutation_test(model, K, y, {"lam": [1.0]}, 39, cv=cv, scoring="balanced_accuracy")
-
-    assert tested("center").p_value == 1 / 40  # no permutation does as well
-    assert tested(dmkl.residualize(Z)).p_value > 0.05
-
-
 def least_squares(Z, y, rows, cols):
     """Predictions of y by its regression on the covariates, over the columns."""
     design = pd.get_dummies(Z, dtype=float).assign(constant=1.0).to_numpy()

@@ -6,28 +6,7 @@ import numpy as np
 import pytest
 
 import dmkl
-from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning
-from dmkl.numerics.semidefinite import KernelFacts, check_forms, tell_indefinite
-
-FACTS = KernelFacts(("a", "b", "c"), np.array([1.0, 10.0, 100.0]), 1e-7)
-
-
-@pytest.mark.parametrize("q", [[1.0, 2.0, 3.0], [1e-9, -9e-7, -9e-6], [-9e-8, 0.0, 0.0], [5.0, -4e-6, 1.0]])
-def test_what_rounding_explains_is_let_pass(q):
-    check_forms(np.array(q), FACTS, 1.0)
-
-
-@pytest.mark.parametrize(("q", "name"), [([1e-9, -2e-6, 1e-9], "b"), ([-2e-7, -9e-7, 0.0], "a"), ([0, 0, -1e-3], "c")])
-def test_what_it_does_not_explain_is_refused(q, name):
-    with pytest.raises(IndefiniteKernelError, match=rf"kernel '{name}' .*negative.*rounding explains \S+\. Run"):
-        check_forms(np.array(q), FACTS, 1.0)
-
-
-def test_telling():
-    tell_indefinite(np.array([1.0, -1e-7, -1e-5]), FACTS)
-    tell_indefinite(np.array([-1.0]), KernelFacts(("a",)))
-    with pytest.warns(IndefiniteKernelWarning, match=r"2 of 3 .*'a' \(-5\.0e-01 of its trace\), 'c' \(-1\.0e-02"):
-        tell_indefinite(np.array([-0.5, -1e-7, -1.0]), FACTS)
+from dmkl.errors import IndefiniteKernelWarning
 
 
 def of_few_columns(m=120, n=6):

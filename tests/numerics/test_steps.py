@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import pytest
 from helpers.references import dense_view, error, in_memory, psd, stepped
 
 from dmkl.errors import InputError
-from dmkl.numerics.steps import STEPS, FittedStep, Step, Take, load_step
-from dmkl.passes.run import run_pass
-from dmkl.passes.statistics import measure
-from dmkl.passes.sweep import Columns
+from dmkl.numerics.steps import Take, load_step
 
 M = 11
 ROWS, COLS = np.array([10, 3, 0]), np.array([1, 9, 5, 2, 7])
@@ -36,51 +31,6 @@ def test_steps_of_earlier_files_are_read():
         load_step({"kind": "squash"}, {})
     with pytest.raises(TypeError):
         load_step({"kind": "center"}, {})
-
-
-@dataclass(frozen=True)
-class Weight(Step):
-    """Multiply each kernel by its number of columns: a step that needs no statistics."""
-
-    name = "weight"
-
-    def fit(self, state):
-        return Weighting(np.full(len(state.names), float(state.diag_cols.shape[1])))
-
-
-@dataclass(frozen=True)
-class Weighting(FittedStep):
-    name = "weight"
-
-    weight: np.ndarray
-
-    def fit(self, state):
-        return self
-
-    def scalar(self, j):
-        return float(self.weight[j])
-
-    def left(self, j, y, v=None):
-        return y * self.weight[j]
-
-    def diagonal(self, diagonal, *, rows=False):
-        return diagonal * self.weight[:, None]
-
-    def means(self, mean):
-        return mean * self.weight[:, None]
-
-
-@pytest.mark.parametrize("rows", [COLS, ROWS], ids=["square", "other rows"])
-def test_a_new_step_needs_no_other_change(rows):
-    kernels = psd(2, M)
-    view = in_memory(kernels, 4)[rows, COLS].center().view
-    view = replace(view, steps=(STEPS["center"], Weight(), *view.steps, Weight(), STEPS["cosine"]))
-    (lens,), _ = measure([view])
-    (computed,), _ = run_pass([lens], [Columns(np.eye(len(COLS)), "each", None, np.dtype(np.float64))])
-    assert error(computed, dense_view(kernels, rows, COLS, ["center", "center", "cosine"])) < 1e-12
-    (lens,), _ = measure([replace(view, steps=(Weight(), STEPS["center"]))])
-    (computed,), _ = run_pass([lens], [Columns(np.eye(len(COLS)), "each", None, np.dtype(np.float64))])
-    assert error(computed, len(COLS) * dense_view(kernels, rows, COLS, ["center"])) < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["trace", "multiplicative"])
