@@ -323,7 +323,7 @@ def test_checks_report_the_figures_of_tiles(output_of, json_of, sets, which, mon
 
 def test_repeated_factors_are_told(tmp_path):
     features, _ = few_columns()
-    K = dmkl.build(tmp_path / "set", {"a": features["a"], "copy": features["a"], "twice": 2 * features["a"]}, SPECS[:1])
-    report = check(K)
-    assert report.repeats.values.tolist() == ["", "a-linear", "a-linear"]
-    np.testing.assert_allclose(report.factor, [1, 1, 4])
+    a = features["a"]
+    report = check(dmkl.build(tmp_path / "set", {"a": a, "copy": a, "twice": 2 * a, "moved": a + 1}, SPECS[:1]))
+    assert report.repeats.values.tolist() == ["", "a-linear", "a-linear", "a-linear"]  # centered kernels are compared
+    np.testing.assert_allclose(report.factor, [1, 1, 4, 1])

@@ -106,6 +106,12 @@ def test_refined_solutions_are_sharp(ridge):
     assert np.linalg.norm(computed - exact) <= 0.1 * np.linalg.norm(exact)
 
 
+def test_what_rounding_leaves_indefinite_is_shifted():
+    """With a negative eigenvalue beyond the ridge, as from rounding, the factor exists and solves approximately."""
+    solve = RoughFactor.of(lower(np.diag([1.0, 0.5, -1e-6]), np.arange(3)), 1e-8).solve
+    assert np.isfinite(solve(np.ones((3, 1)))).all()
+
+
 def put_together(K, order, side):
     """The upper triangle of K[order, order] from its parts, blocks of `side` rows and columns."""
     triangle, m = LowerTriangle(order), len(order)

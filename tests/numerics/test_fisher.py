@@ -100,6 +100,7 @@ def test_hoelder(q, p, seed):
         assert fisher.norm(np.array([size, 0.0, size]), p) == pytest.approx(size * 2 ** (1 / p), rel=1e-12)
     assert bound == pytest.approx(norm(q, conjugate(p)), rel=1e-12)
     assert beta @ q <= fisher.norm(beta, p) * bound * (1 + 1e-12)
+    np.testing.assert_array_equal(fisher.onto_sphere(-q, p), fisher.uniform_weights(len(q), p))
     best = fisher.steepest(q, p)
     assert (best >= 0).all()
     assert norm(best, p) == pytest.approx(1, rel=1e-12)

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 import dmkl
-from dmkl.errors import IndefiniteKernelWarning
+from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning
+from dmkl.numerics.semidefinite import KernelFacts, check_forms
+
+
+@pytest.mark.parametrize(("q", "name"), [([1e-9, -2e-6, 1e-9], "b"), ([-2e-7, -9e-7, 0.0], "a"), ([0, 0, -1e-3], "c")])
+def test_what_rounding_does_not_explain_is_refused(q, name):
+    facts = KernelFacts(("a", "b", "c"), np.array([1.0, 10.0, 100.0]), 1e-7)
+    with pytest.raises(IndefiniteKernelError, match=rf"kernel '{name}' .*negative.*rounding explains \S+\. Run"):
+        check_forms(np.array(q), facts, 1.0)
 
 
 def of_few_columns(m=120, n=6):
