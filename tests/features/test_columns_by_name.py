@@ -119,18 +119,12 @@ def test_repeated_names_are_refused_where_they_matter(K):
 # --- models and annotated data ---------------------------------------------------------------------------------------
 
 
-def cells(frame, *, more=False):
-    """AnnData with log-normalized values in a layer, and many parts that no model needs."""
+def cells(frame):
+    """AnnData with the values in a layer."""
     with quietly():
-        data = anndata.AnnData(
-            scipy.sparse.csr_matrix(np.round(10 * frame.to_numpy())),
-            pd.DataFrame({"kind": np.where(frame["g0"] > 0.5, "a", "b")}, index=frame.index),
-            pd.DataFrame(index=frame.columns),
-        )
+        kinds = pd.DataFrame({"kind": np.where(frame["g0"] > 0.5, "a", "b")}, index=frame.index)
+        data = anndata.AnnData(np.round(10 * frame.to_numpy()), kinds, pd.DataFrame(index=frame.columns))
         data.layers["lognorm"] = scipy.sparse.csr_matrix(frame.to_numpy())
-        if more:
-            data.raw = data.copy()
-            data.obsm["X_umap"] = np.full((len(frame), 2), np.nan)
     return data
 
 
@@ -138,11 +132,11 @@ def cells(frame, *, more=False):
 @pytest.mark.filterwarnings("always::dmkl.errors.FeatureWarning")
 def test_a_second_file_of_cells_in_another_order_of_genes(error_of, notes_of, output_of, tmp_path):
     old, new, sets = tmp_path / "old.h5ad", tmp_path / "new.h5ad", tmp_path / "sets.gmt"
-    shuffled = cells(SHUFFLED.assign(extra=1.0), more=True)
+    shuffled = cells(SHUFFLED.assign(extra=1.0))
     lost = str(shuffled.var_names[0])
     assert lost in {*SETS["first"], *SETS["second"]}
     with quietly():
-        cells(OLD, more=True).write(old)
+        cells(OLD).write(old)
         shuffled.X = None
         shuffled[:, 1:].copy().write(new)  # its layer is its only matrix; a gene is missing
     sets.write_text("".join("\t".join([name, "-", *genes]) + "\n" for name, genes in SETS.items()))

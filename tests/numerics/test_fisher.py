@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.optima import bounds, conjugate, norm, slopes, solve, system, value
+from helpers.optima import conjugate, norm, solve, system
 from helpers.references import dense_view, psd
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,23 +131,3 @@ def test_bounds_of_any_pairs(seed, p, log_lam, classes):
         assert certificate.upper >= max(j, solve(kernels, other, h, lam)[1]) - rounding
         expected = h - system(kernels, beta, lam) @ alpha
         np.testing.assert_allclose(residual, expected, atol=1e-12 * np.abs(alpha).max() / min(lam, 1))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_certificate_by_the_definitions(dtype):
-    rng, kernels, h = problem(3, m=30, n=5, classes=3)
-    alpha, beta = rng.standard_normal(h.shape), fisher.onto_sphere(rng.standard_normal(5), 1.5)
-    products = (kernels @ alpha).astype(dtype)
-    certificate, residual = fisher.certify(alpha, products, beta, h, 0.1, Ball(1.5))
-    rtol = {np.float32: 1e-6, np.float64: 1e-13}[dtype]
-    lower, upper = bounds(kernels, alpha, beta, h, 0.1, 1.5)
-    objective = value(kernels, alpha, beta, h, 0.1)
-    assert residual.dtype == certificate.gradient.dtype == np.float64
-    np.testing.assert_allclose(certificate.gradient, slopes(kernels, alpha, 0.1), rtol=rtol)
-    np.testing.assert_allclose(
-        [certificate.objective, certificate.upper, certificate.objective - certificate.residual_sq],
-        [objective, upper, lower],
-        rtol=rtol,
-    )
-    assert certificate.gap == pytest.approx((upper - lower) / abs(objective), rel=10 * rtol)
-    assert certificate.gap == pytest.approx(certificate.weights_gap + certificate.alpha_gap, rel=1e-14)

@@ -47,8 +47,6 @@ def test_products_and_entries_are_those_of_dense_numpy(rows, side, after):
         wanted = cross / np.trace(train, axis1=1, axis2=2)[:, None, None]
     if after == ("cosine",):
         norm = np.sqrt(np.diagonal(train, axis1=1, axis2=2))
-        own = np.array([[dense(K, Z, [*TRAIN, r], TRAIN)[j][-1] for r in rows] for j in range(2)])
-        assert own.shape == cross.shape
         B = basis(dmkl.residualize(Z).of(np.arange(M)), np.isin(np.arange(M), TRAIN).astype(float))
         Q = dmkl.residualize(Z).of(np.arange(M)) @ B
         L = np.eye(M)[rows] - Q[rows] @ (Q[TRAIN].T / len(TRAIN)) @ np.eye(M)[TRAIN]
@@ -202,7 +200,6 @@ def test_covariates_of_samples_that_were_not_there_in_training(tmp_path):
         for given_covariates in (Z.loc[new], Z.assign(other=1.0), dmkl.residualize(Z)):
             computed = model.decision_function(seen[TEST, TRAIN], covariates=given_covariates)
             np.testing.assert_allclose(computed.values, expected, atol=1e-10)
-    np.testing.assert_allclose(computed.values, whole.decision_function(seen[TEST, TRAIN]).values, atol=1e-10)
     shares = some.contributions(seen[TEST, TRAIN], covariates=Z.loc[new])
     np.testing.assert_allclose(shares.sum("kernel").values, expected, atol=1e-10)
     assert some.predict(seen[TEST, TRAIN], covariates=Z).tolist() == whole.predict(seen[TEST, TRAIN]).tolist()
@@ -213,15 +210,9 @@ def test_covariates_of_samples_that_were_not_there_in_training(tmp_path):
     )
 
 
-def test_covariates_of_new_samples_as_an_array_and_of_a_new_site():
+def test_covariates_of_new_samples_of_a_new_site():
     K, Z = psd(1, M), covariates()
     y, seen = np.arange(M) % 2, in_memory(psd(1, M), 9)
-    numbers = Z[["age"]].to_numpy()
-    model = dmkl.MKRidge(lam=0.1, steps=(dmkl.residualize(numbers[:21]),)).fit(seen[TRAIN, TRAIN], y[TRAIN] * 1.0)
-    cross = dense(K, Z[["age"]], TEST, TRAIN)
-    expected = np.einsum("n,nrm,mk->rk", model.weights_.values, cross, model.dual_coef_.values)[:, 0]
-    predicted = model.predict(seen[TEST, TRAIN], covariates=numbers[TEST]).values
-    np.testing.assert_allclose(predicted, expected + least_squares(Z[["age"]], y, TEST, TRAIN), atol=1e-9)
     sites = dmkl.MKFDA(lam=0.1, steps=(dmkl.residualize(Z[["site"]]),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
     elsewhere = pd.DataFrame({"site": ["nowhere"] * len(TEST)}, TEST)
     none = sites.decision_function(seen[TEST, TRAIN], covariates=elsewhere)
