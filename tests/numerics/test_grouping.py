@@ -122,7 +122,6 @@ def test_wrong_groups():
     _, X, y = blobs(0)
     groups, empty = group_by_kmeans(X, y, 2), np.vstack([np.zeros(4), np.ones((59, 4))])
     for message, make in (
-        ("30 samples and is to make 31", lambda: group_by_kmeans(X, y, 31)),
         ("features have shape", lambda: group_by_kmeans(X[:, 0], y, 2)),
         ("but one is negative", lambda: group_by_plsa(X, y, 2)),
         ("1 rows of counts are all zero", lambda: group_by_plsa(empty, y, 2)),
