@@ -14,7 +14,7 @@ ROWS, COLS = np.array([10, 3, 0]), np.array([1, 9, 5, 2, 7])
 
 
 def test_steps_of_earlier_files_are_read():
-    """Models have the arrays for prediction only; states of searches have `square` for every kind of step."""
+    """Models have the arrays for prediction only; earlier versions wrote `square` for every kind of step."""
     means, factor, scale = np.ones((2, 5)), np.ones(2), np.ones((2, 5))
     for kind, arrays in (
         ("center", {"col_mean": means}),
