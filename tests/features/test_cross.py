@@ -188,7 +188,6 @@ WRONG = {
         "'a' have none of the 6 columns that kernels use: their names begin with 'g', 'h', 'i' .*training with 'u'",
     ),
     "NaN": ({"b": np.where(np.eye(NEW, 5), np.nan, 1)}, r"'b'.*NaN"),
-    "infinity": ({"b": np.full((NEW, 5), np.inf)}, r"'b'"),
     "negative": ({"b": -np.ones((NEW, 5))}, "is for histograms.* 'b' has -1 at sample"),
     "lengths": ({"b": np.ones((NEW + 1, 5))}, "15"),
 }

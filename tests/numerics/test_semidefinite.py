@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.references import few_columns
 
 import dmkl
-from dmkl.errors import IndefiniteKernelError
+from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning
 from dmkl.numerics.semidefinite import KernelFacts, check_forms
 
 
@@ -26,3 +27,13 @@ def test_kernels_of_few_columns_at_small_ridges(solver):
     model = dmkl.MKFDA(solver=solver, max_iter=6)
     results = dmkl.search(model, kernels, y, grid, cv=2, refit=False, baselines="none")
     assert (results.scores["gap"].sel(lam=1e-2) <= 1e-3).all()
+
+
+def test_a_search_tells_of_indefinite_kernels():
+    tables, y = few_columns()
+    kernels = [X @ X.T for X in tables.values()]
+    values, vectors = np.linalg.eigh(kernels[1])
+    kernels[1] -= 0.02 * values[-1] * vectors[:, :30] @ vectors[:, :30].T
+    with pytest.warns(IndefiniteKernelWarning) as caught:
+        dmkl.search(dmkl.MKFDA(), kernels, y, {"lam": [1.0, 10.0]}, cv=2, refit=False, baselines="none")
+    assert "1 of 3 kernels are not positive semidefinite, by an eigenvalue of at most: 'kernel_1'" in str(caught[-1])
