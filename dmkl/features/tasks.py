@@ -371,9 +371,10 @@ def _sum_entries(source: FeatureTiles, _: None, kernels: tuple[int, ...], tile: 
 def _mean_squared_distances(keys: Sequence[tuple[Any, ...]], table: FeatureTable, rows: Index) -> list[float]:
     """2/(m−1) · Σ_k Σ_i (x_ik − x̄_k)², the mean of ‖x_i − x_j‖² over i ≠ j."""
     total, squares = np.zeros(table.shape[1]), np.zeros(table.shape[1])
+    # Relative to one of the rows, so that the difference below loses few digits and is exactly zero for equal rows.
+    first = table.read(rows[:1]).astype(np.float64)
     for start in range(0, len(rows), _STRIP):
-        # Relative to a center near the mean, so that the difference below loses few digits.
-        values = table.read(rows[start : start + _STRIP]).astype(np.float64) - table.center
+        values = table.read(rows[start : start + _STRIP]).astype(np.float64) - first
         total += values.sum(axis=0)
         squares += np.einsum("ik,ik->k", values, values)
     by_column = 2.0 / (len(rows) - 1.0) * (squares - total**2 / len(rows))
