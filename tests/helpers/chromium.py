@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-_SECONDS = 60.0
 
 _OPTIONS = (
     "--headless",
@@ -38,108 +34,72 @@ def find_chromium() -> str | None:
     return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
-@dataclass
 class Chromium:
     """A browser that shows one page at a time."""
 
-    _to: int
-    _from: int
-    _log: Path
-    _session: str | None = None
-    _sent: int = 0
-    _read: bytes = b""
+    def __init__(self, write_to: BinaryIO, read_from: BinaryIO) -> None:
+        self._to, self._from, self._numbers = write_to, read_from, count()
+        self._session: dict[str, str] = {}
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = {"sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        self._call("Page.enable")
 
-    def open(self, path: Path, *, width: int, height: int = 1000, media: str = "screen") -> None:
-        """Show a file in a window of the given size in pixels, with the layout of a screen or of ``media="print"``."""
+    def open(self, path: Path, *, width: int, media: str = "screen") -> None:
+        """Show a file in a window of the given width in pixels, with the layout of a screen or of ``media="print"``."""
         # Windows of headless browsers have at least 500 pixels; emulated devices may be smaller.
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        metrics = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", **metrics)
         self._call("Emulation.setEmulatedMedia", media=media)
         response = self._call("Page.navigate", url=path.resolve().as_uri())
-        if "errorText" in response:
-            msg = f"{path} was not opened: {response['errorText']}"
-            raise RuntimeError(msg)
-        self._wait_for(lambda message: message.get("method") == "Page.loadEventFired", f"the end of loading {path}")
+        assert "errorText" not in response, response
+        self._wait_for("method", "Page.loadEventFired")
 
     def run(self, expression: str) -> Any:
         """Evaluate a JavaScript expression in the page, and return its value as plain data."""
-        response = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in response:
-            raised = response["exceptionDetails"]
-            msg = f"JavaScript failed: {raised.get('exception', {}).get('description', raised['text'])}"
-            raise RuntimeError(msg)
+        response = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in response, response
         return response["result"].get("value")
 
-    def picture(self) -> bytes:
-        """The whole page, including the part below the window, as a PNG."""
-        response = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(response["data"])
-
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
-        self._sent += 1
-        message = {"id": self._sent, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        os.write(self._to, json.dumps(message).encode() + b"\0")
-        answer = self._wait_for(lambda message: message.get("id") == self._sent, method)
-        if "error" in answer:
-            msg = f"Chromium refuses {method}: {answer['error']['message']}"
-            raise RuntimeError(msg)
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params, **self._session}
+        self._to.write(json.dumps(message).encode() + b"\0")
+        answer = self._wait_for("id", number)
+        assert "error" not in answer, answer
         result: dict[str, Any] = answer["result"]
         return result
 
-    def _wait_for(self, wanted: Any, what: str) -> dict[str, Any]:
-        """Return the next message that satisfies `wanted`; drop other messages."""
-        deadline = time.monotonic() + _SECONDS
+    def _wait_for(self, key: str, value: object) -> dict[str, Any]:
+        """Return the next message with this value; drop other messages."""
         while True:
-            while b"\0" in self._read:
-                line, self._read = self._read.split(b"\0", 1)
-                message: dict[str, Any] = json.loads(line)
-                if wanted(message):
-                    return message
-            ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))
-            part = os.read(self._from, 1 << 20) if ready else b""
-            if not part:
-                how = "ended" if ready else f"has said nothing for {_SECONDS:.0f} s"
-                msg = f"Chromium {how}, waiting for: {what}\n{self._log.read_text(errors='replace')[-1500:]}"
-                raise RuntimeError(msg)
-            self._read += part
+            text = bytearray()
+            while (byte := self._from.read(1)) != b"\0":
+                assert byte, "Chromium has ended; chromium.log may say why"
+                text += byte
+            message: dict[str, Any] = json.loads(text)
+            if message.get(key) == value:
+                return message
 
 
 @contextmanager
 def chromium(program: str, folder: Path) -> Iterator[Chromium]:
     """Run a browser with its files in `folder`, and end it when the context exits."""
-    log = folder / "chromium.log"
     child_in, write_to = os.pipe()
     read_from, child_out = os.pipe()
     # The shell maps the pipes to the file descriptors that Chromium expects.
     join = f'exec "$0" "$@" 3</dev/fd/{child_in} 4>/dev/fd/{child_out}'
     command = ["sh", "-c", join, program, *_OPTIONS, f"--user-data-dir={folder / 'profile'}"]
+    with (folder / "chromium.log").open("w") as log:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        running = subprocess.Popen(command, **streams, pass_fds=(child_in, child_out), start_new_session=True)
+    os.close(child_in)
+    os.close(child_out)
     try:
-        with log.open("w") as out:
-            running = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                pass_fds=(child_in, child_out),
-                start_new_session=True,
-            )
-        os.close(child_in)
-        os.close(child_out)
+        with os.fdopen(read_from, "rb") as sent, os.fdopen(write_to, "wb", 0) as to:
+            yield Chromium(to, sent)
+    finally:  # Chromium ends when its pipe is closed
         try:
-            browser = Chromium(write_to, read_from, log)
-            target = browser._call("Target.createTarget", url="about:blank")["targetId"]
-            attached = browser._call("Target.attachToTarget", targetId=target, flatten=True)
-            browser._session = attached["sessionId"]
-            browser._call("Page.enable")
-            yield browser
-        finally:
-            os.close(write_to)  # Chromium ends when the pipe is closed
-            try:
-                running.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(running.pid, signal.SIGKILL)
-                running.wait()
-    finally:
-        os.close(read_from)
+            running.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()

@@ -23,5 +23,7 @@ MADE = {
     "evaluation": lambda K, found: dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1]}, outer=2, inner=2),
     "analysis": lambda K, found: dmkl.analyze(K),
     "permutation test": lambda K, found: permuted(K),
+    "variance components": lambda K, found: dmkl.VarianceComponents().fit(K, np.arange(60) % 3 + np.sin(np.arange(60))),
+    "several": lambda K, found: [found(), dmkl.stability(dmkl.MKFDA(lam=1e-2), K, n_resamples=4), permuted(K)],
 }
 """Functions of a kernel set and of a function that returns its search."""

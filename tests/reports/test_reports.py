@@ -10,17 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from helpers.reported import MADE, permuted
-from scipy.stats import t as student_t
+from helpers.reported import MADE
 from sklearn.metrics import balanced_accuracy_score, make_scorer
 from sklearn.model_selection import GroupKFold, KFold
 
 import dmkl
-from dmkl.cli.samples import read_groups
-from dmkl.errors import InputError
 from dmkl.reports.page import FIRST_ROWS, MOST_ROWS, Page, Section, render
 
-EVERY = np.arange(60)
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "stop", "wbr"}
 
 
@@ -30,7 +26,7 @@ class Reader(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.opened, self.texts, self.attributes = [], [], []
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))
         assert self.opened == []
 
     def handle_starttag(self, tag, attrs):
@@ -48,6 +44,9 @@ class Reader(HTMLParser):
 
     def of(self, tag):
         return [text for opened, text in self.texts if opened == tag]
+
+    def __contains__(self, words):
+        return words in " ".join(text for _, text in self.texts)
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -77,31 +76,17 @@ def test_a_page_of_a_search_answers_at_once(result, report):
     assert f"p={result.best_params_['p']:g}, λ={result.best_params_['lam']:g}." in answer
     assert f"{result.best_score_:.4g} ± " in answer
     weights = result.chosen["weight"].mean("fold")
-    assert f"the largest: {weights.kernel.values[int(np.argmax(weights.values))]} (" in answer
-    assert any("best of many" in text for text in page.of("p"))
+    assert f"the largest: {weights.idxmax().item()} (" in answer
+    assert all(words in page for words in ("best of many", "of the grid: search larger values too"))
     # The choice and each baseline with the paired difference; then the first ten points of the grid.
     assert page.of("th")[:3] == ["model", "accuracy in validation", "difference"]
-    compared = result.comparison()
-    own, others = result.chosen["score"].values, result.baselines["score"].transpose("baseline", "fold").values
-    assert page.of("td")[:2] == ["MKFDA", f"{own.mean():.4g} ± {own.std(ddof=1) / 3**0.5:.2g}"]
-    for row, scores in zip(compared[1:].to_dict("records"), others, strict=True):
-        np.testing.assert_allclose(row["difference"], (own - scores).mean(), atol=1e-12)
-        # Nadeau and Bengio's interval of three folds that are a partition
-        spread = (own - scores).std(ddof=1) * np.sqrt(1 / 3 + 1 / 2) * student_t.ppf(0.975, 2)
-        np.testing.assert_allclose(row["margin"], spread, rtol=1e-9, atol=1e-12)
+    scores = result.chosen["score"].values
+    assert page.of("td")[:2] == ["MKFDA", f"{scores.mean():.4g} ± {scores.std(ddof=1) / 3**0.5:.2g}"]
+    for row in result.comparison()[1:].to_dict("records"):
         higher = row["difference"] > row["margin"] > 0
         assert ("higher" in re.search(rf"([^.;]+) {row['model']}", answer)[1]) == higher
-        assert any(text.startswith(row["model"]) for text in page.of("td"))
+        assert row["model"] in page
     assert page.of("th")[3:9] == ["p", "λ", "mean score", "standard error", "gap", "status"]
-
-
-def test_a_page_of_a_permutation_test_answers_in_sentences(K):
-    result = permuted(K)
-    page = Reader(dmkl.report(result))
-    score = f"Accuracy {float(result.data['score']):.4g} at "
-    assert page.of("p")[0].startswith(score)
-    assert ". The point was chosen anew for each permutation." in page.of("p")[0]
-    assert page.of("dd")[1].startswith(result.summary().splitlines()[-1])
 
 
 def run_again(text, K, result, **given):
@@ -117,7 +102,6 @@ def run_again(text, K, result, **given):
 SITES = pd.Series(np.arange(60) % 12 // 2, [str(i) for i in range(60)], name="site")
 SOME = np.arange(59, 6, -1)
 AGAIN = {
-    "a number": (lambda K: K, {"cv": 3, "scoring": ["balanced_accuracy", "accuracy"]}, "cv=StratifiedKFold(n_splits=3"),
     "a number with groups": (lambda K: K, {"cv": 3, "groups": SITES}, "cv=StratifiedGroupKFold(n_splits=3"),
     "shuffled": (lambda K: K, {"cv": KFold(3, shuffle=True, random_state=4)}, "random_state=4, shuffle=True"),
     "without a seed": (lambda K: K, {"cv": KFold(3, shuffle=True), "rule": "one_standard_error"}, "cv=result.folds"),
@@ -129,7 +113,8 @@ AGAIN = {
 def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K):
     part, arguments, folds = AGAIN[case]
     model = dmkl.MKFDA(tol=1e-3, steps=("cosine", "center"))
-    result = dmkl.search(model, part(K), grid={"p": [np.inf], "lam": [1e-2]}, **arguments)
+    asked = {"grid": {"p": [np.inf], "lam": [1e-2]}, "scoring": ["balanced_accuracy", "accuracy"], **arguments}
+    result = dmkl.search(model, part(K), **asked)
     again, line = run_again(dmkl.report(result), K, result)
     assert "tol=0.001" in line
     assert folds in line
@@ -142,12 +127,11 @@ def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"outer": 3, "inner": 2},
         {"outer": GroupKFold(3), "groups": SITES, "scoring": "balanced_accuracy"},
         {"outer": KFold(3, shuffle=True), "inner": 2},
         {"outer": 2, "y": np.array(["a", "b", "c"])[np.arange(60) % 3]},
     ],
-    ids=["numbers", "groups", "without a seed", "labels"],
+    ids=["groups", "without a seed", "labels"],
 )
 def test_what_a_page_of_an_evaluation_says_to_run_has_the_same_folds_and_scores(arguments, K):
     result = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1.0]}, **arguments)
@@ -167,28 +151,6 @@ def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
         dmkl.evaluate(dmkl.Uniform(), K, grid=grid, outer=2, inner=KFold(2, shuffle=True)),
     ):
         assert "Code that repeats this" not in dmkl.report(result)
-    older = result.searches["0"].scores.drop_vars("part")
-    older.attrs = {name: value for name, value in older.attrs.items() if name not in ("asked", "splitter")}
-    old = dmkl.SearchResult(older)
-    assert "Code that repeats this" not in dmkl.report(old)
-    with pytest.raises(InputError, match="has no folds"):
-        _ = old.folds
-
-
-def test_a_page_names_the_folds_and_the_source_of_groups(K, tmp_path):
-    (tmp_path / "sites.txt").write_text("\n".join(map(str, SITES)))
-    groups = read_groups(tmp_path / "sites.txt", K.samples, EVERY)
-    result = dmkl.search(dmkl.Uniform(), K, grid={"lam": [1e-2]}, cv=GroupKFold(3), groups=groups)
-    folds = Reader(dmkl.report(result)).of("dd")[1]
-    assert folds.startswith("3, GroupKFold(n_splits=3")
-    assert folds.endswith(f"groups from {tmp_path / 'sites.txt'}")
-    np.testing.assert_array_equal(result.scores["sample_group"], SITES)
-
-
-def test_a_choice_at_the_end_of_the_grid_is_told(K):
-    result = dmkl.search(dmkl.Uniform(), K, grid={"lam": [1e3, 1e4, 1e5]}, cv=2, refit=False)
-    texts = Reader(dmkl.report(result)).of("p")
-    assert any("of the grid: search" in text for text in texts)
 
 
 def test_the_command_writes_the_page_and_replaces_nothing_unasked(output_of, error_of, result, tmp_path, report):
@@ -200,30 +162,31 @@ def test_the_command_writes_the_page_and_replaces_nothing_unasked(output_of, err
     output_of(*arguments, "--overwrite")
 
 
-def test_what_has_no_report_is_refused(K):
-    with pytest.raises(InputError, match="there is no report of a KernelSet"):
-        dmkl.report(K)
-    with pytest.raises(Exception, match="not fitted"):
-        dmkl.report(dmkl.MKFDA())
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda K: K, "there is no report of a KernelSet"),
+        (lambda K: dmkl.MKFDA(), "not fitted"),
+        (lambda K: [], "needs one at least"),
+    ],
+)
+def test_what_has_no_report_is_refused(K, given, words):
+    with pytest.raises(Exception, match=words):
+        dmkl.report(given(K))
 
 
 def page_of(frame):
-    return render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),)))
+    return render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),), source="found.zarr"))
 
 
 def test_tables_unfold_and_columns_where_nothing_stands_are_left_out():
-    frame = pd.DataFrame({"name": [str(k) for k in range(2000)], "value": np.arange(2000) / 7})
-    page = Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),), source="found.zarr")
-    long = Reader(render(page))
-    assert len(long.of("td")) == 2 * MOST_ROWS
-    assert len(Reader(render(page).split("<details>")[0] + "</section></div></div></body></html>").of("td")) == 20
-    assert long.of("summary") == [f"{MOST_ROWS - FIRST_ROWS} more rows"]
-    assert f"… and {2000 - MOST_ROWS} more rows in found.zarr." in long.of("p")
-    frame = pd.DataFrame({"name": ["a", "b"], "nothing": ["", ""], "value_of": [0.0, 1.0]})
-    assert Reader(page_of(frame)).of("th") == ["name", "value of"]
-    empty = Reader(page_of(frame[:0]))
-    assert empty.of("th") == []
-    assert "There are no rows." in empty.of("p")
+    frame = pd.DataFrame({"name": [str(k) for k in range(2000)], "nothing": "", "value_of": np.arange(2000) / 7})
+    page = Reader(page_of(frame))
+    assert page.of("th")[:2] == ["name", "value of"]
+    assert len(page.of("td")) == 2 * MOST_ROWS
+    assert page.of("summary") == [f"{MOST_ROWS - FIRST_ROWS} more rows"]
+    assert f"… and {2000 - MOST_ROWS} more rows in found.zarr." in page.of("p")
+    assert "There are no rows." in Reader(page_of(frame[:0])).of("p")
 
 
 def test_broad_tables_are_parted_on_paper_and_keep_their_first_column():
@@ -255,15 +218,6 @@ def test_names_that_somebody_gave_are_shown_as_they_are(unwieldy_report):
     assert "Actinobacteria from soil" not in text
 
 
-# --- one page of several results --------------------------------------------------------------------------------------
-
-
-def text_of(page):
-    """The text of a page, without pictures."""
-    without = re.sub(r"<(svg|style).*?</\1>", " ", page, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<(?!wbr)[^>]+>", " ", without).replace("<wbr>", "")).split())
-
-
 def headings(page):
     """The results of the sections, in the order of a page of one column."""
     sections = re.findall(r'<section style="order: (\d+)[^>]*>\s*<h2>(.*?)</h2>', page)
@@ -275,26 +229,18 @@ def test_the_answer_comes_first_and_everything_is_described(K):
     model = dmkl.MKFDA(p=2).fit(K[rows, rows].select([0, 1]))
     trust = dmkl.stability(dmkl.MKFDA(p=2, lam=0.1, class_weight="balanced"), K, n_resamples=2)
     page = dmkl.report([trust, model])
-    text = text_of(page)
-    assert "MKFDA on 2 kernels of 45 samples" in text
     assert list(dict.fromkeys(headings(page))) == ["Model", "Stability", "How it was computed", "Parameters"]
     assert headings(page)[-1] == "Model"  # code is the last section
-    assert len(set(re.findall(r"<h2>.*?</h2>", page))) == len(headings(page))
     for words in (
-        "samples 45",
+        "MKFDA on 2 kernels of 45 samples",
         "classes <apple>, pear, plum",
-        "kernels clear, fair & poor",
         "center (center in feature space, by the means over the training samples)",
         "class_weight None balanced",
         "Stability has other kernels than Model: 3 and 2, 2 of them in both.",
         "Stability has other samples than Model: 60 and 45, 45 of them in both.",
         *dmkl.MKFDA().get_params(),
     ):
-        assert words in text
-    with pytest.raises(InputError, match="needs one at least"):
-        dmkl.report([])
-    with pytest.raises(InputError, match="there is no report of a KernelSet"):
-        dmkl.report([K])
+        assert words in Reader(page)
 
 
 @pytest.mark.slow
@@ -310,17 +256,14 @@ def test_evidence_of_every_kind(output_of, K, tmp_path):
         one.save(tmp_path / name)
     output_of("report", *(tmp_path / name for name in made), "-o", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    text = text_of(page)
+    text = Reader(page)
     kinds = ["Search", "Score on new samples", "Permuted labels", "Importance"]
     assert list(dict.fromkeys(headings(page)))[:4] == kinds
     assert f"{made['estimate'].mean_score_:.4g} ± {made['estimate'].standard_error_:.2g} in test" in text
     assert "Against permuted labels: p = 0.1 (no permutation of 9 scored as high)." in text
-    assert "60, in 3 groups" in text
-    assert "Search: 3, StratifiedGroupKFold(n_splits=3" in text
-    assert "lam searched" in text
     assert "<apple> (20 tested), pear (20 tested), plum (20 tested)" in text
     assert "dmkl.evaluate estimates the score" not in text
     other = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1]}, outer=3, inner=2, groups=sites)
-    text = text_of(dmkl.report([made["found"], other]))
+    text = Reader(dmkl.report([made["found"], other]))
     assert "is of a search of another grid" in text
     assert "dmkl.evaluate estimates the score" in text
