@@ -16,18 +16,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from helpers.command_line import (  # noqa: F401
-    classes,
-    error_of,
-    json_of,
-    kernels,
-    model,
-    notes_of,
-    output_of,
-    plain,
-    run,
-    store,
-)
+from helpers.command_line import *  # noqa: F403  fixtures
 from helpers.references import local_cluster, psd
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits

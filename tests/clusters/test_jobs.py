@@ -127,17 +127,3 @@ def test_options_of_jobs_on_the_command_line(error_of, store, tmp_path):
     assert "SLURM refuses these jobs: sbatch: error: no such account. See sinfo" in err
     script = (tmp_path / "job.sh").read_text()
     assert all(f"#SBATCH {words}\n" in script for words in ("-p short", "--mem=2G", "--exclusive", "--gres gpu:1"))
-
-
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("slurm queue", "options such as queue=short, got 'queue'"),
-        ("slurm 'queue=short", "No closing quotation"),
-        ("slurm memory=1GiB", "--memory 2GiB and memory=1GiB in --cluster say the same"),
-        ("threads queue=short", "threads takes only workers and memory, got queue"),
-        ("tcp://127.0.0.1:1 queue=short", "takes tls_ca, tls_cert, tls_key, got queue"),
-    ],
-)
-def test_places_that_cannot_be_read(error_of, store, place, words):
-    assert words in error_of("check", store, "--cluster", place, "--memory", "2GiB")

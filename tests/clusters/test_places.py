@@ -61,17 +61,20 @@ def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
     assert (status, "--workers is for" in err) == (1, True)
 
 
-def test_places_where_nothing_computes(run, error_of, tmp_path, store, monkeypatch):
+def test_places_where_nothing_computes(error_of, tmp_path, store, monkeypatch):
     monkeypatch.setattr("dmkl.clusters.backends._CONNECT_SECONDS", 0.5)
     (tmp_path / "scheduler.json").write_text("{}")
-    for option, value, words in (
-        ("--cluster", "127.0.0.1:1", "no scheduler answers at 127.0.0.1:1"),
-        ("--cluster", "lokal", "--cluster takes 'local'"),
-        ("--cluster", tmp_path / "scheduler.json", "not one that a scheduler wrote"),
-        ("--memory", "plenty", "dmkl.memory"),
+    for place, words in (
+        ("127.0.0.1:1", "no scheduler answers at 127.0.0.1:1"),
+        ("lokal", "--cluster takes 'local'"),
+        (tmp_path / "scheduler.json", "not one that a scheduler wrote"),
+        ("slurm queue", "options such as queue=short, got 'queue'"),
+        ("slurm 'queue=short", "No closing quotation"),
+        ("slurm memory=1GiB", "--memory 2GiB and memory=1GiB in --cluster say the same"),
+        ("threads queue=short", "threads takes only workers and memory, got queue"),
     ):
-        assert words in error_of("check", store, option, value)
-    assert run("check", store, "--workers", 0)[0] in (1, 2)
+        assert words in error_of("check", store, "--cluster", place, "--memory", "2GiB")
+    assert "dmkl.memory" in error_of("check", store, "--memory", "plenty")
 
 
 def test_an_interrupt_waits_until_processes_are_started_and_does_not_reach_them():

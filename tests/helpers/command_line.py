@@ -13,6 +13,7 @@ from dmkl.cli.main import main
 from dmkl.progress import ConsoleWatch
 
 M = 45
+SET = {"names": ["clear", "fair", "poor", "noise"], "samples": [f"s{i:02}" for i in range(M)], "tile": 16}
 
 
 @pytest.fixture
@@ -31,15 +32,27 @@ def run(capsys, monkeypatch):
 
 
 @pytest.fixture
-def output_of(run):
-    """Run a command that succeeds; return its standard output."""
+def succeed(run):
+    """Run a command that succeeds; return its standard output and standard error."""
 
     def call(*arguments):
         status, out, err = run(*arguments)
         assert status == 0, err
-        return out
+        return out, err
 
     return call
+
+
+@pytest.fixture
+def output_of(succeed):
+    """Run a command that succeeds; return its standard output."""
+    return lambda *arguments: succeed(*arguments)[0]
+
+
+@pytest.fixture
+def notes_of(succeed):
+    """Run a command that succeeds; return its standard error."""
+    return lambda *arguments: succeed(*arguments)[1]
 
 
 @pytest.fixture
@@ -57,18 +70,6 @@ def error_of(run):
         assert (status, out) == (1, ""), out
         assert err.splitlines()[-1].startswith("dmkl: error: ")
         assert "Traceback" not in err
-        return err
-
-    return call
-
-
-@pytest.fixture
-def notes_of(run):
-    """Run a command that succeeds; return its standard error."""
-
-    def call(*arguments):
-        status, _, err = run(*arguments)
-        assert status == 0, err
         return err
 
     return call
@@ -97,22 +98,15 @@ def store(tmp_path_factory, kernels, classes):
     split = np.zeros((2, M), dtype=int)
     split[0, 30:40], split[0, 40:] = 2, 1
     split[1, ::4] = 2
-    return dmkl.create(
-        tmp_path_factory.mktemp("cli") / "set.zarr",
-        kernels,
-        names=["clear", "fair", "poor", "noise"],
-        samples=[f"s{i:02}" for i in range(M)],
-        labels=classes,
-        splits=split,
-        tile=16,
-    ).view.source.location
+    path = tmp_path_factory.mktemp("cli") / "set.zarr"
+    return dmkl.create(path, kernels, labels=classes, splits=split, **SET).view.source.location
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, kernels, classes):
     """The kernels of `store` without splits."""
-    named = {"names": ["clear", "fair", "poor", "noise"], "samples": [f"s{i:02}" for i in range(M)], "labels": classes}
-    return dmkl.create(tmp_path_factory.mktemp("cli") / "plain.zarr", kernels, tile=16, **named).view.source.location
+    path = tmp_path_factory.mktemp("cli") / "plain.zarr"
+    return dmkl.create(path, kernels, labels=classes, **SET).view.source.location
 
 
 @pytest.fixture(scope="module")

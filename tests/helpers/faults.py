@@ -205,31 +205,25 @@ def disk_that_fills():
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def _tiles(store: Path) -> list[Path]:
-    (folder,) = store.glob("gram*")
-    return [file for file in (folder / "c").rglob("*") if file.is_file()]
+def each_tile(change: Callable[[Path], object]) -> Callable[[Path, Path], None]:
+    """Return a function that changes each tile of a set."""
+
+    def damage(store: Path, _: Path) -> None:
+        for tile in [file for file in store.glob("gram*/c/**/*") if file.is_file()]:
+            change(tile)
+
+    return damage
+
+
+def cut(tile: Path) -> None:
+    part = tile.read_bytes()[:40]
+    tile.unlink()  # truncation would crash processes that map the file
+    tile.write_bytes(part)
 
 
 def delete(store: Path, _: Path) -> None:
     # Atomic: a reader of a partly deleted folder could raise either of two errors.
     shutil.rmtree(store.rename(store.with_name("deleted.zarr")))
-
-
-def cut(store: Path, _: Path) -> None:
-    for tile in _tiles(store):
-        part = tile.read_bytes()[:40]
-        tile.unlink()  # truncation would crash processes that map the file
-        tile.write_bytes(part)
-
-
-def flip_all(store: Path, _: Path) -> None:
-    for tile in _tiles(store):
-        flip(tile, 7, 64)
-
-
-def lose(store: Path, _: Path) -> None:
-    for tile in _tiles(store):
-        tile.unlink()
 
 
 def exchange(store: Path, other: Path) -> None:
@@ -238,7 +232,13 @@ def exchange(store: Path, other: Path) -> None:
     copy.rename(store)
 
 
-DAMAGES = {"deleted": delete, "cut": cut, "flipped": flip_all, "missing": lose, "exchanged": exchange}
+DAMAGES = {
+    "deleted": delete,
+    "cut": each_tile(cut),
+    "flipped": each_tile(lambda tile: flip(tile, 7, 64)),
+    "missing": each_tile(Path.unlink),
+    "exchanged": exchange,
+}
 
 
 def by_signal(name: str) -> None:

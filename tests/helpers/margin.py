@@ -5,7 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 
-from helpers.optima import conjugate, power_norm, to_optimality
+from helpers.optima import conjugate, power_norm, quadratic_form, to_optimality
 
 
 def made(n, m, seed=0, noisy=0.4):
@@ -26,12 +26,7 @@ def made(n, m, seed=0, noisy=0.4):
 def optimum(kernels, y, C, p):
     """max over u of Σα − ½‖v‖_p*, by Clarabel, to a tolerance of 1e-8, or at most 1e-6 if that fails."""
     share = cp.Variable(len(y))  # u/C, so that the variables are near one
-    forms = []
-    for kernel in kernels:
-        values, vectors = np.linalg.eigh(kernel)
-        keep = values > 1e-10 * values[-1]
-        forms.append(cp.sum_squares((vectors[:, keep] * np.sqrt(values[keep])).T @ share))
-    forms = cp.hstack(forms)
+    forms = cp.hstack([quadratic_form(kernel, share, 1e-10) for kernel in kernels])
     size = {1: cp.max, np.inf: cp.sum}.get(p, lambda v: power_norm(v, conjugate(p)))(forms)
     signed = cp.multiply(y, share)
     unit = C * len(y) / (1 + C)
@@ -42,11 +37,9 @@ def optimum(kernels, y, C, p):
 
 def svm_optimum(kernel, y, C):
     """The dual optimum of one support vector machine, by Clarabel."""
-    values, vectors = np.linalg.eigh(kernel)
-    root = vectors * np.sqrt(np.maximum(values, 0))
     u = cp.Variable(len(y))
     signed = cp.multiply(y, u)
-    cost = cp.Maximize(y @ u - cp.sum_squares(root.T @ u) / 2)
+    cost = cp.Maximize(y @ u - quadratic_form(kernel, u) / 2)
     problem = cp.Problem(cost, [signed >= 0, signed <= C, cp.sum(u) == 0])
     return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
 
@@ -59,10 +52,10 @@ def reference(kernels, problem):
     m, k = len(problem.y), len(problem.b)
     u, p = cp.Variable(m), cp.Variable(k, nonneg=True) if k else np.zeros(0)
     alpha = cp.multiply(problem.y, u)
-    limits = []
-    for j, K in enumerate(kernels):
-        root = np.linalg.cholesky(K + 1e-10 * np.eye(m))
-        limits.append(0.5 * cp.sum_squares(root.T @ u) + (problem.A.T @ p)[j] <= problem.sigma[j])
+    limits = [
+        quadratic_form(K, u) / 2 + (problem.A.T @ p)[j] <= sigma
+        for j, (K, sigma) in enumerate(zip(kernels, problem.sigma, strict=True))
+    ]
     rules = [cp.sum(u) == 0, alpha >= 0, alpha <= problem.C, *limits]
     return float(cp.Problem(cp.Maximize(cp.sum(alpha) + problem.b @ p), rules).solve(solver=cp.CLARABEL))
 

@@ -31,6 +31,13 @@ def power_norm(x, p):
     return cp.pnorm(x, p, **exact)
 
 
+def quadratic_form(kernel, x, cut=1e-13):
+    """Σ x_kᵀKx_k over the columns of a cvxpy expression, without eigenvalues below `cut` times the largest."""
+    values, vectors = np.linalg.eigh(kernel)
+    keep = values > cut * values[-1]
+    return cp.sum_squares((vectors[:, keep] * np.sqrt(values[keep])).T @ x)
+
+
 def value(kernels, alpha, beta, h, lam):
     """S(α, β) by its definition."""
     combined = np.tensordot(beta, kernels, axes=1)
@@ -65,13 +72,7 @@ def optimum(kernels, h, lam, p):
     # F is homogeneous of degree 2 in (α, H); scaled so that its value is near one.
     unit = np.sqrt(-solve(kernels, np.full(len(kernels), 1 / len(kernels)), h, lam)[1])
     alpha = cp.Variable(h.shape)
-    forms = []
-    for kernel in kernels:
-        values, vectors = np.linalg.eigh(kernel)
-        keep = values > 1e-13 * values[-1]
-        root = vectors[:, keep] * np.sqrt(values[keep] / (4 * lam))
-        forms.append(cp.sum_squares(root.T @ alpha))
-    forms = cp.hstack(forms)
+    forms = cp.hstack([quadratic_form(kernel / (4 * lam), alpha) for kernel in kernels])
     bound = {1: cp.max, np.inf: cp.sum}.get(p, lambda q: power_norm(q, conjugate(p)))(forms)
     problem = cp.Problem(cp.Minimize(0.25 * cp.sum_squares(alpha) - cp.sum(cp.multiply(h / unit, alpha)) + bound))
     return to_optimality(problem, f"p = {p}, λ = {lam}") * unit**2

@@ -7,11 +7,10 @@ import os
 import secrets
 import shutil
 import socket
-import stat
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,7 +175,7 @@ def _write_wrapper(path: Path, program: Path, environment: dict[str, str]) -> No
     path.write_text(
         f"#!/bin/sh\nSLURM_CONF='{environment['SLURM_CONF']}' LD_LIBRARY_PATH='{library}' exec '{program}' \"$@\"\n"
     )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    path.chmod(0o755)
 
 
 @contextmanager
@@ -198,17 +197,13 @@ def _daemon(program: Path, options: list[str], log: Path, environment: dict[str,
 
 
 def _wait_until_idle(slurm: PrivateSlurm) -> None:
-    deadline, state = time.monotonic() + 30, ""
-    while time.monotonic() < deadline:
-        try:
-            state = slurm("sinfo", "--noheader", "--format=%T", "--partition=debug")
-        except subprocess.CalledProcessError as error:  # the controller does not answer yet
-            state = error.stderr.strip()
-        if state == "idle":
-            return
+    for _ in range(300):
+        with suppress(subprocess.CalledProcessError):  # the controller does not answer yet
+            if slurm("sinfo", "--noheader", "--format=%T", "--partition=debug") == "idle":
+                return
         time.sleep(0.1)
     logs = "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(slurm.folder.glob("*.log")))
-    msg = f"the node of a private SLURM is {state!r} and not idle after 30 s\n{logs}"
+    msg = f"the node of a private SLURM is not idle after 30 s\n{logs}"
     raise RuntimeError(msg)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.io import loadmat, savemat
+from scipy.io import loadmat
 from sklearn.metrics import average_precision_score, matthews_corrcoef
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
@@ -40,17 +40,6 @@ def test_distance_matrices_become_kernels_with_their_splits(jobs, tmp_path):
     for number in (1, 2, 3):
         for rows, part in zip(K.split(number - 1), ("trn", "val", "tst"), strict=True):
             np.testing.assert_array_equal(rows, np.sort(splits[f"{part}{number}"].ravel()) - 1)
-
-
-def test_distances_of_one_name_that_differ_and_lack_their_splits_are_refused(jobs, tmp_path):
-    jobs["replicas"].flowers(tmp_path, n_features=1)
-    savemat(tmp_path / "more.mat", {"D_feature1": 2 * loadmat(tmp_path / "distancematrices.mat")["D_feature1"]})
-    with pytest.raises(SystemExit, match=r"more\.mat holds another D_feature1 than a file before it"):
-        jobs["flowers"].kernel_set(tmp_path)
-    (tmp_path / "more.mat").unlink()
-    (tmp_path / "datasplits.mat").unlink()
-    with pytest.raises(SystemExit, match=r"no splits \(trn1, val1, tst1, …\)"):
-        jobs["flowers"].kernel_set(tmp_path)
 
 
 def test_the_product_is_one_kernel_for_machines_too(jobs, tmp_path):
@@ -100,24 +89,6 @@ def test_errors_of_proteins_are_those_of_single_fits(jobs, tmp_path):
     row = table[table["p"] == 2.0].iloc[0]
     assert row["1 − MCC, %"] == pytest.approx(100 * np.mean(losses), abs=1e-6)
     assert row["± s.e."] == pytest.approx(100 * np.std(losses, ddof=1) / np.sqrt(2), abs=1e-6)
-
-
-def test_kernels_of_one_name_are_told_by_their_files(jobs, tmp_path):
-    """Each file holds a kernel K and the classes; the orders of the splits are columns."""
-    jobs["replicas"].proteins(tmp_path / "apart", n=40, n_kernels=3, n_splits=3)
-    expected, folds = jobs["proteins"].read(tmp_path / "apart")
-    (tmp_path / "alike").mkdir()
-    for name, kernel in zip(expected.names, np.asarray(expected), strict=True):
-        savemat(tmp_path / "alike" / f"{name}.mat", {"K": kernel, "y": expected.labels, "gamma": 0.5})
-    savemat(tmp_path / "alike" / "orders.mat", {"orders": loadmat(tmp_path / "apart" / "splits.mat")["orders"].T})
-    result, again = jobs["proteins"].read(tmp_path / "alike")
-    assert result.names == expected.names
-    np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
-    np.testing.assert_array_equal(result.labels, expected.labels)
-    np.testing.assert_array_equal([test for _, test in again], [test for _, test in folds])
-    savemat(tmp_path / "alike" / "two.mat", {"L": np.eye(40), "y": 1 - expected.labels})
-    with pytest.raises(SystemExit, match=r"one vector of 40 classes.* found 2"):
-        jobs["proteins"].read(tmp_path / "alike")
 
 
 @pytest.mark.slow
