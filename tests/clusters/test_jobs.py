@@ -93,17 +93,14 @@ def test_a_description_that_breaks_a_rule_is_told_by_its_line(tmp_path, name, co
         pass
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+@pytest.mark.usefixtures("sbatch")
+def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path):
+    for options, words in (
         ({"memory": "8GiB"}, "needs the cores and the memory of a job, and cores is missing"),
         ({**ENOUGH, "interface": "ib7"}, "ib7 is no network interface of this machine, which has .*lo"),
-    ],
-)
-@pytest.mark.usefixtures("sbatch")
-def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path, options, words):
-    with pytest.raises(InputError, match=words), dmkl.cluster("slurm", **options):
-        pass
+    ):
+        with pytest.raises(InputError, match=words):
+            dmkl.cluster("slurm", **options).__enter__()
     assert not (tmp_path / "job.sh").exists()
 
 

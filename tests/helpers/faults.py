@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ class Phase:
     """A command on the files of `make_files`; OUT in its arguments is its output."""
 
     arguments: tuple[str, ...]
-    passes: bool = True  # whether it reads kernels, which can run on a cluster
     state: bool = False  # whether it keeps finished work in OUT.partial
 
     def command(self, files: Path, out: Path, cluster: str = "threads") -> list[str]:
@@ -52,10 +50,9 @@ class Phase:
 
 
 PHASES = {
-    "import": Phase(("import", "OUT", "kernels.npy", "--tile", "9"), passes=False, state=True),
+    "import": Phase(("import", "OUT", "kernels.npy", "--tile", "9"), state=True),
     "build": Phase(
         ("build", "OUT", "features.npz", "--function", "rbf", "--bandwidth", "0.3,1", "--tile", "9"),
-        passes=False,
         state=True,
     ),
     "analyze": Phase(("analyze", "set.zarr", "--output", "OUT")),
@@ -76,7 +73,8 @@ PHASES = {
     "importance": Phase(("importance", "set.zarr", "OUT", *GRID), state=True),
     "predict": Phase(("predict", "model", "new.zarr", "--out", "OUT")),
 }
-READING = [name for name, phase in PHASES.items() if phase.passes]
+READING = [name for name in PHASES if name not in ("import", "build")]
+"""Phases that read a kernel set."""
 
 
 def make_files(folder: Path) -> Path:
@@ -257,10 +255,6 @@ class Processes:
         self.file = folder / "scheduler.json"
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("scheduler", "--port", "0", "--dashboard-address", "127.0.0.1:0")
-        deadline = time.monotonic() + 60
-        while not self.file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
         self.add_workers()
 
     def add_workers(self) -> None:

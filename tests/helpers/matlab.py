@@ -56,9 +56,7 @@ def _put(where, name, value, refs):
     else:
         array = np.atleast_2d(value)
         packed = {"chunks": True, "compression": "gzip"} if array.size > 30 else {}
-        node, kind = (
-            where.create_dataset(name, data=array.T, **packed),
-            _CLASSES.get(str(array.dtype), str(array.dtype)),
-        )
+        node, kind = where.create_dataset(name, data=array.T, **packed), array.dtype.name
+        kind = _CLASSES.get(kind, kind)
     node.attrs["MATLAB_class"] = np.bytes_(kind)
     return node

@@ -94,12 +94,10 @@ class PrivateSlurm:
         return sorted(map(int, self("squeue", "--noheader", "--format=%A", f"--states={state}").split()))
 
 
-def find_programs(root: Path | None = None) -> Path | None:
+def find_programs(unpacked: Path) -> Path | None:
     """The root of a SLURM installation: a folder of unpacked packages, or ``/``; None if there is none."""
-    for candidate in [root, Path("/")]:
-        if candidate is not None and _program(candidate, "slurmctld") and _program(candidate, "munged"):
-            return candidate
-    return None
+    roots = (unpacked, Path("/"))
+    return next((root for root in roots if _program(root, "slurmctld") and _program(root, "munged")), None)
 
 
 def _program(root: Path, name: str) -> Path | None:
@@ -143,7 +141,11 @@ def private_slurm(
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(1024))
     for name in _CLIENTS:
-        _write_wrapper(folder / "bin" / name, _program(root, name), environment)
+        # Wrappers need no environment variables of the caller, and pass none of their own to jobs.
+        variables = f"SLURM_CONF='{folder}/slurm.conf' LD_LIBRARY_PATH='{environment.get('LD_LIBRARY_PATH', '')}'"
+        wrapper = folder / "bin" / name
+        wrapper.write_text(f"#!/bin/sh\n{variables} exec '{_program(root, name)}' \"$@\"\n")
+        wrapper.chmod(0o755)
     slurm = PrivateSlurm(folder, folder / "bin")
     munge = ["--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket"]
     munge += [f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munged.seed", "--num-threads=2"]
@@ -167,15 +169,6 @@ def _free_ports(n: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-def _write_wrapper(path: Path, program: Path, environment: dict[str, str]) -> None:
-    """Write a wrapper that needs no environment variables of the caller and passes none of its own to jobs."""
-    library = environment.get("LD_LIBRARY_PATH", "")
-    path.write_text(
-        f"#!/bin/sh\nSLURM_CONF='{environment['SLURM_CONF']}' LD_LIBRARY_PATH='{library}' exec '{program}' \"$@\"\n"
-    )
-    path.chmod(0o755)
 
 
 @contextmanager

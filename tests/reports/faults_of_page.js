@@ -101,5 +101,6 @@
     if (!full(part)) faults.push(`a ${part.localName} is empty`);
 
   for (const file of performance.getEntriesByType("resource")) faults.push(`the page wants another file: ${file.name}`);
-  return { faults, scrolled: [...new Set(scrolled)].sort() };
+  const columns = new Set([...document.querySelectorAll("h2")].map((heading) => heading.getBoundingClientRect().left));
+  return { faults, scrolled: [...new Set(scrolled)].sort(), columns: columns.size };
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 
 import pytest
 from distributed.utils import get_ip
@@ -72,17 +71,12 @@ def job(tmp_path):
     return written
 
 
-def wait_for_jobs(slurm):
-    while slurm.jobs("PENDING,RUNNING,COMPLETING"):
-        time.sleep(0.1)
-
-
-def test_a_search_longer_than_its_walltime_ends_by_itself(output_of, slurm, job, tmp_path):
+def test_a_search_longer_than_its_walltime_ends_by_itself(output_of, slurm, job, tmp_path, watched):
     file = job()
     assert "Sent as job" in output_of("submit", file)
     content = file.read_text()
     file.write_text("[outputs]")  # queued and continued jobs use a copy
-    wait_for_jobs(slurm)
+    watched(slurm)
     file.write_text(content)
     printed = [log.read_text() for log in sorted(tmp_path.glob("job-*.out"))]
     assert (tmp_path / "found.job.toml").exists(), "\n".join(printed)
@@ -96,9 +90,11 @@ def test_a_search_longer_than_its_walltime_ends_by_itself(output_of, slurm, job,
 
 
 @pytest.mark.parametrize(("passes", "signal", "told"), [(0, "USR1", "before it had done"), (1, "TERM", "")])
-def test_a_job_that_did_nothing_or_is_canceled_is_the_last(output_of, slurm, job, tmp_path, passes, signal, told):
+def test_a_job_that_did_nothing_or_is_canceled_is_the_last(
+    output_of, slurm, job, tmp_path, watched, passes, signal, told
+):
     output_of("submit", job(passes, signal))
-    wait_for_jobs(slurm)
+    watched(slurm)
     (log,) = tmp_path.glob("job-*.out")
     assert told in log.read_text()
     assert "goes on\n" not in log.read_text()
