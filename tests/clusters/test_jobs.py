@@ -94,7 +94,7 @@ def test_a_description_that_breaks_a_rule_is_told_by_its_line(tmp_path, name, co
 
 
 @pytest.mark.usefixtures("sbatch")
-def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path):
+def test_what_is_missing_is_told_before_anything_is_submitted(monkeypatch, tmp_path):
     for options, words in (
         ({"memory": "8GiB"}, "needs the cores and the memory of a job, and cores is missing"),
         ({**ENOUGH, "interface": "ib7"}, "ib7 is no network interface of this machine, which has .*lo"),
@@ -102,6 +102,9 @@ def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path):
         with pytest.raises(InputError, match=words):
             dmkl.cluster("slurm", **options).__enter__()
     assert not (tmp_path / "job.sh").exists()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="submitted with sbatch, which is not on this machine"):
+        dmkl.cluster("slurm", **ENOUGH).__enter__()
 
 
 def test_ctrl_c_still_interrupts():
@@ -109,12 +112,6 @@ def test_ctrl_c_still_interrupts():
     code = "import signal; from dmkl.clusters.job_options import batch_system; batch_system('slurm');"
     code += "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_machine_without_the_batch_system(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="submitted with sbatch, which is not on this machine"):
-        dmkl.cluster("slurm", **ENOUGH).__enter__()
 
 
 @pytest.mark.usefixtures("sbatch")

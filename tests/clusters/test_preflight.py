@@ -144,6 +144,8 @@ def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch)
     for words in (HOST, np.__version__, "direct α-step    yes", "1 host checked, none that cannot take part."):
         assert words in out
     assert not list(tmp_path.iterdir())
+    with dask.config.set({"dmkl.memory": "4KiB"}):
+        assert "direct α-step    no" in run(*arguments)[1]
     versions = {**preflight.versions_of(["zarr"]), "zarr": "99"}
     monkeypatch.setattr(preflight, "versions_of", lambda _: versions)
     assert f"warning {HOST} runs zarr " in run(*arguments)[1]
@@ -165,11 +167,7 @@ def test_workers_that_share_a_core_are_told_of(run, stored, client):
     assert preflight.inspect_hosts()[0].differences == ()
 
 
-def test_what_does_not_fit_and_a_folder_that_cannot_be_written_are_told(stored, monkeypatch, tmp_path):
-    (host,) = preflight.inspect_hosts()
-    with dask.config.set({"dmkl.memory": "1KiB"}):
-        fits = {fit.part: fit.fits for fit in preflight.solvers_that_fit(stored, [host])}
-    assert fits == {"direct α-step": False, "preconditioners": False, "basis": False}
+def test_a_folder_that_cannot_be_written_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     (host,) = preflight.inspect_hosts()
     assert f"{HOST} cannot write temporary files in {tmp_path / 'nowhere'} (No such file" in host.problems[0]

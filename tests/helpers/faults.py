@@ -73,8 +73,7 @@ PHASES = {
     "importance": Phase(("importance", "set.zarr", "OUT", *GRID), state=True),
     "predict": Phase(("predict", "model", "new.zarr", "--out", "OUT")),
 }
-READING = [name for name in PHASES if name not in ("import", "build")]
-"""Phases that read a kernel set."""
+READING = [name for name in PHASES if name not in ("import", "build")]  # kernel sets
 
 
 def make_files(folder: Path) -> Path:

@@ -9,14 +9,12 @@ import re
 import tomllib
 from pathlib import Path
 
-_APART = ("moto", "s3fs")
-
 
 def lowest() -> list[str]:
     """Return one requirement for each package, such as ``numpy==2.0``."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["test"]]
-    return [re.sub(r"(\[.*\])?>=", "==", line) for line in needed if not line.startswith(_APART)]
+    return [re.sub(r"(\[.*\])?>=", "==", line) for line in needed if not line.startswith(("moto", "s3fs"))]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import dmkl
@@ -84,9 +83,9 @@ def views(tmp_path_factory):
         ("ridge.py --targets 30 --samples 80 --kernels 3 --candidates 4 --output out", [r"^dmkl .* 4 candidates$"]),
         ("thin_kernels.py --samples 600 --features 5",
          [r"360 fits \(\d+ certified", ", factors\n", r"new samples 0\.[4-9]"]),
-        ("gene_sets.py --cells 400 --resamples 4 --output out", [r"( -m dmkl [^$]*){5}", "factors"]),
+        ("gene_sets.py --cells 400 --resamples 4 --output out", [r"(\$ \S+ -m dmkl [^$]*){5}"]),
         ("neuroimaging.py --subjects 120 --permutations 19 --output out", [r"(\$ dmkl[^$]*){5}", r"p = 0\.05"]),
-        ("digits.py --samples 150 --resamples 4 --output out", ["Stability of MKFDA: 4 half-samples, 14 kernels"]),
+        ("digits.py --samples 150 --resamples 4 --output out", ["Stability of MKFDA: 4 half-samples, 12 kernels"]),
         ("matlab_views.py --samples 210 --output out", [r"(\$ dmkl[^$]*){4}", r"[7-9]\d\.\d\d %"]),
     ],
 )  # fmt: skip
@@ -111,8 +110,6 @@ def test_each_split_has_bandwidths_of_its_own_training_rows(views, run_job, tmp_
         distances = ((view[:, None] - view[None]) ** 2).sum(axis=2)
         mean = distances[np.ix_(train, train)].sum() / (len(train) * (len(train) - 1))
         np.testing.assert_allclose(np.asarray(K)[0], np.exp(-distances / mean), rtol=1e-4, atol=1e-6)
-    table = pd.read_csv(tmp_path / "table.csv", index_col="model")
-    assert table.loc["ncuts", "test"] > 0.5
 
 
 def test_jobs_use_public_names_alone():

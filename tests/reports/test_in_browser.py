@@ -32,8 +32,6 @@ OPTIONS = (
     "--disable-gpu",
     "--hide-scrollbars",  # the page uses the full width of its window, as on a phone
     "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
     "--host-resolver-rules=MAP * ~NOTFOUND",  # no network access for pages
 )
 # Windows of headless browsers have at least 500 pixels; frames may be smaller.
@@ -51,9 +49,7 @@ def look(tmp_path):
     names = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
-        message = (
-            "this machine has no Chromium: `make test-browser` installs Debian's as root; or install chromium yourself"
-        )
+        message = "this machine has no Chromium; `make test-browser`, as root, installs it from Debian packages"
         (pytest.fail if os.environ.get("DMKL_REQUIRE_CHROMIUM") else pytest.skip)(message)
 
     def look(text, view):

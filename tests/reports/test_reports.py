@@ -128,7 +128,6 @@ def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K):
         {"outer": GroupKFold(3), "groups": SITES, "scoring": "balanced_accuracy"},
         {"outer": 2, "y": np.array(["a", "b", "c"])[np.arange(60) % 3]},
     ],
-    ids=["groups", "labels"],
 )
 def test_what_a_page_of_an_evaluation_says_to_run_has_the_same_folds_and_scores(arguments, K):
     result = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1.0]}, **arguments)
