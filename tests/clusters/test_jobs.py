@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 import subprocess
 import sys
 
@@ -23,7 +22,7 @@ def sbatch(tmp_path, monkeypatch):
     folder.mkdir()
     program = folder / "sbatch"
     program.write_text(f'#!/bin/sh\ncp "$2" {tmp_path}/job.sh\necho "sbatch: error: no such account" >&2\nexit 1\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 

@@ -147,6 +147,9 @@ def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
         dmkl.evaluate(dmkl.Uniform(), K, grid=grid, outer=2, inner=KFold(2, shuffle=True)),
     ):
         assert "Code that repeats this" not in dmkl.report(result)
+    older = result.searches["0"].scores.drop_vars("part")
+    older.attrs = {name: value for name, value in older.attrs.items() if name not in ("asked", "splitter")}
+    assert "Code that repeats this" not in dmkl.report(dmkl.SearchResult(older))
 
 
 def test_the_command_writes_the_page_and_replaces_nothing_unasked(output_of, error_of, result, tmp_path, report):

@@ -44,14 +44,9 @@ GRID = ("-p", "1,1.5", "--lam", "1e-3,1e-1", "--cv", "3", "--solver", "subspace"
 
 
 @pytest.fixture(scope="module")
-def kernels(files):
-    return files / "set.zarr"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(files, kernels):
+def undisturbed(files):
     """The scores of a search in threads, without faults."""
-    assert main(["search", str(kernels), str(files / "found"), *GRID, "--cluster", "threads"]) == 0
+    assert main(["search", str(files / "set.zarr"), str(files / "found"), *GRID, "--cluster", "threads"]) == 0
     return result(files / "found")
 
 
@@ -101,14 +96,14 @@ def test_from_files_to_predictions_with_a_job_lost_in_a_pass(output_of, slurm, t
     assert list((tmp_path / "state" / "dmkl" / "jobs").glob("dmkl-*.err"))
 
 
-def test_a_search_goes_on_when_all_jobs_were_lost(notes_of, slurm, run, tmp_path, kernels, undisturbed, slow):
+def test_a_search_goes_on_when_all_jobs_were_lost(notes_of, slurm, run, tmp_path, files, undisturbed, slow):
     out = tmp_path / "found"
 
     def shut():
         slurm("scontrol", "update", "PartitionName=debug", "State=DOWN")
         slurm("scancel", *slurm.jobs())
 
-    search = ("search", kernels, out, *GRID, "--cluster")
+    search = ("search", files / "set.zarr", out, *GRID, "--cluster")
     with after_pass(2, tmp_path / "found.partial", shut) as acted:
         try:
             status, _, err = run(*search, PLACE + " wait=4s" + slow)
@@ -126,12 +121,12 @@ def test_a_search_goes_on_when_all_jobs_were_lost(notes_of, slurm, run, tmp_path
 
 
 @pytest.mark.usefixtures("slurm")
-def test_jobs_that_never_start_are_one_plain_line(error_of, kernels):
+def test_jobs_that_never_start_are_one_plain_line(error_of, files):
     for options, told in (
         ("queue=closed wait=2s", "SLURM has given no worker within 2 s: job"),
         ("python=/nosuch/python", "/nosuch/python: No such file or directory"),
     ):
-        assert told in error_of("check", kernels, "--cluster", f"{PLACE} {options}")
+        assert told in error_of("check", files / "set.zarr", "--cluster", f"{PLACE} {options}")
 
 
 def test_a_job_with_several_workers_is_replaced(slurm):
@@ -186,9 +181,9 @@ def script(tmp_path, monkeypatch):
     return changed
 
 
-def test_all_in_one_allocation(binding, script, tmp_path, kernels, watched):
+def test_all_in_one_allocation(binding, script, tmp_path, files, watched):
     resources = ["--nodes=1", "--cpus-per-task=2", "--mem=2G", f"--chdir={tmp_path}"]
-    binding("sbatch", *resources, script("allocation.sbatch"), "check", kernels)
+    binding("sbatch", *resources, script("allocation.sbatch"), "check", files / "set.zarr")
     _, cores = watched(binding)
     (printed,) = tmp_path.glob("dmkl-*.out")
     assert "kernels checked: 0 errors" in printed.read_text()
@@ -197,7 +192,7 @@ def test_all_in_one_allocation(binding, script, tmp_path, kernels, watched):
     assert not list(tmp_path.glob("dmkl-*.json*"))
 
 
-def test_a_scheduler_in_a_job_of_its_own(output_of, slurm, script, tmp_path, kernels):
+def test_a_scheduler_in_a_job_of_its_own(output_of, slurm, script, tmp_path, files):
     resources = ["--mem=1G", f"--chdir={tmp_path}", "--parsable"]
     jobs = [slurm("sbatch", *resources, script("scheduler.sbatch"))]
     try:
@@ -206,7 +201,7 @@ def test_a_scheduler_in_a_job_of_its_own(output_of, slurm, script, tmp_path, ker
         deadline = time.monotonic() + 60
         while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert "0 errors" in output_of("check", kernels, "--cluster", file)
+        assert "0 errors" in output_of("check", files / "set.zarr", "--cluster", file)
     finally:
         slurm("scancel", *jobs)
         while slurm.jobs():
