@@ -360,9 +360,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         for name, written in state.items():
             value = decode(written)
             if name in ("gap_", "objective_") and np.ndim(value):
-                dim = self.weights_.dims[-1]  # of the problems; one problem of LPBoost has several machines
-                values, coords = np.array(value, dtype=np.float64), [(dim, self.weights_[dim].values)]
-                value = xr.DataArray(values, coords, name=name.rstrip("_"))
+                # A problem may have several columns of dual variables: a task of LPBoost with several classes.
+                labeled = self.weights_ if self.weights_.ndim > 1 else self.dual_coef_
+                dim, values = labeled.dims[-1], np.array(value, dtype=np.float64)
+                value = xr.DataArray(values, [(dim, labeled[dim].values)], name=name.rstrip("_"))
             setattr(self, name, value)
 
 
