@@ -144,6 +144,8 @@ def newton_master(q: Float, curvature: Float | Factored, beta: Float, weights: W
 
 
 _KERNELS_AT_ONCE = 50
+_LEFT = 0.1
+"""Share of the rise of the model that may be left: Newton's method takes further steps anyway."""
 _OPTIMAL = 1e-9
 """Excess of a gradient over the multiplier, relative to the largest gradient, that is rounding."""
 
@@ -162,7 +164,10 @@ def _maximize_sparse(q: Float, root: Float, beta: Float, weights: WeightSet) -> 
         gradient = at_zero - root @ (aim @ root)
         excess = gradient - aim @ gradient
         excess[kernels] = 0.0
-        above = np.flatnonzero(excess > _OPTIMAL * np.abs(q).max())
+        # The model is concave and the weights sum to one: over all kernels it is higher by the largest excess at most.
+        step = aim - beta
+        rise = q @ step - 0.5 * np.sum((step @ root) ** 2)
+        above = np.flatnonzero(excess > max(_OPTIMAL * np.abs(q).max(), _LEFT * rise))
         if not len(above):
             return aim
         kernels = np.union1d(kernels, above[np.argsort(-excess[above])[:_KERNELS_AT_ONCE]])

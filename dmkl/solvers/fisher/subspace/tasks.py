@@ -242,6 +242,7 @@ def _keep_block(
     products = products[:, :, : last - first]
     save_array(keeping.path, products)
     u = v[:, first:last]
+    is_identity = v.shape == (m, m) and np.array_equal(v, np.eye(m))  # the block of few training samples: VᵀW = W
     probes = None if keeping.probed is None else load_array(keeping.probes)
     cross, errors = np.empty((len(kernels), v.shape[1], last - first)), []
     single = _between([columns for columns, _ in keeping.double], v.shape[1])
@@ -250,7 +251,10 @@ def _keep_block(
         for position, (w, kernel) in enumerate(zip(products, kernels, strict=True)):
             np.copyto(double, w[:m])
             for start, stop in single:
-                np.matmul(v[:, start:stop].T, double, out=cross[position, start:stop])
+                if is_identity:
+                    cross[position, start:stop] = double[start:stop]
+                else:
+                    np.matmul(v[:, start:stop].T, double, out=cross[position, start:stop])
             # K_j is symmetric: V_bᵀK_jU = (K_jV_b)ᵀU for a block V_b whose products are in double precision.
             for (start, stop), files in keeping.double:
                 np.matmul(files.strip(kernel, slice(0, m)).T, u, out=cross[position, start:stop])
