@@ -24,7 +24,6 @@ RNG = np.random.default_rng(7)
 X = RNG.normal(size=(N, 5))
 SCORE = (X[:, 0] + X[:, 1]).round(4)
 DX = np.where(X[:, 0] + X[:, 1] > 0, "pat", "con")
-SITE = np.where(np.arange(N) % 2, "Oslo", "Bergen")
 AGE = (20 + 60 * RNG.random(N)).round(1)
 WORDS = [f"P{i:03}" for i in range(N)]
 NUMBERS = [str(1000017 + 7 * i) for i in range(N)]
