@@ -86,10 +86,15 @@ def test_each_baseline_is_a_fit_of_its_own(K):
     ("learner", "y", "name", "values", "reference"),
     [
         (dmkl.MKRidge(steps=(), tol=1e-9), NUMBERS, "lam", LAM, lambda lam: KernelRidge(lam, kernel="precomputed")),
-        (dmkl.MKSVM(steps=(), tol=1e-6), (Y > 0).astype(int), "C", [0.5, 5.0],
-         lambda C: SVC(C=C, kernel="precomputed", tol=1e-8)),
+        (
+            dmkl.MKSVM(steps=(), tol=1e-6),
+            (Y > 0).astype(int),
+            "C",
+            [0.5, 5.0],
+            lambda C: SVC(C=C, kernel="precomputed", tol=1e-8),
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_learners_on_the_sum_and_on_one_kernel_are_scikit_learns(learner, y, name, values, reference):
     given, cv = kernels((1.0, 0.2), y=y), folds(tested=False)
     grid = {"p": [1, 2], name: values}
