@@ -59,7 +59,9 @@ def import_(
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     repair: options.Repair = None,
-    symmetrize: bool = flag("Take (K + Kᵀ)/2 of kernels whose halves differ.", "--symmetrize", panel="Storage"),
+    symmetrize: bool = flag(
+        "Take (K + Kᵀ)/2 of kernels whose halves differ; mirror a triangle.", "--symmetrize", panel="Storage"
+    ),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
@@ -114,9 +116,10 @@ def import_(
     K = dmkl.open(out)
     for record in K.provenance if symmetrize else ():
         difference = record["symmetrized"]["largest_asymmetry"]
-        say_aside(
-            "note", f"kernel {record['name']!r} was symmetrized: mirrored entries differed by at most {difference:.3g}"
-        )
+        how = f"symmetrized: mirrored entries differed by at most {difference:.3g}"
+        if half := record.get("mirrored"):
+            how = f"mirrored: all entries outside its {half} triangle were 0 or NaN"
+        say_aside("note", f"kernel {record['name']!r} was {how}")
     _say_written(out, K, started)
     say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
 

@@ -15,7 +15,7 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
-from dmkl.inputs.matrices import Matrix, fingerprint
+from dmkl.inputs.matrices import Lazy, Matrix, fingerprint
 from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.semidefinite import Repair, repair_psd, worst_minor
@@ -153,6 +153,9 @@ class _Intake:
         if not self.asked_dtype and _narrowest(dtype).itemsize > np.dtype(header.dtype).itemsize:
             what = f"kernel {name!r} is {dtype}, but the set would be stored as {header.dtype}, as its first kernel is"
             refuse(f"{what}; choose one, dtype='float32' or dtype='float64'")
+        if self.symmetrize and (lower := self._is_lower_triangle(matrix)) is not None:
+            provenance |= {"mirrored": "lower" if lower else "upper"}
+            matrix = _mirrored(matrix, lower=lower)
         if self.repair is not None:
             if not header.symmetric:
                 refuse(f"repair={self.repair!r} is for symmetric kernels; these are rectangular")
@@ -164,6 +167,18 @@ class _Intake:
         else:
             row_sum = self._rectangular(j, name, matrix)
         self.writer.end_kernel(j, row_sum, diagonal)
+
+    def _is_lower_triangle(self, matrix: Matrix) -> bool | None:
+        """Whether all entries above the diagonal, or all below it, are 0 or NaN; None for any other matrix."""
+        tiling, above, below = self.writer.tiling, False, False
+        for row, col in np.ndindex(tiling.shape):
+            block = np.asarray(matrix[tiling.row_slice(row), tiling.col_slice(col)])
+            given = (block != 0) & (block == block)
+            above |= bool((np.triu(given, 1) if row == col else given).any() and row <= col)
+            below |= bool((np.tril(given, -1) if row == col else given).any() and row >= col)
+            if above and below:  # most kernels show it in their first tile
+                return None
+        return below if above or below else None
 
     def _block(self, name: str, matrix: Matrix, rows: slice, cols: slice) -> Array:
         raw = np.asarray(matrix[rows, cols])
@@ -287,6 +302,20 @@ _Difference = tuple[float, int, int, float, float]
 """The absolute difference of two mirrored entries, their row and column, and their values."""
 
 _NO_DIFFERENCE: _Difference = (-1.0, 0, 0, 0.0, 0.0)
+
+
+def _mirrored(matrix: Matrix, *, lower: bool) -> Lazy:
+    """The symmetric matrix of which one triangle is given."""
+
+    def read(key: tuple[slice, slice]) -> Array:
+        rows, cols = (np.arange(length)[part] for length, part in zip(matrix.shape, key, strict=True))
+        given = rows[:, None] >= cols if lower else rows[:, None] <= cols
+        if given.all():
+            return np.asarray(matrix[key])
+        mirrored = np.asarray(matrix[key[::-1]]).T
+        return np.where(given, np.asarray(matrix[key]), mirrored) if given.any() else mirrored
+
+    return Lazy(matrix.shape, matrix.dtype, read)
 
 
 def _mean(block: Array, mirrored: Array) -> Array:

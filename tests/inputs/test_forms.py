@@ -626,6 +626,17 @@ def test_pairs_that_are_missing_are_no_zeros(tmp_path):
         [whole(matrix) for matrix in open_files(path)[0].matrices()]
 
 
+def test_a_pair_has_one_value(tmp_path):
+    path = pairs(False, " ")(tmp_path, symmetric(WORDS), "kernels")
+    lines = path.read_text().splitlines(keepends=True)
+    first, second, value = lines[0].split()
+    text(path, "".join([*lines, lines[0]]))  # the same value again
+    np.testing.assert_array_equal(sorted(whole(next(iter(open_files(path)[0].matrices()))).ravel()), sorted(K.ravel()))
+    text(path, "".join([*lines, f"{first} {second} {float(value) + 1}\n"]))
+    with pytest.raises(InputError, match=r"lists the pair of rows \d+ and \d+ twice, with the values"):
+        [whole(matrix) for matrix in open_files(path)[0].matrices()]
+
+
 # --- the documentation -----------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,15 @@ def test_damaged_files_are_told(tmp_path):
         open_files(tmp_path / "k.mtx")
 
 
+def test_an_entry_of_matrix_market_is_listed_once(tmp_path):
+    (tmp_path / "k.mtx").write_text(
+        "%%MatrixMarket matrix coordinate real symmetric\n2 2 4\n1 1 1\n2 2 1\n2 1 3\n2 1 4\n"
+    )
+    source, _ = open_files(tmp_path / "k.mtx")
+    with pytest.raises(InputError, match=r"k.mtx lists 2 entries more than once"):
+        np.asarray(next(iter(source.matrices()))[0:2, 0:2])
+
+
 # --- condensed distances ----------------------------------------------------------------------------------------------
 
 X = np.random.default_rng(0).normal(size=(M, 3))

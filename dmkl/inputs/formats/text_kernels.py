@@ -124,12 +124,18 @@ def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
 
 
 def _matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -> Float:
-    """Return the symmetric matrix (n, n) whose entries a column lists, all of them, at these positions from 0."""
+    """Return the matrix (n, n) whose entries a column lists at positions from 0, each pair in one order or in both."""
     check_memory(f"the matrix of {text.path}", 16 * n * n, "save it in a binary format, or allow more")
     values = np.full((n, n), np.nan)
     entries = text.strip(0, text.n_rows, [column])[:, 0]
-    values[cols, rows] = entries
     values[rows, cols] = entries
+    differing = np.flatnonzero((values[rows, cols] != entries) & ~np.isnan(entries))
+    if len(differing):
+        i, k, first = int(rows[differing[0]]), int(cols[differing[0]]), entries[differing[0]]
+        what = f"{text.path} lists the pair of rows {i} and {k} twice, with the values {first:g} and {values[i, k]:g}"
+        refuse(f"{what} ({len(differing)} such lines), expected one value for each pair; remove the wrong lines")
+    other_order = np.isnan(values)
+    values[other_order] = values.T[other_order]
     missing = np.argwhere(np.isnan(values))
     if len(missing):
         i, k = missing[0].tolist()
@@ -263,7 +269,9 @@ def mtx_arrays(path: Path) -> list[FileArray]:
     def opened() -> Any:
         import scipy.sparse
 
-        _, arrays = run(_matrix, str(path), path)
+        n_repeated, arrays = run(_matrix, str(path), path)
+        if n_repeated:
+            refuse(f"{path} lists {n_repeated} entries more than once, expected each once; remove the wrong lines")
         return arrays[0] if len(arrays) == 1 else dense_rows(scipy.sparse.csr_array(tuple(arrays), (n_rows, n_cols)))
 
     problem = "complex" if field == "complex" else ""
@@ -277,14 +285,17 @@ def _header(file: str) -> tuple[tuple[Any, ...], list[Array]]:
     return scipy.io.mminfo(file), []
 
 
-def _matrix(file: str) -> tuple[None, list[Array]]:
-    """Return a dense matrix, or the three vectors of a sparse one in compressed rows (in the child process)."""
+def _matrix(file: str) -> tuple[int, list[Array]]:
+    """Return a dense matrix, or the three vectors of a sparse one in compressed rows (in the child process).
+
+    The number in front counts the entries that repeat others, which SciPy would add up.
+    """
     import scipy.io
     import scipy.sparse
 
     with threadpool_limits(1, user_api="scipy"):  # each thread reserves memory, which is limited
         matrix = scipy.io.mmread(file)
     if not scipy.sparse.issparse(matrix):
-        return None, [np.asarray(matrix, dtype=float)]
+        return 0, [np.asarray(matrix, dtype=float)]
     rows = matrix.tocsr().astype(float)
-    return None, [rows.data, rows.indices, rows.indptr]
+    return matrix.nnz - rows.nnz, [rows.data, rows.indices, rows.indptr]
