@@ -100,6 +100,10 @@ class ApproximationWarning(UserWarning):
     """A kernel of low rank is far from the kernel that it approximates."""
 
 
+class AlignmentWarning(UserWarning):
+    """Alignments say little, since most of the norm of a kernel is on its diagonal."""
+
+
 class IndefiniteKernelWarning(UserWarning):
     """A kernel is not positive semidefinite."""
 

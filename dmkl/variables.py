@@ -164,6 +164,8 @@ VARIABLES: Final = {
     "phase_seconds": Variable("time of the phase of the search", NUMBERS, ("phase",), "s"),
     # --- analyses and checks of kernels ---
     "alignment": Variable("alignment of two kernels", NUMBERS, ("kernel", "kernel_2")),
+    "unbiased_alignment": Variable("alignment without the bias of the diagonals", NUMBERS, ("kernel", "kernel_2")),
+    "diagonal_share": Variable("share of the diagonal in the squared norm of a kernel", NUMBERS, ("kernel",)),
     "target_alignment": Variable("alignment with the ideal kernel of the labels", NUMBERS, ("kernel",)),
     "trace": Variable("tr K", NUMBERS, ("kernel",)),
     "relevant_dimension": Variable("leading eigenvectors with the labels", NUMBERS, ("kernel",)),

@@ -12,7 +12,7 @@ import xarray as xr
 
 from dmkl.analysis.analyze import analyze
 from dmkl.arrays import Float
-from dmkl.errors import refuse
+from dmkl.errors import AlignmentWarning, first_names, refuse, warn
 from dmkl.kernelset import Kernels
 from dmkl.variables import describe
 
@@ -35,7 +35,7 @@ def aligned_weights(
     align    w_j = a_j/‖K_j‖                           each kernel by its own alignment (Eq. 6)
     alignf   the minimum of wᵀMw − 2wᵀa over w ≥ 0     the largest alignment of Σ_j w_jK_j (Proposition 9)
     cka      w = M⁻¹a                                  the same without w ≥ 0 (Proposition 8)
-    statis   w_j = v_j/‖K_j‖                           v the leading eigenvector of the kernels' alignments
+    statis   w_j = max(v_j, 0)/‖K_j‖                   v the leading eigenvector of the unbiased alignments
     ======== ========================================= =================================================
 
     each scaled to ‖w‖_2 = 1.
@@ -61,6 +61,11 @@ def aligned_weights(
     ------
     InputError
         If there are no labels, a kernel is constant, or two kernels are multiples of each other ("cka").
+
+    Warns
+    -----
+    AlignmentWarning
+        If more than half of the squared norm of a kernel is on its diagonal ("align", "alignf", "cka").
 
     Notes
     -----
@@ -89,10 +94,17 @@ def aligned_weights(
             f"kernel {name!r} is constant once it is centered, so that it has no alignment; leave it out by select()"
         )
     if method == "statis":
-        _, vectors = np.linalg.eigh(alignment)
-        return _labeled(np.abs(vectors[:, -1:]) / norm[:, None], data, None)
+        # A kernel without unbiased alignments resembles no other.
+        _, vectors = np.linalg.eigh(np.nan_to_num(data["unbiased_alignment"].values))
+        leading = vectors[:, -1:] * np.sign(vectors[:, -1].sum())
+        return _labeled(np.maximum(leading, 0.0) / norm[:, None], data, None)
     if "target_alignment" not in data:
         refuse(f"method={method!r} needs labels: give y, or store them with the kernels; method='statis' needs none")
+    dominated = data["kernel"].values[data["diagonal_share"].values > 0.5]  # that is: more than all other entries
+    if len(dominated):
+        what = f"of {len(dominated)} centered kernels more than half of the squared norm is on the diagonal"
+        why = "as where features outnumber samples, which makes alignments of unrelated kernels large"
+        warn(f"{what} ({first_names(dominated)}), {why}; compare the weights with those of a learner", AlignmentWarning)
     targets = data["target_alignment"]
     task = None if targets.ndim == 1 else targets["task"].values
     # In units of unit norms: M is the matrix of alignments then, and its condition does not depend on the scales.

@@ -46,7 +46,15 @@ from dmkl import settings
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelWarning, refuse
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
-from dmkl.numerics.alignment import alignments, estimated, inner_products, proportional_groups, sign_probes
+from dmkl.numerics.alignment import (
+    alignments,
+    estimated,
+    inner_products,
+    proportional_groups,
+    sign_probes,
+    unbiased_alignments,
+    unbiased_projections,
+)
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.determined import by_chance, label_codes
 from dmkl.numerics.fisher import encode_targets
@@ -86,7 +94,10 @@ class Analysis(Result):
 
         ==================================== ======================================================================
         alignment (kernel, kernel_2)         ⟨K_i, K_j⟩/(‖K_i‖‖K_j‖)
-        target_alignment (kernel[, task])    the same with the ideal kernel of the labels, if any
+        unbiased_alignment (kernel,          the same without the bias of diagonals: near 0 for kernels of independent
+        kernel_2)                            features, however many (see `numerics.alignment.unbiased_alignments`)
+        target_alignment (kernel[, task])    the alignment with the ideal kernel of the labels, if any
+        diagonal_share (kernel)              Σ_a k_aa²/‖K‖_F²; near 1 any two kernels have a large alignment
         trace, norm (kernel)                 tr K, ‖K‖_F
         effective_rank (kernel)              participation ratio (tr K)²/‖K‖_F²
         eigenvalue (kernel, component)       leading eigenvalues, proven from below if K is positive
@@ -97,7 +108,7 @@ class Analysis(Result):
                                              computed eigenvalues make up less. ``components_99_…`` likewise
         relevant_dimension, …_most,          see `dmkl.relevant_dimension`, for centered kernels and labels
         label_noise, …_explained (kernel)
-        group (kernel)                       equal for kernels joined by alignments of the threshold or more
+        group (kernel)                       equal for kernels joined by unbiased alignments of the threshold or more
         repeats (kernel)                     earlier kernel that this is a positive multiple of; empty if none
         order (kernel)                       positions in an order with similar kernels side by side
         ..._error                            standard error of an estimate
@@ -125,6 +136,11 @@ class Analysis(Result):
         return [str(name) for name in self.data["kernel"].values]
 
     # --- lists -------------------------------------------------------------------------------------------------------
+
+    @property
+    def similarity(self) -> xr.DataArray:
+        """The unbiased alignments; the published ones in a result that was saved without."""
+        return self.data.get("unbiased_alignment", self.data["alignment"])
 
     def table(self) -> pd.DataFrame:
         """A row for each kernel, in the order of the set.
@@ -154,21 +170,22 @@ class Analysis(Result):
         return [names for names in members if len(names) > 1]
 
     def pairs(self, least: float | None = None) -> pd.DataFrame:
-        """Pairs of kernels with their alignment, the most similar first.
+        """Pairs of kernels with their alignments, the most similar first, by unbiased alignments.
 
         Parameters
         ----------
         least
-            The smallest alignment to list; the threshold of the analysis by default.
+            The smallest unbiased alignment to list; the threshold of the analysis by default.
         """
-        alignment = self.data["alignment"].values
         least = float(self.data.attrs["threshold"]) if least is None else least
-        first, second = np.triu_indices(len(alignment), 1)
-        values = alignment[first, second]
+        first, second = np.triu_indices(len(self.names), 1)
+        values = self.similarity.values[first, second]
         keep = np.flatnonzero(values >= least)
         keep = keep[np.argsort(-values[keep], kind="stable")]
         names = np.array(self.names)
-        return pd.DataFrame({"kernel": names[first[keep]], "kernel_2": names[second[keep]], "alignment": values[keep]})
+        published = self.data["alignment"].values[first, second]
+        columns = {"unbiased_alignment": values[keep], "alignment": published[keep]}
+        return pd.DataFrame({"kernel": names[first[keep]], "kernel_2": names[second[keep]], **columns})
 
     def summary(self) -> str:
         """A few lines: how similar the kernels are, which repeat others, and which fit the labels best."""
@@ -178,10 +195,11 @@ class Analysis(Result):
             f"{len(self.names)} {kernels} over {attrs['n_samples']:,} samples; alignments: {attrs['method']}; "
             f"{self.n_passes_:g} pass{'' if self.n_passes_ == 1 else 'es'}"
         ]
-        values = data["alignment"].values[np.triu_indices(len(self.names), 1)]
-        if np.isfinite(values).any():
-            low, middle, high = np.nanquantile(values, [0, 0.5, 1])
-            lines.append(f"alignments of different kernels from {low:.3f} to {high:.3f}, median {middle:.3f}")
+        for what, matrix in (("alignments", data["alignment"]), ("unbiased alignments", self.similarity)):
+            values = matrix.values[np.triu_indices(len(self.names), 1)]
+            if np.isfinite(values).any():
+                low, middle, high = np.nanquantile(values, [0, 0.5, 1])
+                lines.append(f"{what} of different kernels from {low:.3f} to {high:.3f}, median {middle:.3f}")
         repeated = [name for name, first in zip(self.names, data["repeats"].values, strict=True) if first]
         if repeated:
             lines.append(f"multiples of earlier kernels: {_listed(repeated)}")
@@ -265,7 +283,7 @@ def analyze(
         Number of leading eigenvalues of each kernel, from ten more random vectors, at least 64; at most `probes` if
         these are given.
     threshold
-        Kernels with at least this alignment are in one group.
+        Kernels with at least this unbiased alignment are in one group.
     probes
         Number of random vectors for an estimate of the alignments, at least 3; exact by default.
     seed
@@ -286,7 +304,8 @@ def analyze(
     References
     ----------
     Alignments and targets: Cristianini et al., NIPS 2001; centered: Cortes, Mohri, Rostamizadeh, JMLR 13 (2012); the
-    figure: Yan et al., JMLR 13 (2012), Fig. 5. Eigenvalues: `dmkl.analysis.analyze`.
+    figure: Yan et al., JMLR 13 (2012), Fig. 5; unbiased: Song et al., JMLR 13 (2012). Eigenvalues:
+    `dmkl.analysis.analyze`.
     """
     if n_eigenvalues < 1:
         refuse(f"n_eigenvalues must be at least 1, got {n_eigenvalues}")
@@ -309,7 +328,7 @@ def analyze(
     gram = gram_pass(lens) if probes is None else None
     sketch = sketch_pass(lens, Z, np.empty((m, 0)) if ideal is None else ideal.columns)
     n_passes += sketch.n_passes + (probes is None)
-    data = _to_dataset(seen, gram, sketch, ideal, labels, n_eigenvalues, threshold, centered=centered)
+    data = _to_dataset(seen, gram, sketch, Z, ideal, labels, n_eigenvalues, threshold, centered=centered)
     method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
     return Analysis(
         data.assign_attrs(
@@ -327,6 +346,7 @@ def _to_dataset(
     K: KernelSet,
     exact: Float | None,
     sketch: Sketch,
+    probes: Float,
     ideal: IdealKernels | None,
     labels: Array | None,
     n_eigenvalues: int,
@@ -349,7 +369,17 @@ def _to_dataset(
         variables[name] = dims, value
         return value
 
-    alignment = measure("alignment", ("kernel", "kernel_2"), lambda gram: alignments(gram, floor))
+    diagonal = lens.diagonal()
+    assert diagonal is not None  # symmetric sets have it
+    sums = sketch.sums if centered else None
+    measure("alignment", ("kernel", "kernel_2"), lambda gram: alignments(gram, floor))
+    if exact is not None:
+        unbiased = unbiased_alignments(exact, diagonal, sums, floor)
+    else:
+        projections = unbiased_projections(sketch.projections, probes, diagonal, sums)
+        unbiased, error = estimated(projections, lambda gram: alignments(gram, floor))
+        variables["unbiased_alignment_error"] = ("kernel", "kernel_2"), error
+    variables["unbiased_alignment"] = ("kernel", "kernel_2"), unbiased
     coords: dict[str, Any] = {"kernel": np.array(K.names, dtype=str), "kernel_2": np.array(K.names, dtype=str)}
     dims: tuple[str, ...] = ("kernel",) if ideal is None or ideal.tasks is None else ("kernel", "task")
 
@@ -362,14 +392,13 @@ def _to_dataset(
         measure("target_alignment", dims, lambda gram: by_task(of_targets(_norm(gram, floor))))
         if ideal.tasks is not None:
             coords["task"] = np.array(ideal.tasks, dtype=str)
-    diagonal = lens.diagonal()
-    assert diagonal is not None  # symmetric sets have it
     trace: Float = np.asarray(diagonal.sum(axis=1))
     gram = inner_products(sketch.projections) if exact is None else exact
     norm = _norm(gram, floor)
     clear = ~np.isnan(norm)
     variables["trace"] = "kernel", trace
     measure("norm", ("kernel",), lambda gram: _norm(gram, floor))
+    variables["diagonal_share"] = "kernel", (diagonal**2).sum(axis=1) / norm**2
     if ideal is not None and centered:
         shares = shares_between_classes(sketch.forms, trace, ideal)
         variables["class_share"] = dims, by_task(shares)
@@ -418,10 +447,10 @@ def _to_dataset(
         variables[f"components_{share}_least"] = "kernel", np.ceil((share / 100) ** 2 * ratio * (1 - 1e-12))
         variables[f"components_{share}_most"] = "kernel", captured(eigenvalues, trace, share / 100)
     # Chains of alignments of at least the threshold connect the kernels of a group.
-    linked = csr_array((np.nan_to_num(alignment, nan=-1.0) >= threshold).astype(np.int8))
+    linked = csr_array((np.nan_to_num(unbiased, nan=-1.0) >= threshold).astype(np.int8))
     variables["group"] = "kernel", connected_components(linked, directed=False)[1].astype(np.int32)
     variables["repeats"] = "kernel", repeats.astype(str)
-    variables["order"] = "kernel", order_by_similarity(alignment).astype(np.int32)
+    variables["order"] = "kernel", order_by_similarity(unbiased).astype(np.int32)
     coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
     return describe(xr.Dataset(variables, coords=coords))
 
@@ -579,6 +608,7 @@ class Sketch:
     projections: Float  # zᵀK_jZ, (n, b, b)
     eigenvalues: Float  # λ̂ of Nyström's approximation from K_jZ, (n, b)
     forms: Float  # fᵀK_jf, (n, columns)
+    sums: Float  # K_j1, (n, m)
     energies: Float  # (uᵀf)² for the eigenvectors u of Nyström's approximation, (n, b, columns)
     n_passes: int  # number of passes
 
@@ -590,19 +620,19 @@ def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
     """
     width = settings.block_width()
     room = max(width - probes.shape[1], 0)
-    projections, eigenvalues, forms, energies = again(lambda: _first_pass(lens, probes, columns, room), "sketch")
+    projections, eigenvalues, forms, sums, energies = again(lambda: _first_pass(lens, probes, columns, room), "sketch")
     more = [forms]
     for start in range(room, columns.shape[1], width):
         rest = columns[:, start : start + width]
         (products,), _ = run_pass([lens], [Columns(rest, "project", None, _DOUBLE)], "project")
         more.append(np.einsum("naa->na", products))
-    return Sketch(projections, eigenvalues, np.concatenate(more, axis=1), energies, len(more))
+    return Sketch(projections, eigenvalues, np.concatenate(more, axis=1), sums, energies, len(more))
 
 
 def _first_pass(lens: Lens, probes: Float, columns: Float, room: int) -> list[Float]:
     name, token = f"sketch-pass-{next(_COUNTER)}", uuid.uuid4().hex
-    block = np.concatenate([probes, columns], axis=1)
-    width = probes.shape[1] + min(room, columns.shape[1])
+    block = np.concatenate([probes, np.ones((len(probes), 1)), columns], axis=1)
+    width = probes.shape[1] + 1 + min(room, columns.shape[1])
     graph = pass_graph([lens], [Columns(block[:, :width], "each", None, _DOUBLE)], name, token, then=alone)
     shared = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
     resolution = float(np.finfo(lens.view.source.dtype).eps)
@@ -624,18 +654,18 @@ def _first_pass(lens: Lens, probes: Float, columns: Float, room: int) -> list[Fl
 
 def _reduce(products: Array, block: Float, rounding: Float, resolution: float, start: int, b: int) -> tuple[Float, ...]:
     """The statistics of some kernels, beginning with that at position `start`."""
-    probes, columns, m = block[:, :b], block[:, b:], len(block)
+    probes, columns, m = block[:, :b], block[:, b + 1 :], len(block)
     factors: Any = scipy.linalg.qr(probes, mode="economic", pivoting=True)
     basis, triangle, order = factors
     # With few samples, vectors of random signs may be linearly dependent.
     diagonal = np.abs(triangle.diagonal())
     rank = np.count_nonzero(diagonal > 1e-8 * diagonal[0])
-    projections, forms = [], []
+    projections, forms, sums = [], [], products[:, :, b]
     eigenvalues, energies = np.zeros((len(products), b)), np.zeros((len(products), b, columns.shape[1]))
     for place, product in enumerate(products):
         sketched = product[:, :b]
         projections.append(probes.T @ sketched)
-        forms.append(np.einsum("mc,mc->c", columns[:, : product.shape[1] - b], product[:, b:]))
+        forms.append(np.einsum("mc,mc->c", columns[:, : product.shape[1] - b - 1], product[:, b + 1 :]))
         # KQ = (KZ)R⁻¹, on the columns that pivoting puts first.
         turned = scipy.linalg.solve_triangular(triangle[:rank, :rank], sketched[:, order[:rank]].T, trans="T").T
         # E ‖KQ‖_F² = (b/m)‖K‖_F², and rounding each entry of K adds at most its resolution times ‖K‖_F.
@@ -645,7 +675,7 @@ def _reduce(products: Array, block: Float, rounding: Float, resolution: float, s
         noise = float(max(resolution, 1e-16 * condition) * norm + np.sqrt(m) * rounding[start + place])
         eigenvalues[place, :rank], vectors = nystrom(basis[:, :rank], turned, noise)
         energies[place, :rank] = (vectors.T @ columns) ** 2
-    return np.array(projections), eigenvalues, np.array(forms), energies
+    return np.array(projections), eigenvalues, np.array(forms), sums, energies
 
 
 # --- eigenvalues and their bounds ------------------------------------------------------------------------------------

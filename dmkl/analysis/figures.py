@@ -15,13 +15,14 @@ from dmkl.pictures import bars, dress, kernel_labels, panels, set_title, shorten
 
 
 def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
-    """Draw the map of alignments, ordered by hierarchical clustering, as `data["order"]` has it.
+    """Draw the map of unbiased alignments, ordered by hierarchical clustering, as `data["order"]` has it.
 
     After Yan et al., JMLR 13 (2012), Fig. 5. The colors begin at the smallest alignment, and are symmetric (the
     diverging map "RdBu_r") if some are negative; missing alignments are gray.
     """
     order = data["order"].values
-    values = data["alignment"].values[np.ix_(order, order)]
+    kind = "unbiased_alignment" if "unbiased_alignment" in data else "alignment"  # saved results may lack it
+    values = data[kind].values[np.ix_(order, order)]
     names, shared = kernel_labels(data["kernel"].values)
     names, n = [names[j] for j in order], len(names)
     for margin in (0.075 * max(map(len, names)), 0.4):  # with names if there is room for them
@@ -50,7 +51,7 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     dress(ax, ":")
     bar = ax.figure.colorbar(image, ax=ax, shrink=0.8)
     bar.ax.tick_params(labelsize=8)
-    set_title([ax], f"Alignment of {_title(data)}", shared)
+    set_title([ax], f"{kind.replace('_', ' ').capitalize()} of {_title(data)}", shared)
     return ax
 
 

@@ -170,20 +170,21 @@ def _between(least: float, most: float) -> str:
 def _alignments_table(analysis: Analysis) -> Table:
     """The matrix of alignments, with similar kernels side by side; the most similar pairs if there are many kernels."""
     if len(analysis.names) > _MOST_COLUMNS:
-        pairs = analysis.pairs(least=-1.0).head(_MOST_PAIRS).to_dict("records")
-        cells = ((pair["kernel"], pair["kernel_2"], f"{pair['alignment']:.4f}") for pair in pairs)
-        return table("kernel", "kernel", numbers=["alignment"], title="Most similar pairs", rows=cells)
-    order, alignment = analysis.data["order"].values, analysis.data["alignment"].values
+        pairs = analysis.pairs(least=-1.0).head(_MOST_PAIRS)
+        cells = ((a, b, f"{unbiased:.4f}", f"{value:.4f}") for a, b, unbiased, value in pairs.itertuples(index=False))
+        numbers = ["unbiased alignment", "alignment"]
+        return table("kernel", "kernel", numbers=numbers, title="Most similar pairs", rows=cells)
+    order, alignment = analysis.data["order"].values, analysis.similarity.values
     rows = (
         [analysis.names[i], *("–" if math.isnan(value) else f"{value:.3f}" for value in alignment[i, order])]
         for i in order
     )
-    return table("", numbers=[analysis.names[j] for j in order], title="Alignments", rows=rows)
+    return table("", numbers=[analysis.names[j] for j in order], title="Unbiased alignments", rows=rows)
 
 
 def _as_mapping(analysis: Analysis, seconds: float) -> dict[str, Any]:
     data = analysis.data
-    figures = [str(key) for key in data.data_vars if key not in ("alignment", "alignment_error")]
+    figures = [str(key) for key in data.data_vars if "kernel_2" not in data[key].dims]
     by_kernel = [
         {"name": name, **{key: data[key].values[j] for key in figures}} for j, name in enumerate(analysis.names)
     ]
@@ -193,6 +194,7 @@ def _as_mapping(analysis: Analysis, seconds: float) -> dict[str, Any]:
         "tasks": data["task"].values.astype(str) if "task" in data.dims else None,
         "alignment": data["alignment"].values,
         "alignment_error": data["alignment_error"].values if "alignment_error" in data else None,
+        "unbiased_alignment": analysis.similarity.values,
         "groups": analysis.groups(),
         "seconds": seconds,
     }

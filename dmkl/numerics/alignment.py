@@ -26,6 +26,54 @@ def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
     return np.asarray(np.clip(values, -1.0, 1.0))
 
 
+def unbiased_alignments(gram: Float, diagonal: Float, sums: Float | None, floor: Float | float = 0.0) -> Float:
+    """Alignments without the bias of the diagonals, (n, n), from ⟨K_i, K_j⟩, the diagonals and row sums, (n, m).
+
+    K̃ is K without its diagonal, with row sums r̃ and sum s̃. With
+
+        U(K, L) = ⟨K̃, L̃⟩ + s̃ᴷs̃ᴸ/((m − 1)(m − 2)) − 2/(m − 2) r̃ᴷᵀr̃ᴸ
+
+    m(m − 3) times the unbiased estimate of the Hilbert-Schmidt independence criterion (Song, Smola, Gretton, Bedo,
+    Borgwardt, Feature selection via dependence maximization, JMLR 13, 2012, Eq. 5), it is U(K, L)/√(U(K, K) U(L, L)).
+    Its mean is near 0 for kernels of independent features, of which the alignment tends to 1 where there are more
+    features than samples. U does not depend on the kernels' centers. For kernels that are not to be centered
+    (`sums` = None) U is ⟨K̃, L̃⟩. NaN where all of a kernel is on its diagonal, up to rounding.
+    """
+    m = diagonal.shape[1]
+    between = gram - diagonal @ diagonal.T
+    if sums is not None:
+        if m < 4:
+            return np.full(gram.shape, np.nan)
+        off = sums - diagonal
+        total = off.sum(axis=1)
+        between = between + np.outer(total, total) / ((m - 1) * (m - 2)) - 2.0 / (m - 2) * (off @ off.T)
+    # U(K, K) is a squared norm, and the difference of sums of the size of ‖K‖², of which rounding leaves 1e-12.
+    np.fill_diagonal(between, np.maximum(between.diagonal(), 0.0))
+    return alignments(between, np.maximum(floor, 1e-6 * np.sqrt(np.maximum(gram.diagonal(), 0.0))))
+
+
+def unbiased_projections(projections: Array, probes: Float, diagonal: Float, sums: Float | None) -> Float:
+    """ZᵀŨ_jZ, (n, b, b), from ZᵀK_jZ; ⟨Ũ_i, Ũ_j⟩ is U(K_i, K_j) of `unbiased_alignments`.
+
+    Ũ has zeros on its diagonal, and k_ab − (r̃_a + r̃_b)/(m − 2) + s̃/((m − 1)(m − 2)) elsewhere. Estimates from it have
+    errors of the size of Ũ, which may be much smaller than the diagonal of K.
+    """
+    m = diagonal.shape[1]
+    results = np.array(projections, dtype=np.float64)
+    if sums is not None and m < 4:
+        return np.full(results.shape, np.nan)
+    for result, own, total in zip(results, diagonal, [None] * len(diagonal) if sums is None else sums, strict=True):
+        removed = own
+        if total is not None:
+            off = (total - own) / (m - 2)
+            shift = off.sum() / (m - 1)
+            ones, rows = probes.sum(axis=0), probes.T @ off
+            result -= np.outer(rows, ones) + np.outer(ones, rows) - shift * np.outer(ones, ones)
+            removed = own - 2.0 * off + shift
+        result -= (probes * removed[:, None]).T @ probes
+    return results
+
+
 def sign_probes(size: int, width: int, seed: int) -> Float:
     """Random vectors with independent entries ±1, (size, width), for `estimated`; InputError for width below 3."""
     if width < 3:

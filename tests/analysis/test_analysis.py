@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl.analysis.analyze import nystrom, upper_bounds
-from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.errors import AlignmentWarning, IndefiniteKernelWarning, InputError
 
 M = 90
 SIDES = np.arange(M) % 2
@@ -170,8 +170,64 @@ def test_duplicates_are_told_from_near_ones(K, probes, centered):
     assert {frozenset(pair) for pair in pairs[["kernel", "kernel_2"]].itertuples(index=False, name=None)} == {
         frozenset(pair) for pair in (("wide", "thrice"), ("wide", "nearly"), ("thrice", "nearly"))
     }
-    assert (np.diff(pairs.alignment) <= 0).all()
+    assert (np.diff(pairs.unbiased_alignment) <= 0).all()
     assert len(analysis.pairs(-1.0)) == 21
+
+
+def hsic(a, b):
+    """HSIC₁ by its definition, with sums over different samples: Song et al., JMLR 13 (2012), Eq. 4."""
+    off = ~np.eye(len(a), dtype=bool)
+    a, b, m = a * off, b * off, len(a)
+    pairs = np.einsum("ij,ij->", a, b)
+    triples = np.einsum("ij,iq->", a, b) - pairs
+    quadruples = a.sum() * b.sum() - 4 * triples - 2 * pairs
+    mean = pairs / (m * (m - 1)) - 2 * triples / (m * (m - 1) * (m - 2))
+    return mean + quadruples / (m * (m - 1) * (m - 2) * (m - 3))
+
+
+@pytest.mark.parametrize("steps", [("center",), ("center", "cosine"), ("cosine", "center", "trace"), ()])
+def test_unbiased_alignments_are_those_of_all_quadruples(K, steps):
+    data = dmkl.analyze(K, steps=steps).data
+    dense = dense_view(K, steps=steps)
+    product = hsic if steps else lambda a, b: np.vdot(a, b) - a.diagonal() @ b.diagonal()
+    sizes = [np.sqrt(product(k, k)) for k in dense]
+    expected = [
+        [product(a, b) / s / t for b, t in zip(dense, sizes, strict=True)] for a, s in zip(dense, sizes, strict=True)
+    ]
+    np.testing.assert_allclose(data.unbiased_alignment, expected, atol=1e-9)
+    ideal = dmkl.analyze(
+        K[[0, 1, 2], [0, 1, 2]], targets=False, steps=steps
+    ).data  # too few samples to remove the centers
+    assert np.isnan(ideal.unbiased_alignment).all() == bool(steps)
+
+
+@pytest.mark.parametrize("probes", [None, 60])
+def test_independent_tables_are_not_alike(independent_tables, probes):
+    """200 samples and 20,000 features: the published alignments are 0.99."""
+    K = independent_tables
+    analysis = dmkl.analyze(K, probes=probes)
+    published, unbiased = (analysis.data[name].values[:3, :3] for name in ("alignment", "unbiased_alignment"))
+    off = ~np.eye(3, dtype=bool)
+    assert (published[off] > 0.95).all()
+    error = 0 if probes is None else 4 * analysis.data.unbiased_alignment_error.values[:3, :3][off]
+    assert (np.abs(unbiased[off]) < 0.05 + error).all()
+    assert analysis.groups() == [["a", "a again"]]
+    assert "unbiased alignments of different kernels from" in analysis.summary()
+    pairs = analysis.pairs()
+    assert pairs.values[:, :2].tolist() == [["a", "a again"]]
+    with pytest.warns(AlignmentWarning, match="of 4 centered kernels more than half of the squared norm"):
+        dmkl.aligned_weights(K, np.arange(K.shape[1]) % 2)
+    weights = dmkl.aligned_weights(K, method="statis").values
+    np.testing.assert_allclose(weights[[0, 3]], np.sqrt(0.5), atol=0.05)
+    assert (weights[1:3] < 0.2).all()
+
+
+@pytest.fixture(scope="module")
+def independent_tables():
+    rng = np.random.default_rng(8)
+    tables = rng.normal(size=(3, 200, 20_000)).astype(np.float32)
+    kernels = [table @ table.T for table in tables]
+    return dmkl.create(None, np.stack([*kernels, 2 * kernels[0]]), names=["a", "b", "c", "a again"])
 
 
 # --- the whole ----------------------------------------------------------------------------------------------
@@ -269,7 +325,9 @@ def test_what_is_told_saved_and_read(K, analysis, tmp_path):
 def test_the_map_shows_the_alignments_in_order(analysis):
     ax = analysis.plot_alignment()
     order = analysis.data.order.values
-    np.testing.assert_array_equal(ax.images[0].get_array(), analysis.data.alignment.values[np.ix_(order, order)])
+    np.testing.assert_array_equal(
+        ax.images[0].get_array(), analysis.data.unbiased_alignment.values[np.ix_(order, order)]
+    )
     assert [tick.get_text() for tick in ax.get_yticklabels()] == [analysis.names[j] for j in order]
     assert len(ax.texts) == 49
 

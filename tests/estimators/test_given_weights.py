@@ -111,8 +111,12 @@ def test_weights_from_alignments_follow_their_definitions(dense, kernels, method
         exact = w.value
         exact[exact < 1e-6 * exact.max()] = 0.0
     else:
-        _, vectors = np.linalg.eigh(gram / np.outer(norms, norms))
-        exact = np.abs(vectors[:, -1]) / norms
+        m, sums = K.shape[1], K.sum(axis=2) - np.diagonal(K, axis1=1, axis2=2)
+        U = K - (sums[:, :, None] + sums[:, None, :]) / (m - 2) + sums.sum(axis=1)[:, None, None] / ((m - 1) * (m - 2))
+        U *= ~np.eye(m, dtype=bool)  # of which unbiased alignments are the correlations
+        _, vectors = np.linalg.eigh(np.corrcoef(U.reshape(4, -1)))
+        leading = vectors[:, -1] * np.sign(vectors[:, -1].sum())
+        exact = np.maximum(leading, 0) / norms
     np.testing.assert_allclose(weights, exact / np.linalg.norm(exact), atol=1e-5)
 
 
