@@ -696,6 +696,9 @@ class SavedChecker(ZarrRules):
                 yield f"{name} is missing"
         if self.attrs.get("has_model") and "best" not in self.group:
             yield "best is missing, and has_model is true"
+        for name in self.attrs.get("arrays", []):
+            if name.rstrip("_") not in self.group:
+                yield f"group {name.rstrip('_')} is missing, and arrays names {name}"
 
 
 class StateChecker(Rules):

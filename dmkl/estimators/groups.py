@@ -196,6 +196,7 @@ class GSMKL(LocalWeights):
     # --- fitting -------------------------------------------------------------------------------------------------
 
     _OF_TASKS = (*LocalWeights._OF_TASKS, "n_groups")
+    _DERIVED = ("groups_", "group_class_")
     _PREPARED_BY = ("n_groups", "grouping", "across", "regroup", "feature", "random_state")
     _RULES: ClassVar = {"weighting": one_of("root", "softmax"), "restarts": check_count, "spread": check_positive}
 

@@ -138,6 +138,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     """Parameters whose values are the default grid of a learner without p, λ and C."""
     _TABLES: tuple[str, ...] = ()
     """Fitted attributes that are datasets, each saved as a group."""
+    _DERIVED: tuple[str, ...] = ()
+    """Fitted attributes that `_set_state` computes from the saved state."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -290,7 +292,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         # In the memory order of a loaded file, so that a loaded model predicts the same to the last bit.
         dual, samples = np.ascontiguousarray(function.dual), ("sample", self.train_samples_)
         self.dual_coef_ = xr.DataArray(dual, [samples, columns], name="dual_coef")
-        if self._HAS_INTERCEPT and function.bias.ndim == 1:  # with covariates MKRidge sets it
+        if function.bias.ndim == 1 and (self._HAS_INTERCEPT or function.bias.any()):  # with covariates MKRidge sets it
             self.intercept_ = xr.DataArray(function.bias, [columns], name="intercept")
         self.gap_ = by_problem(problems, [solution.gap for solution in outcomes], "gap")
         self.objective_ = by_problem(problems, [solution.objective for solution in outcomes], "objective")

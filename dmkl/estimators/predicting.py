@@ -54,7 +54,7 @@ class Predicting(Learner):
     _prepared: Any = None
     """The results of `_prepare`, one for each part of the columns, for learners that predict with them."""
     _HAS_INTERCEPT = False
-    """Whether scores have an intercept."""
+    """Whether scores have an intercept even if it is zero. An intercept that a fit returns always counts."""
 
     def _offsets(self, samples: Array, covariates: Any) -> Float:
         """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
@@ -135,7 +135,7 @@ class Predicting(Learner):
             weights = weights[:, None]
         if weights.shape[-1] != dual.shape[1]:
             weights = np.repeat(weights, dual.shape[1], axis=-1)
-        bias = self.intercept_.values if self._HAS_INTERCEPT else np.zeros(dual.shape[1])
+        bias = self.intercept_.values if hasattr(self, "intercept_") else np.zeros(dual.shape[1])
         return ScoreFunction(weights, dual, bias, str(self.dual_coef_.dims[1]))
 
     @one_blas_thread
@@ -171,7 +171,7 @@ class Predicting(Learner):
         coords = [("sample", samples), ("kernel", list(self.kernel_names_)), (dim, self.dual_coef_[dim].values)]
         attrs = {"long_name": "share of each kernel in the score", "units": "score"}
         result = xr.DataArray(whole, coords, name="contribution", attrs=attrs)
-        if self._HAS_INTERCEPT:
+        if hasattr(self, "intercept_"):
             constant = self.intercept_.values + self._offsets(samples, new.get("covariates"))
             result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
         return _drop_single_dim(describe(result), self)

@@ -12,7 +12,7 @@ import zarr
 
 from dmkl._version import __version__
 from dmkl.building import TrainingFeatures
-from dmkl.errors import StoreError
+from dmkl.errors import StoreError, refuse
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
 from dmkl.numerics.covariates import Covariates
@@ -43,6 +43,11 @@ _ARRAYS = {
     "centers_": "center",
 }
 """Attributes that are stored as arrays, and the names of these arrays in memory."""
+_WRITTEN = {
+    *("classes_", "kind_", "tasks_", "kernel_names_", "train_samples_", "n_features_in_", "features_"),
+    *("statistics_", "history_", "priors_", "decider_", "n_prediction_passes_"),
+}
+"""Other attributes of all models that `write_model` writes, or that belong to the last prediction."""
 
 
 def models() -> dict[str, type[Any]]:
@@ -66,6 +71,7 @@ def model_class(name: str) -> Any:
 def write_model(model: Any, path: Path) -> None:
     """Write a fitted model as a Zarr group at a path that does not exist."""
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
+    further = _further_arrays(model)
     parts = []
     for number, part in enumerate(model.statistics_):
         steps, prefix = [], f"part_{number}_"
@@ -96,6 +102,7 @@ def write_model(model: Any, path: Path) -> None:
         "tasks": None if model.tasks_ is None else model.tasks_.tolist(),
         "parts": parts,
         "state": model._state(),
+        "arrays": list(further),
     }
     features = model.features_
     if isinstance(features, str):
@@ -110,9 +117,25 @@ def write_model(model: Any, path: Path) -> None:
     write_dataset(model.history_, path, "a", "history")
     for name in model._TABLES:
         write_dataset(getattr(model, name), path, "a", name.rstrip("_"))
+    for name, array in further.items():
+        write_dataset(array.to_dataset(name=array.name or name.rstrip("_")), path, "a", name.rstrip("_"))
     if not isinstance(features, str):
         features.save(zarr.open_group(path, mode="r+", zarr_format=3, use_consolidated=False))
     consolidate(path)
+
+
+def _further_arrays(model: Any) -> dict[str, xr.DataArray]:
+    """Arrays that the fit of a class of models has set, by attribute; InputError for an attribute of another kind."""
+    written = {*_ARRAYS, *_WRITTEN, *model._STATE, *model._TABLES, *model._DERIVED}
+    further = {name: value for name, value in vars(model).items() if name.endswith("_") and name not in written}
+    for name, value in further.items():
+        if not isinstance(value, xr.DataArray):
+            refuse(
+                f"save writes fitted attributes that are labeled arrays, and {name} of this {type(model).__name__} is "
+                f"of type {type(value).__name__}: make it an xarray.DataArray, or name it in _STATE of the class if "
+                "it is a plain JSON value, in _TABLES if it is a Dataset, or in _DERIVED if _set_state computes it"
+            )
+    return further
 
 
 def encode(value: Any) -> Any:
@@ -231,6 +254,9 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
     for name in model._TABLES:
         table = saved.part(name.rstrip("_")).dataset().load()
         setattr(model, name, table.assign_coords({str(dim): _named(table[dim])[dim].values for dim in table.coords}))
+    for name in attrs.get("arrays", ()):
+        (array,) = saved.part(name.rstrip("_")).dataset().load().data_vars.values()
+        setattr(model, name, _named(array))
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(saved, features, model.train_samples_)
     model._set_state(dict(attrs["state"]))

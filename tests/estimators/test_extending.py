@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+import xarray as xr
+from helpers.conformance import problems
 from helpers.references import digits, in_memory
 
 import dmkl
@@ -113,3 +116,46 @@ def test_a_learner_works_everywhere(centroid, tmp_path):
     assert dmkl.load(tmp_path / "found").best_params_ == result.best_params_
     with pytest.raises(InputError, match="share must lie"):
         centroid(share=2).fit(K[TRAIN, TRAIN], y[TRAIN])
+
+
+@pytest.fixture
+def shifted(centroid):
+    """A learner that returns an intercept, and keeps an array that no other learner has."""
+
+    class Shifted(centroid):
+        """Nearest class mean with a score that is moved by 5."""
+
+        def _means(self, signs, n):
+            outcome = yield from super()._means(signs, n)
+            return replace(outcome, bias=np.array([5.0]))
+
+        def _set_attributes(self, outcome):
+            self.spread_ = xr.DataArray([1.0, np.nan], [("side", ["left", "right"])], name="spread")
+
+    return Shifted
+
+
+def test_a_returned_intercept_counts_in_predictions_and_files(centroid, shifted, tmp_path):
+    K, y = kernels()
+    y = y == 1
+    plain, model = (kind(share=0.2).fit(K[TRAIN, TRAIN], y[TRAIN]) for kind in (centroid, shifted))
+    expected = plain.decision_function(K[TEST, TRAIN]) + 5.0
+    model.save(tmp_path / "model")
+    for each in (model, dmkl.load(tmp_path / "model")):
+        np.testing.assert_allclose(each.decision_function(K[TEST, TRAIN]), expected)
+        shares = each.contributions(K[TEST, TRAIN])
+        np.testing.assert_allclose(shares.sum("kernel") + shares.intercept, expected)
+    searched = dmkl.search(shifted(), K, y, {"share": [0.2]}, cv=[(TRAIN, TEST)], baselines="none")
+    assert searched.best_score_ == model.score(K[TEST, TRAIN], y[TEST]) == np.mean(y[TEST])
+
+
+def test_arrays_that_a_learner_sets_are_saved_and_others_refused(shifted, tmp_path):
+    K, y = kernels()
+    model = shifted().fit(K[TRAIN, TRAIN], y[TRAIN])
+    model.save(tmp_path / "model")
+    assert not problems(tmp_path / "model")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "model").spread_, model.spread_)
+    model.trail_ = [1, 2]
+    with pytest.raises(InputError, match=r"trail_ of this Shifted is of type list"):
+        model.save(tmp_path / "model", overwrite=True)
+    assert dmkl.load(tmp_path / "model").spread_.name == "spread"
