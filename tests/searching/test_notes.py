@@ -17,11 +17,12 @@ PARTS = np.where(np.arange(M) < 40, 0, 2)
 WORDS = {False: ("smallest", "smaller"), True: ("largest", "larger")}
 
 
-def expected_edges(name, values, chosen):
-    """Yield the expected notes."""
-    for largest, value in ((False, min(values)), (True, max(values))):
+def expected_edges(name, values, chosen, scores):
+    """Yield the expected notes: of an end to which the score rises by more than its standard error over the folds."""
+    for largest, value, before in ((False, *sorted(values)[:2]), (True, *sorted(values)[:-3:-1])):
         n, words = int(np.sum(np.ravel(chosen) == value)), WORDS[largest]
-        if n:
+        rise = (scores.sel({name: value}) - scores.sel({name: before})).values
+        if n and rise.mean() > rise.std(ddof=1) / np.sqrt(len(rise)):
             whose = "The choice is" if np.size(chosen) == 1 else f"{n} of {np.size(chosen)} choices are"
             yield f"{whose} {name} = {value:g}, the {words[0]} of the grid: search {words[1]} values too"
 
@@ -36,7 +37,6 @@ TASKS = np.stack([SMALL, digits()[1] % 2], axis=1).astype(int)
         (dmkl.MKFDA(p=2), SMALL, "lam", [1e-9, 1e-8, 1e-2], "joint"),
         (dmkl.MKFDA(p=2), SMALL, "lam", [1e-2, 1e4, 1e5], "fold"),
         (dmkl.MKFDA(p=2), SMALL, "lam", [1e-3, 1e-1, 1e1], "joint"),
-        (dmkl.MKFDA(p=2), TASKS, "lam", [1e3, 1e4, 1e5], "joint"),
         (dmkl.MKSVM(p=2), SMALL, "C", [1e-6, 1e-5, 1e-4], "joint"),
         (dmkl.MKSVM(p=2), SMALL, "C", [1e-6, 1e-5], "joint"),
     ],
@@ -44,9 +44,30 @@ TASKS = np.stack([SMALL, digits()[1] % 2], axis=1).astype(int)
 def test_a_choice_at_an_end_of_the_grid_is_told(learner, y, name, values, choice):
     K, more = in_memory(digits()[0], 90), {"choice": choice, "refit": False, "baselines": "none"}
     result = dmkl.search(learner, K, y, {name: values}, 2, **more)
-    edges = list(expected_edges(name, values, result.chosen[name])) if len(values) > 2 else []  # both are ends
+    edges = (
+        list(expected_edges(name, values, result.chosen[name], result.scores["score"])) if len(values) > 2 else []
+    )  # both are ends
     assert result.notes() == edges
     assert [line for line in result.summary().splitlines() if "of the grid" in line] == edges
+
+
+def test_a_plateau_is_no_edge_and_its_middle_is_chosen():
+    """Of equal scores the middle λ is chosen; an end is told only if the score rises towards it beyond its error."""
+    K = in_memory(digits()[0], 90)
+    lams = [1e-4, 1e-3, 1e-2, 1e-1, 1.0]
+    scores = dmkl.search(dmkl.MKFDA(p=2), K, SMALL, {"lam": lams}, 3, refit=False, baselines="none").scores
+
+    def searched(by_lam, spread):
+        fold_scores = np.array(by_lam)[:, None] + np.array(spread) * np.linspace(0, 1, 5)[:, None]
+        variable = ("lam", "fold"), fold_scores
+        return dmkl.SearchResult(scores.drop_vars(["mean_score", "standard_error"]).assign(score=variable))
+
+    flat = searched([0.8] * 5, [0, 0, 0])
+    assert flat.best_params_ == {"lam": 1e-2}
+    assert flat.notes() == []
+    rising = searched([0.5, 0.6, 0.7, 0.8, 0.9], [0, 0, 0])
+    assert rising.notes() == ["The choice is lam = 1, the largest of the grid: search larger values too"]
+    assert searched([0.8, 0.8, 0.8, 0.8, 0.81], [-0.4, 0.4, 0]).notes() == []
 
 
 @pytest.mark.parametrize("splits", [None, PARTS])

@@ -65,6 +65,22 @@ def test_predictions_are_those_of_a_model_that_the_rows_did_not_train(question, 
     np.testing.assert_array_equal(table[truth].squeeze(), held_out["true_label"])
 
 
+@pytest.mark.parametrize("question", ["search", "evaluate"])
+def test_predictions_are_in_the_order_of_the_set_unless_a_sample_is_held_out_twice(question):
+    K, y = kernels(), labels("binary")
+    folds = list(FOLDS.split(y))
+    for cv, once in ((folds, True), ([*folds, *folds], False)):
+        more = {"cv": cv, "refit": False} if question == "search" else {"outer": cv, "inner": KFold(2)}
+        held_out = getattr(dmkl, question)(dmkl.Uniform(), K, y, {"lam": [0.1]}, baselines="none", **more).predictions
+        if once:
+            np.testing.assert_array_equal(held_out["sample"], K.samples.astype(str))
+            np.testing.assert_array_equal(held_out["true_label"], y)
+        else:
+            rows = [np.concatenate([test for _, test in cv]), np.repeat(range(4), [len(test) for _, test in cv])]
+            np.testing.assert_array_equal(held_out["sample"], K.samples.astype(str)[rows[0]])
+            np.testing.assert_array_equal(held_out["sample_fold"], rows[1].astype(str))
+
+
 def test_a_search_predicts_test_rows_where_folds_have_any_and_names_groups():
     K, y, groups = kernels(), labels("multiclass"), np.repeat(["north", "south", "east"], 30)
     fold, more = tuple(np.split(np.arange(90), 3)), {"groups": groups, "baselines": "none", "refit": False}
