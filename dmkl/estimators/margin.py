@@ -419,7 +419,7 @@ class LPBoost(MarginClassifier):
         min over β ≥ 0, Σ_j β_j = 1, ξ ≥ 0, ρ of  −ρ + 1/(νm) Σ_i ξ_i
         with  Σ_j β_j (f_jc(x_i) − f_jk(x_i)) + ξ_i ≥ ρ  for each sample i of class c and each other class k,
 
-    and for LP-B (``sharing="none"``) with β_jc in place of β_j, Σ_j β_jc = 1 for each class c. For two classes, and for each task of a
+    and for LP-B (``sharing="none"``) with β_jc in place of β_j, Σ_jc β_jc = 1. For two classes, and for each task of a
     multilabel problem, the left side is y_i Σ_j β_j f_j(x_i) + ξ_i. The score of class c is Σ_j β_j f_jc(x) with
     machines that are trained on all samples.
 
@@ -534,7 +534,7 @@ class LPBoost(MarginClassifier):
         margins = np.zeros((len(samples), n_problems, n))
         margins[np.arange(len(samples)), class_of[samples]] = of_own
         margins[np.arange(len(samples)), others] = -of_other
-        beta, value = _best_weights(margins.reshape(len(samples), -1), samples, self.nu, n_problems)
+        beta, value = _best_weights(margins.reshape(len(samples), -1), samples, self.nu)
         return beta.reshape(n_problems, n).T, np.full(n_problems, value)
 
     # --- machines on all samples ---------------------------------------------------------------------------------
@@ -557,7 +557,9 @@ class LPBoost(MarginClassifier):
             assert machine.dual is not None
             dual[:, j], bias[j] = machine.dual[:, 0], beta[j] * np.squeeze(machine.bias)
         objective = float(objectives[k])
-        end = machines[worst(machines)]
+        # LP-B may give a class no weight: its scores are zero, and it has no machines.
+        nothing = Outcome(Status.CERTIFIED, beta, dual, objective, gap=0.0)
+        end = machines[worst(machines)] if machines else nothing
         steps = [Step(beta, {"objective": objective, "gap": end.gap})]
         extra = {"column_weights": np.diag(beta)}
         return Outcome(end.status, beta, dual, objective, gap=end.gap, bias=bias, steps=steps, extra=extra)
@@ -602,22 +604,18 @@ class LPBoost(MarginClassifier):
         return result if self._score_dim() else result.isel({dim: 0}, drop=True)
 
 
-def _best_weights(margins: Float, samples: Index, nu: float, n_simplices: int = 1) -> tuple[Float, float]:
-    """The β of the linear program, and its minimum, from margins (rows, n) of samples that may have several rows.
-
-    β is divided into `n_simplices` blocks of equal size, and each sums to one.
-    """
+def _best_weights(margins: Float, samples: Index, nu: float) -> tuple[Float, float]:
+    """The β of the linear program, and its minimum, from margins (rows, n) of samples that may have several rows."""
     rows, n = margins.shape
     m = int(samples.max()) + 1
     slack = csr_array((np.ones(rows), (np.arange(rows), samples)), shape=(rows, m))
     # The variables are β, ξ and ρ: ρ − margins β − ξ ≤ 0.
     above = hstack([csr_array(-margins), -slack, csr_array(np.ones((rows, 1)))])
     cost = np.concatenate([np.zeros(n), np.full(m, 1 / (nu * m)), [-1.0]])
-    blocks = np.repeat(np.eye(n_simplices), n // n_simplices, axis=1)
-    sums = hstack([csr_array(blocks), csr_array((n_simplices, m + 1))])
+    simplex = np.concatenate([np.ones(n), np.zeros(m + 1)])[None]
     bounds = [(0, None)] * (n + m) + [(None, None)]
-    solution: Any = linprog(cost, above, np.zeros(rows), sums, np.ones(n_simplices), bounds, method="highs")  # type: ignore[call-overload]
+    solution: Any = linprog(cost, above, np.zeros(rows), simplex, [1.0], bounds, method="highs")  # type: ignore[call-overload]
     if solution.x is None:
         refuse(f"the linear program of the weights was not solved: {solution.message}")
     beta = np.maximum(solution.x[:n], 0.0)
-    return beta / (blocks.T @ (blocks @ beta)), float(solution.fun)
+    return beta / beta.sum(), float(solution.fun)

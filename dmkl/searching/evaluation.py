@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -242,9 +243,11 @@ class EvaluationResult(GridResult):
 
     def notes(self) -> list[str]:
         """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples."""
-        grid = next(iter(self._searches.values())).grid
-        chosen = {name: self._data[name].values.ravel().tolist() for name in self.parameters}
-        return [*edge_notes(grid, chosen), *data_notes(self._data.attrs)]
+        grid, edges = next(iter(self._searches.values())).grid, defaultdict[str, list[float]](list)
+        for search in self._searches.values():
+            for name, values in search.rising_edges().items():
+                edges[name] += values
+        return [*edge_notes(grid, edges), *data_notes(self._data.attrs)]
 
     # --- saving and reading ------------------------------------------------------------------------------------------
 

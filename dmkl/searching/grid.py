@@ -190,7 +190,8 @@ def choose(
 ) -> tuple[int, ...]:
     """Position of the chosen point of a grid; InputError if the rule is unknown, or no point can be chosen.
 
-    The rule "best" chooses the largest mean score over the folds. "one_standard_error" chooses the simplest point with
+    The rule "best" chooses the largest mean score over the folds; among equal ones the median lam, the middle of a
+    plateau, then the smallest p, then the first. "one_standard_error" chooses the simplest point with
     mean ≥ max − s, where s is the standard error of the best point. Simplest is the largest lam (the most regularized),
     then the smallest p (the fewest kernels), then the first. `mean` and `standard_error` have one shape, to which lam
     and p of every point broadcast. Means that are not finite are never chosen, and a standard error of NaN (a single
@@ -258,7 +259,9 @@ def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:
             f"no point of the grid can be chosen: none of the {mean.size} has a mean score. A score is NaN where the "
             "validation rows leave it undefined: take folds with rows of every class, or another scoring"
         )
-    return _simplest(_at_least(mean, mean[eligible].max()), lam, p)
+    candidates = _at_least(mean, mean[eligible].max())
+    tied = np.unique(np.broadcast_to(lam, mean.shape)[candidates])
+    return _simplest(candidates & (lam == tied[len(tied) // 2]), lam, p)
 
 
 def _simplest(candidates: Bool, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:

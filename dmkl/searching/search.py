@@ -55,6 +55,7 @@ from dmkl.searching.grid import (
     best_index,
     class_values,
     constant_note,
+    mean_and_error,
     mean_over_folds,
     shape,
 )
@@ -157,6 +158,9 @@ class GridResult(Result):
     def predictions(self) -> xr.Dataset:
         """Out-of-fold predictions: a row for each sample that a fold holds out, by a model that it did not train.
 
+        Rows are in the order of the set if no sample is held out twice. Otherwise they are in the order of the folds,
+        and `sample_fold` distinguishes the rows of a sample.
+
         Of an evaluation the test rows, by the models that are tested. Of a search the fits at the chosen points, on the
         test rows if folds have any; otherwise on the validation rows, by which the points were chosen.
 
@@ -185,7 +189,9 @@ class GridResult(Result):
         if "sample_group" in data:
             variables["sample_group"] = ("sample", data["sample_group"].values[samples])
         predictions = held_out.drop_vars(["sample", "fold"]).rename(held_out="sample").assign(variables)
-        return describe(predictions.assign_coords(sample=data["sample"].values[samples]).drop_attrs())
+        predictions = predictions.assign_coords(sample=data["sample"].values[samples]).drop_attrs()
+        once = len(np.unique(samples)) == len(samples)
+        return describe(predictions.isel(sample=np.argsort(samples)) if once else predictions)
 
 
 class SearchResult(GridResult):
@@ -462,10 +468,39 @@ class SearchResult(GridResult):
 
         Raises InputError if no point can be chosen.
         """
-        chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
         left_out = self._data.attrs.get("svm_left_out")
         machine = [] if left_out is None else [f"The SVM on the sum of kernels was not fitted: {left_out}"]
-        return [*self._refined_lines(), *edge_notes(self.grid, chosen), *data_notes(self._data.attrs), *machine]
+        return [
+            *self._refined_lines(),
+            *edge_notes(self.grid, self.rising_edges()),
+            *data_notes(self._data.attrs),
+            *machine,
+        ]
+
+    def rising_edges(self) -> dict[str, list[float]]:
+        """Values of λ and C that the `choosers` choose, NaN where no larger or smaller value promises a higher score.
+
+        A value does so at an end of its grid if the score rises from the value before it by more than its standard
+        error over the folds, with the other parameters at their choice; the error of a single fold counts as zero.
+        """
+        edges = {}
+        for name in {"lam", "C"} & set(self.parameters):
+            values, index = self._data[name].values, self.best_index_
+            others = {other: at for other, at in index.items() if other != name}
+            score = self._data["score"].isel(others).transpose("fold", ..., name).values
+            score = score.reshape(len(score), -1, len(values))  # (fold, task, value)
+            tasks = np.arange(score.shape[1])
+            chosen = index[name].transpose("fold", ..., missing_dims="ignore").values.reshape(-1, len(tasks))
+            rising = np.full(chosen.shape, np.nan)
+            for order in (np.argsort(values), np.argsort(values)[::-1]):
+                fitted = np.isfinite(score[..., order]).any(axis=0)
+                first = fitted.argmax(axis=1)
+                fitted[tasks, first] = False
+                end, before = order[first], order[fitted.argmax(axis=1)]
+                rise, error = mean_and_error((score[:, tasks, end] - score[:, tasks, before]).T)
+                rising = np.where((chosen == end) & (rise > np.nan_to_num(error)), values[end], rising)
+            edges[name] = rising.ravel().tolist()
+        return edges
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._data.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"

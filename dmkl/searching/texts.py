@@ -59,15 +59,15 @@ def cost_and_proof(n_passes: float, seconds: float, gap: float) -> str:
     return f"{count(n_passes, 'pass')}, {seconds:.3g} s{proof}"
 
 
-def edge_notes(grid: Mapping[str, Sequence[Any]], chosen: Mapping[str, Sequence[float]]) -> list[str]:
-    """A sentence for each end of a grid of λ or C that was chosen; grids of one or two values have no interior."""
+def edge_notes(grid: Mapping[str, Sequence[Any]], edges: Mapping[str, Sequence[float]]) -> list[str]:
+    """A sentence for each end of a grid of λ or C among `SearchResult.rising_edges`; short grids have no interior."""
     notes = []
     for name in ("lam", "C"):
         values = grid.get(name, ())
         if len(values) < 3:
             continue
         for end, which, beyond in ((min(values), "smallest", "smaller"), (max(values), "largest", "larger")):
-            n, n_all = list(chosen[name]).count(end), len(chosen[name])
+            n, n_all = list(edges[name]).count(end), len(edges[name])
             if n:
                 choices = "The choice is" if n_all == 1 else f"{n} of {n_all} choices are"
                 notes.append(f"{choices} {name} = {end:g}, the {which} of the grid: search {beyond} values too")

@@ -88,7 +88,9 @@ def reference(mean, error, lam, p, rule):
         if np.isfinite(mean[index])
     ]
     simplest = lambda these: min(these, key=lambda point: (-point[3], point[4], point[0]))  # noqa: E731
-    best = simplest([point for point in points if point[1] == max(other[1] for other in points)])
+    tied = [point for point in points if point[1] == max(other[1] for other in points)]
+    lams = sorted({point[3] for point in tied})
+    best = simplest([point for point in tied if point[3] == lams[len(lams) // 2]])
     if rule == "best":
         return best[0]
     allowed = 0.0 if np.isnan(best[2]) else best[2]
