@@ -116,6 +116,10 @@ class UninformativeScoresWarning(UserWarning):
     """Scores of left-out rows do not separate the classes: predictions follow the prior probabilities."""
 
 
+class CovariateWarning(UserWarning):
+    """Covariates determine training samples, so that scores of these without themselves say nothing."""
+
+
 class FeatureWarning(UserWarning):
     """Columns of features are filled in, left out, or matched by their position or under another name."""
 

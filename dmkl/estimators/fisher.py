@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from dmkl import settings
 from dmkl.arrays import Array, Float
-from dmkl.errors import refuse
+from dmkl.errors import CovariateWarning, first_names, refuse, warn
 from dmkl.estimators.checks import (
     Constraints,
     Given,
@@ -42,7 +42,7 @@ from dmkl.estimators.plan import (
 )
 from dmkl.estimators.saving import model_class
 from dmkl.kernelset import Kernels, KernelSet
-from dmkl.numerics.discriminant import excess, leave_one_out
+from dmkl.numerics.discriminant import excess, is_determined, leave_one_out, null_leverages
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens, has_thin_factors
@@ -58,7 +58,7 @@ from dmkl.solvers.fisher.problem import (
     Subspace,
 )
 from dmkl.solvers.fisher.registry import FACTORS, SOLVERS, FisherMethod, check_solver, least_lam, name_of
-from dmkl.solvers.jobs import Job
+from dmkl.solvers.jobs import Job, Training
 from dmkl.variables import describe
 
 _TOGETHER = 2**22
@@ -233,6 +233,16 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         return describe(xr.DataArray(coordinates, dims=("sample", "discriminant"), coords=coords, name="coordinate"))
 
     def _decision_rule(self, outcome: FitOutcome) -> DecisionRule:
+        names = list(
+            dict.fromkeys(name for training in outcome.data.trainings for name in _determined_samples(training))
+        )
+        if names and any(solution.inverse is not None for solution in outcome.outcomes):
+            warn(
+                f"the covariates determine the training samples {first_names(names)}: their scores without themselves "
+                "say nothing, and decisions and probabilities are learnt without them. Look for codes of missing "
+                "values and for categories of one sample",
+                CovariateWarning,
+            )
         return _rule([outcome], itemgetter(0))
 
     def _comparable_columns(self, scores: Array) -> Float:
@@ -276,16 +286,32 @@ def _rule(fits: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) 
     pairs = [(cast(FisherClassifier, fit.data.fit.learner), target) for fit, target in zip(fits, targets, strict=True)]
     units = of_problems([learner._units(target) for learner, target in pairs])
     priors = of_problems([learner._priors(target) for learner, target in pairs])
-    weights: Sequence[Float | None] = [None] * len(priors)
+    weights: list[Float | None] = [None] * len(priors)
     if any(target.weights is not None for target in targets):
-        weights = of_problems([target.weights or [np.ones(len(h)) for h in target.problems] for target in targets])
+        weights = [*of_problems([target.weights or [np.ones(len(h)) for h in target.problems] for target in targets])]
     kind, classes, labels = targets[0].kind, targets[0].classes, targets[0].labels
     index = [numbers[numbers >= 0] for numbers in class_index(kind, classes, labels)]
     learnt_on = LEFT_OUT if all(o.inverse is not None for fit in fits for o in fit.outcomes) else ""
     scores = of_problems([_training_scores(fit) for fit in fits])
+    for k, (part, numbers) in enumerate(zip(scores, index, strict=True)):
+        # Rows that covariates determine are left out; where no row of a class would be left, they say nothing: zero.
+        kept = np.isfinite(part).all(axis=(*range(part.ndim - 2), -1))
+        kept |= ~np.isin(numbers, numbers[kept])
+        scores[k], index[k] = np.nan_to_num(part[..., kept, :], copy=False), numbers[kept]
+        if (d := weights[k]) is not None:
+            weights[k] = d[..., kept]
     return DecisionRule.learn(kind, scores, index, priors, learnt_on, weights, units, ordered=len(fits) == 1).scaled(
         units
     )
+
+
+def _determined_samples(training: Training) -> list[str]:
+    """Names of the samples that covariates determine; see `dmkl.numerics.discriminant.is_determined`."""
+    vectors, view = training.square.null_vectors(), training.square.view
+    if vectors is None or vectors.shape[1] < 2:
+        return []
+    columns = view.final_positions()[1][is_determined(null_leverages(vectors))]
+    return [str(view.source.samples[at]) for at in columns]
 
 
 def _training_scores(fit: FitOutcome) -> list[Float]:

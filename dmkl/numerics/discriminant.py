@@ -32,13 +32,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float, Index, Mask
 
 _RIDGE = 1e-10
 """Of the total variance: what keeps the covariance within classes regular, as scores of several classes, which sum to a
 constant, need it. In the direction of that sum the classes have one mean, so nothing is decided by it."""
 _SINGULAR = 1e-9
 """The least share of the covariance within classes that is left in a direction when a row is left out."""
+_DETERMINED = 0.99
+"""The leverage P_ii above which unpenalized directions determine row i: the error of a prediction of it from the other
+rows has 1/(1 − P_ii) times the variance of the errors of the regression."""
 
 
 def indicators(index: Index, n_classes: int) -> Float:
@@ -60,6 +63,11 @@ def null_leverages(null_vectors: Float) -> Float:
     """The diagonal of P = N(NᵀN)⁻¹Nᵀ, (m,)."""
     q = np.linalg.qr(null_vectors)[0]
     return np.asarray(np.einsum("mk,mk->m", q, q))
+
+
+def is_determined(leverage: Float) -> Mask:
+    """Whether unpenalized directions determine a row, so that the other rows say nothing about it: (m,)."""
+    return np.asarray(leverage > _DETERMINED)
 
 
 def leave_one_out(
@@ -86,7 +94,10 @@ def leave_one_out(
         g_i = o_i − s e_i,     s = `excess`:
 
     what training without row i gives, with the kernels projected anew. The scale of normalized kernels and their
-    weights stay as they are. Where N is only the constant, Y_i − o_i is the share of each class among the other rows.
+    weights stay as they are. Rows that N determines (`is_determined`) are NaN: both quotients are 0/0 at a leverage of
+    one, and extrapolate from the other rows near it. Where N is only the constant, Y_i − o_i is the share of each class
+    among the other rows. Without N the targets H stay those of all rows: g_i then contains the label of row i by way of
+    the shares of the classes.
 
     Where rows have weights d, A = ½(I + D^{1/2}KD^{1/2}/λ) and A(D^{−1/2}α) = D^{1/2}H. The row that is left out goes
     with all its weight: D^{1/2}Y takes the place of Y, and both errors are divided by d_i^{1/2}.
@@ -108,8 +119,13 @@ def leave_one_out(
     def without_null_part(v: Float) -> Float:
         return np.asarray(v - q @ (q.T @ v))
 
-    least_squares = without_null_part(root * truth) / (root * (1.0 - leverage))
-    return np.asarray(least_squares - scale * without_null_part(alpha) / (root * (diagonal - 2.0 * leverage)))
+    determined = is_determined(leverage)
+    free, penalized = (
+        np.where(determined, np.nan, 1.0 - leverage),
+        np.where(determined, np.nan, diagonal - 2.0 * leverage),
+    )
+    least_squares = without_null_part(root * truth) / (root * free)
+    return np.asarray(least_squares - scale * without_null_part(alpha) / (root * penalized))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import cycle
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from helpers.references import in_memory
@@ -218,3 +219,48 @@ def test_what_is_refused():
         for job in (dmkl.search, dmkl.evaluate):
             with pytest.raises(InputError, match="does not decide by class means; take a classifier with decision='me"):
                 job(learner, K, y, baselines="rules")
+
+
+# --- samples that covariates determine ------------------------------------------------------------------------------
+
+
+def covariates(kind, m):
+    age = np.random.default_rng(1).normal(size=m)
+    if kind in ("-9999", "-1e6"):
+        age[3] = float(kind)
+    site = np.where(np.arange(m) % 2, "north", "south").astype(object)
+    if kind == "site of one":
+        site[3] = "-"
+    return pd.DataFrame({"age": age, "site": site}, index=[str(i) for i in range(m)])
+
+
+@pytest.mark.parametrize("kind", ["-9999", "-1e6", "site of one"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_sample_that_covariates_determine_has_no_say_in_decisions(kind, weighted):
+    """Its own leave-one-out score is 0/0, or extrapolates: the accuracy is that without the odd value."""
+    rng = np.random.default_rng(0)
+    m, train, test = 300, np.arange(180), np.arange(180, 300)
+    y = rng.integers(0, 3, m)
+    F = rng.normal(size=(m, 5)) + 1.5 * np.eye(5)[y]
+    K = dmkl.create(None, np.stack([F @ F.T, rbf_kernel(F, gamma=0.1)]), labels=y, dtype="float64")
+    d = rng.uniform(0.5, 2.0, len(train)) if weighted else None
+    for learner in (dmkl.MKFDA, dmkl.Uniform):
+        plain = learner(steps=(dmkl.residualize(covariates("plain", m)), "trace")).fit(K[train, train], sample_weight=d)
+        odd = learner(steps=(dmkl.residualize(covariates(kind, m)), "trace"))
+        with pytest.warns(dmkl.errors.CovariateWarning, match="training samples 3:"):
+            odd.fit(K[train, train], sample_weight=d)
+        assert odd.score(K[test, train]) >= plain.score(K[test, train]) - 0.02
+        plain_odds, odds = (np.log(model.predict_proba(K[test, train])) for model in (plain, odd))
+        assert np.abs(plain_odds - odds).mean() < 0.2
+
+
+def test_a_class_that_covariates_determine_is_predicted_from_the_others():
+    """No row of a class says anything about it: there is a decision, and it is finite."""
+    rng = np.random.default_rng(0)
+    y = np.r_[np.zeros(1), np.arange(1, 60) % 2 + 1].astype(int)
+    F = rng.normal(size=(60, 5)) + 2.0 * np.eye(5)[y]
+    K = dmkl.create(None, (F @ F.T)[None], labels=y, dtype="float64")
+    with pytest.warns(dmkl.errors.CovariateWarning), pytest.warns(dmkl.errors.LabelWarning):
+        model = dmkl.MKFDA(steps=(dmkl.residualize((y == 0).astype(float)), "trace")).fit(K)
+    assert np.isfinite(model.predict_proba(K)).all()
+    assert (model.predict(K) == y)[1:].mean() > 0.8

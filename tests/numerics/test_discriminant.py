@@ -16,11 +16,11 @@ from dmkl.numerics.discriminant import (
     Discriminant,
     directions,
     excess,
+    indicators,
     leave_one_out,
     left_out_densities,
     whitened,
 )
-from dmkl.numerics.fisher import encode_targets
 
 
 def sample(sizes, columns=4, seed=0):
@@ -50,16 +50,24 @@ def test_it_is_the_linear_discriminant(sizes, columns, priors):
     np.testing.assert_allclose(np.abs(computed), np.abs(expected), atol=1e-6)
 
 
-def test_left_out_scores_without_centering_are_those_of_training_without_the_row():
+@pytest.mark.parametrize("sizes", [(9, 12, 6), (9, 14)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_left_out_scores_without_centering_are_those_of_training_without_the_row(sizes, weighted):
     """Kernel and targets are fixed; for centered ones see tests/estimators/test_weights.py."""
-    x, index = sample((9, 12, 6))
-    kernel, lam, h = rbf_kernel(x, gamma=0.1), 0.1, encode_targets(index, len(index)).problems[0]
-    system = 0.5 * (np.eye(len(x)) + kernel / lam)
-    left_out = leave_one_out(np.linalg.solve(system, h), np.diag(np.linalg.inv(system)), index, 3)
+    x, index = sample(sizes)
+    d = np.random.default_rng(2).uniform(0.2, 3.0, len(x)) if weighted else np.ones(len(x))
+    kernel, lam, totals = rbf_kernel(x, gamma=0.1), 0.1, np.bincount(index, d)
+    scale, shares = excess(totals), (totals if len(sizes) > 2 else totals[1:]) / d.sum()
+    h = (indicators(index, len(sizes)) - shares) / scale
+    system = 0.5 * (np.diag(1 / d) + kernel / lam)
+    root = np.sqrt(d)
+    inverse = np.linalg.inv(system * np.outer(root, root)).diagonal()
+    weights = d if weighted else None
+    left_out = leave_one_out(np.linalg.solve(system, h), inverse, index, len(sizes), weights=weights)
     for i in range(len(x)):
         rest = np.delete(np.arange(len(x)), i)
         dual = np.linalg.solve(system[np.ix_(rest, rest)], h[rest])
-        expected = kernel[i, rest] @ dual / (2.0 * lam) * excess(np.bincount(index).astype(float))
+        expected = kernel[i, rest] @ dual / (2.0 * lam) * scale
         np.testing.assert_allclose(left_out[i], expected, rtol=1e-6, atol=1e-8)
 
 
