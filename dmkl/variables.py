@@ -91,6 +91,7 @@ VARIABLES: Final = {
     "term_2": _names("the other term", "term_2"),
     "variance": Variable("variance component σ²", NUMBERS, ("term",), "target² per unit of the kernel"),
     "variance_share": Variable("share of the variance", NUMBERS, ("term",)),
+    "share_unit": Variable("factor of the variance in shares: 1, or the mean diagonal", NUMBERS, ("term",)),
     "liability_share": Variable("share of the variance of the liability", NUMBERS, ("term",)),
     "variance_probe_se": Variable(
         "standard error of the variance from random probes", NUMBERS, ("term",), "as variance"

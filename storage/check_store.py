@@ -606,7 +606,7 @@ class Checker(ZarrRules):
         for j, entry in enumerate(self.kernels):
             exact = (entry.get("approximation") or {}).get("of", entry)
             for step in exact.get("transform", {}).get("steps", ()):
-                if step["step"] == "tfidf" and step.get("factors") not in tables:
+                if step["step"] in ("tfidf", "grm", "grm=vanraden") and step.get("factors") not in tables:
                     yield f"kernel {j} is of transformed features, and has no table {step.get('factors')!r}"
         for j in sorted(self.kept):
             entry = self.kernels[j]

@@ -140,7 +140,11 @@ def build(
         "Tables to use: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME"
     ),
     rank: str | None = _kernels_option("Rank of approximations; auto keeps 99 % of the trace.", "N|auto"),
-    transform: str | None = _kernels_option("Transform counts first: size-factor, log1p, tfidf.", "NAME,…"),
+    transform: str | None = _kernels_option(
+        "Transform counts (size-factor, log1p, tfidf) or genotypes (grm, grm=vanraden) first. [default: grm of .bed "
+        "with linear, otherwise none]",
+        "NAME,…",
+    ),
     columns: Path | None = _kernels_option(
         "A kernel for each set of columns in this file: gene sets (.gmt), chromosomes of variants (.bim), or lists "
         "of names (.json, .toml).",

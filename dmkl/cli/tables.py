@@ -97,6 +97,7 @@ def estimate_tables(estimator: Any) -> list[Table]:
 _COMPONENT_COLUMNS = (
     "variance",
     "variance_se",
+    "share_unit",
     "variance_share",
     "variance_share_se",
     "liability_share",
@@ -107,7 +108,10 @@ _COMPONENT_COLUMNS = (
 
 def _component_tables(name: str, components: xr.Dataset, effects: xr.Dataset) -> tuple[Table, Table]:
     columns = [column for column in _COMPONENT_COLUMNS if column in components]
-    titles = [column.replace("variance_share", "share").replace("_", " ") for column in columns]
+    if "share_unit" in columns and (components["share_unit"].values[:-1] == 1).all():
+        columns.remove("share_unit")
+    short = (column.replace("variance_share", "share").replace("share_unit", "mean diagonal") for column in columns)
+    titles = [column.replace("_", " ") for column in short]
     frame = components[[*columns, "boundary"]].to_dataframe()
     fixed = effects[["effect", "effect_se"]].to_dataframe()
     rows = (

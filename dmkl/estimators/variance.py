@@ -35,9 +35,9 @@ from dmkl.variables import describe
 
 Estimation = Literal["reml", "he"]
 Traces = Literal["auto", "exact", "probes"]
-Shares = Literal["variance", "diagonal"]
+Shares = Literal["auto", "variance", "diagonal"]
 
-_UNEQUAL = 2.0
+_UNEQUAL = 1.1
 """Factor by which mean diagonals of kernels may differ from one before shares of variances mislead."""
 _EXPLAINED = 1e-7
 """Residuals of y on fixed effects below this share of y are rounding."""
@@ -121,7 +121,8 @@ class VarianceComponents(KernelRegressor):
         Without them, with probes and with "he" they are Wald's.
     shares
         The units of shares: "variance" for σ_j²/(Σσ² + σ_e²), as GCTA's V(G)/Vp, which suits kernels whose mean
-        diagonal is one; "diagonal" multiplies each σ_j² by the mean diagonal of its kernel.
+        diagonal is one; "diagonal" multiplies each σ_j² by the mean diagonal of its kernel; "auto" does so where one of
+        these differs from one by more than a tenth.
     prevalence
         Of a binary trait in the population, for shares on the liability scale; the share of cases among the samples
         where missing.
@@ -138,8 +139,9 @@ class VarianceComponents(KernelRegressor):
         σ_j², over kernel; over kernel and target for several targets.
     components_ : Dataset
         Over term (the kernels, "residual", and "total", the sum of all kernels) and target: `variance`,
-        `variance_share` and their standard errors `variance_se`, `variance_share_se`; `likelihood_ratio` and `p_value`
-        of a test of zero; `boundary`, 1 where the estimate is zero, for which there is no standard error;
+        `variance_share` and their standard errors `variance_se`, `variance_share_se`; `share_unit`, the factor of σ_j²
+        in shares (1, or the mean diagonal); `likelihood_ratio` and `p_value` of a test of zero; `boundary`, 1 where the
+        estimate is zero, for which there is no standard error;
         `variance_probe_se`, the part of the standard error that random probes add; `covariance` of the estimates, over
         term and term_2; `log_likelihood_error`, the standard error of `objective_` from random probes; for a trait with
         two values `liability_share` and `liability_share_se`.
@@ -192,7 +194,7 @@ class VarianceComponents(KernelRegressor):
     traces: Traces = "auto"
     n_probes: int = 50
     tests: bool = True
-    shares: Shares = "variance"
+    shares: Shares = "auto"
     prevalence: float | None = None
     tol: float = 1e-12
     max_iter: int = 100
@@ -356,7 +358,10 @@ class VarianceComponents(KernelRegressor):
         covariance[np.ix_(at, at)], noise[np.ix_(at, at)] = extra["covariance"], extra["probe_covariance"]
         # Rows of `sums` give the variances and the sum over kernels; those of `slopes` the derivatives of shares.
         sums = np.vstack([np.eye(n + 1), np.append(np.ones(n), 0.0)])
-        units = np.append(diagonal if self.shares == "diagonal" else np.ones(n), 1.0)
+        far = kernels[np.argmax(np.abs(np.log(np.maximum(diagonal[kernels], 1e-300))))]
+        is_near_one = 1 / _UNEQUAL <= diagonal[far] <= _UNEQUAL
+        by_diagonal = self.shares == "diagonal" or (self.shares == "auto" and not is_near_one)
+        units = np.append(diagonal if by_diagonal else np.ones(n), 1.0)
         scaled = units * variances
         total = scaled.sum()
         slopes = sums @ (np.diag(units) * total - np.outer(scaled, units)) / total**2
@@ -373,19 +378,13 @@ class VarianceComponents(KernelRegressor):
 
         values, covariances = sums @ variances, spread(sums, covariance)
         ratios = np.append(statistics[:n], [np.nan, statistics[n]])
-        far = kernels[np.argmax(np.abs(np.log(np.maximum(diagonal[kernels], 1e-300))))]
-        if self.shares == "variance" and not 1 / _UNEQUAL <= diagonal[far] <= _UNEQUAL:
-            warn(
-                f"kernel {self.kernel_names_[far]!r} has a mean diagonal of {diagonal[far]:.3g}, so that σ²/Σσ² is no "
-                "share of the variance of y; take shares='diagonal', or kernels of mean diagonal one",
-                UserWarning,
-            )
         return {
             "variance": values,
             "variance_se": errors(covariances),
             "variance_probe_se": errors(spread(sums, noise)),
             "variance_share": sums @ scaled / total,
             "variance_share_se": errors(spread(slopes, covariance)),
+            "share_unit": np.append(units, np.nan),
             "likelihood_ratio": ratios,
             "p_value": _p_values(ratios, values / errors(covariances), boundary, len(kernels)),
             "boundary": boundary.astype(np.int64),

@@ -262,8 +262,8 @@ _KEYS: dict[str, Any] = {
     ),
     "min_columns": _key(_Count, "an integer ≥ 1", 0),
     "transform": _grid(
-        Literal["size-factor", "log1p", "tfidf"],
-        "'size-factor', 'log1p', 'tfidf', or a list of these in their order",
+        Literal["size-factor", "log1p", "tfidf", "grm", "grm=vanraden", "none"],
+        "'size-factor', 'log1p', 'tfidf' or a list of these in their order, 'grm', 'grm=vanraden' or 'none'",
     ),
     "degree": _grid(_Count, "an integer ≥ 1 or a list of them", (3,)),
     "gamma": _grid(_Positive, "a number > 0 or a list of them"),
@@ -288,6 +288,8 @@ _KEYS: dict[str, Any] = {
     "share": _key(Annotated[float, Field(gt=0, lt=1)], "a number between 0 and 1", 0.99),
     "random_state": _key(_Natural, "an integer ≥ 0", 0),
 }
+GENETIC = ("grm", "grm=vanraden")
+"""Transforms of genotypes."""
 # A list of these is not a grid.
 LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
 """Keys of kernels of low rank."""
@@ -312,6 +314,9 @@ class _Spec(BaseModel):
                 f"gamma and bandwidth exclude each other, got gamma={short_repr(gamma)} and "
                 f"bandwidth={short_repr(bandwidth)}; bandwidth b means gamma = 1/(b · mean distance): leave out one"
             )
+        alone = set(keys.get("transform", ())).intersection((*GENETIC, "none"))
+        if alone and len(keys["transform"]) > 1:
+            refuse(f"transform {min(alone)!r} is taken alone, got {', '.join(keys['transform'])}; leave the others out")
         rank, given = keys.get("rank", ()), self.model_fields_set.intersection(LOW_RANK)
         if (given and not rank) or ("share" in given and "auto" not in rank):
             refuse(f"{', '.join(LOW_RANK[1:])} belong to a rank, and share to rank='auto'; give that too")
@@ -482,7 +487,8 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                     if name in named:
                         raise InputError(_same_name(name, named[name], (where, fields)))
                     named[name] = (where, fields)
-                    steps = [{"step": step} for step in keys.get("transform", ())]
+                    default = ("grm",) if table is not None and table.genotypes and function == "linear" else ()
+                    steps = [{"step": step} for step in keys.get("transform") or default if step != "none"]
                     made = {"transform": {"of": feature, "steps": steps}} if steps else {}
                     recipes.append(Recipe(name, function, feature, columns, parameters, made))
         sets = keys.get("columns", ())

@@ -1,12 +1,24 @@
-"""Transforms of tables of counts x ≥ 0, whose numbers are learned from the training samples and kept with the kernels.
+"""Transforms of tables, whose numbers are learned from the training samples and kept with the kernels.
+
+Of counts x ≥ 0:
 
     size-factor    x_ik t/t_i,  t_i = Σ_k x_ik over all columns of the table, t the median of the t_i > 0 of training
     log1p          log(1 + x_ik)
     tfidf          x_ik log(1 + (1 + n)/(1 + n_k)),  n training samples, x_ik > 0 in n_k of them
 
 They are scanpy's `normalize_total` and `log1p`, and scMKL's `tfidf_normalize`, which takes counts as term frequencies.
-A row of zeros stays. New samples are transformed with the numbers of training: t is in the recipe, and the factors of
-tfidf are a table of one row.
+A row of zeros stays. Of genotypes, dosages x of 0 to 2, with the frequency p_k of the counted allele and N columns of
+the table with 0 < p_k < 1 in training (the others become 0):
+
+    grm             (x_ik − 2p_k)/√(2Np_k(1 − p_k))
+    grm=vanraden    (x_ik − 2p_k)/√(2Σ_k p_k(1 − p_k))
+
+Their linear kernels are the relationship matrices of GCTA (Yang, Lee, Goddard, Visscher, American Journal of Human
+Genetics 88, 2011, Eq. 3) and VanRaden (Journal of Dairy Science 91, 2008, method 1), and those of parts of the columns,
+such as chromosomes, add up to these.
+
+New samples are transformed with the numbers of training: t is in the recipe, and the factors of
+tfidf are a table of one row, 2p and the factors of grm one of two.
 """
 
 from __future__ import annotations
@@ -21,13 +33,13 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import StoreError, refuse
 from dmkl.features.approximation import table_in_memory
-from dmkl.features.specs import Recipe
+from dmkl.features.specs import GENETIC, Recipe
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names
 from dmkl.store.features import FeatureTable, check_rows, strips
 
-Learned = float | Float | None  # t, the factors of the columns (1, columns), or nothing
+Learned = float | Float | None  # t, numbers of the columns (1 or 2, columns), or nothing
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,10 @@ class Transform:
         return cls(tuple(steps))
 
     def __call__(self, values: Array, name: str, first: int, samples: Sequence[str] | None, columns: Names) -> Array:
-        """Transform the rows from `first` on, in place; InputError if a value is negative, or NaN in part of a row."""
+        """Transform the rows from `first` on, in place.
+
+        InputError if a value is negative, no dosage, or NaN in part of a row.
+        """
         check_rows(name, values, first, samples, columns)
         if (values < 0).any():
             i, k = map(int, np.argwhere(values < 0)[0])
@@ -58,12 +73,17 @@ class Transform:
                 f"transform is for counts, with no negative values, but {name!r} has {values[i, k]:g} at sample "
                 f"{sample!r}, column {column!r}; name a table of counts (feature=, --feature), or leave transform out"
             )
+        if self.steps and self.steps[0][0] in GENETIC:
+            _refuse_more_than_two(values, name)
         for step, learned in self.steps:
             if learned is None:
                 np.log1p(values, out=values)
             elif step == "size-factor":
                 totals = values.sum(axis=1, keepdims=True, dtype=np.float64)
                 values *= learned / np.where(totals > 0, totals, 1)
+            elif step in GENETIC and isinstance(learned, np.ndarray):
+                values -= learned[0]
+                values *= learned[1]
             else:
                 values *= learned
         return values
@@ -83,13 +103,31 @@ class Transform:
             values = self.read(matrix, samples, (strip,))[at]
             values = values[~np.isnan(values[:, 0])]  # the others lack the table
             totals.append(values.sum(axis=1, dtype=np.float64))
-            n, n_present = n + len(values), n_present + (values > 0).sum(axis=0)
+            presence = values > 0
+            if step in GENETIC:
+                _refuse_more_than_two(values, matrix.name)
+                presence = values
+            n, n_present = n + len(values), n_present + presence.sum(axis=0, dtype=np.float64)
+        if step in GENETIC:
+            twice = n_present[0] / max(n, 1)  # 2p
+            variances = np.maximum(twice * (1.0 - 0.5 * twice), 0.0)
+            if not variances.any():
+                refuse(f"{step} needs a variant that varies, and none of {matrix.name!r} does in the training samples")
+            varies = variances > 0
+            scale = variances.sum() if step == "grm=vanraden" else variances[varies] * varies.sum()
+            variances[varies] = 1.0 / np.sqrt(scale)
+            return np.stack([twice, variances])
         if step == "tfidf":
             return np.asarray(np.log1p((1 + n) / (1 + n_present)))
         total = np.concatenate(totals)
         if not total.any():
             refuse(f"size-factor needs a total > 0, and {matrix.name!r} is 0 in all training samples; leave it out")
         return float(np.median(total[total > 0]))
+
+
+def _refuse_more_than_two(values: Array, name: str) -> None:
+    if (values > 2).any():
+        refuse(f"grm is for dosages from 0 to 2, but {name!r} has {np.nanmax(values):g}; leave transform out")
 
 
 def transform_tables(

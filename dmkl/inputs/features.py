@@ -46,6 +46,7 @@ class FeatureMatrix:
     holds: str = ""  # kernel or distances, if its place determines it and columns are the samples
     counted: bool = False  # whether it is a data frame whose index only counts
     by_name: bool = False  # whether it is taken only if it is named
+    genotypes: bool = False  # whether it holds dosages of variants, by its format
     is_table: bool = False  # whether it is a file that could name its rows
     order: npt.NDArray[np.intp] | None = None  # the row of each sample, -1 for missing ones; None for all rows in order
 
@@ -374,6 +375,7 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
         holds = variable.holds if variable.holds != "features" else ""
         unaligned.keep |= {variable.name} if variable.holds == "features" else set()
         more: Any = {"samples": variable.rows, "columns": variable.columns, "by_name": variable.by_name}
+        more["genotypes"] = variable.genotypes
         unaligned.matrices.append(_matrix(variable.name or stem(path), variable, **more, open=opened, holds=holds))
         unaligned.places.append((path, variable.name))
 

@@ -172,7 +172,10 @@ def _variance_components(model: KernelLearner) -> list[Section]:
         parts, title = components.drop_sel(term="total"), "Shares of the variance (± one standard error)"
         shares, errors = parts.variance_share.values[:, None], parts.variance_share_se.values
         axes = bars(parts.term.values, shares, "", title, label="share of the variance", error=errors)
-    shares_section = Section("Variance components", (), frame, axes, "Share of the variance of each kernel.")
+    lines: tuple[str, ...] = ()
+    if "share_unit" in components and (components["share_unit"].drop_sel(term="total") != 1).any():
+        lines = ("Shares are of σ² times the mean diagonal of each kernel, since not all of these are near one.",)
+    shares_section = Section("Variance components", lines, frame, axes, "Share of the variance of each kernel.")
     return [shares_section, Section("Fixed effects", table=model.fixed_effects_.to_dataframe().reset_index())]
 
 

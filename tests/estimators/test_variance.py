@@ -366,10 +366,20 @@ def test_a_factor_that_does_not_fit_is_refused_and_not_taken_by_default(monkeypa
     assert float(model.components_.variance_probe_se.max()) > 0
 
 
+def test_shares_do_not_depend_on_the_scales_of_kernels():
+    kernels, y, _ = made(4)
+    scales = 10.0 ** np.arange(-2, 3)[: len(kernels)]
+    plain, scaled = (
+        dmkl.VarianceComponents(tests=False).fit(in_memory(factors[:, None, None] * kernels, 25), y).components_
+        for factors in (np.ones(len(kernels)), scales)
+    )
+    np.testing.assert_allclose(scaled.variance_share, plain.variance_share, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(scaled.share_unit[:-1], np.append(scales, 1), rtol=1e-6)
+    assert (plain.share_unit[:-1] == 1).all()
+
+
 def test_warnings_say_what_limits_the_results():
     kernels, y, _ = made(4)
-    with pytest.warns(UserWarning, match="'kernel_0' has a mean diagonal of 100, .* take shares='diagonal'"):
-        dmkl.VarianceComponents().fit(in_memory(100 * kernels[:1], 25), y)
     with pytest.warns(ConvergenceWarning, match="before its log-likelihood was at a maximum: .* raise max_iter"):
         dmkl.VarianceComponents(max_iter=1, tests=False).fit(in_memory(kernels, 25), y)
 

@@ -26,6 +26,7 @@ class Info:
     columns: tuple[str, ...] | None = None
     holds: str = ""
     by_name: bool = False
+    genotypes: bool = False
 
 
 BLOCKS = {

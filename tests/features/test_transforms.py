@@ -129,7 +129,7 @@ def test_what_is_no_count_is_refused(value, message, steps):
 
 
 def test_steps_are_named():
-    with pytest.raises(InputError, match="transform must be 'size-factor', 'log1p', 'tfidf', or a list of these"):
+    with pytest.raises(InputError, match="transform must be 'size-factor', 'log1p', 'tfidf' or a list of these"):
         dmkl.build(None, {"X": COUNTS}, {"function": "linear", "transform": "log"})
     with pytest.raises(InputError, match="'X' is 0 in all training samples"):
         dmkl.build(None, {"X": COUNTS * 0}, {"function": "rbf", "transform": "size-factor"})

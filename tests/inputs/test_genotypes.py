@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
+from helpers.conformance import problems
 
 import dmkl
 from dmkl.cli.main import main
@@ -15,6 +17,27 @@ from dmkl.inputs import as_features, open_files
 N, P = 13, 9
 VARIANTS = [f"rs{k}" for k in range(P)]
 CHROMOSOMES = ["1"] * 4 + ["2"] * 3 + ["X"] * 2
+
+
+def frame(values):
+    return pd.DataFrame(values, columns=VARIANTS)
+
+
+RAW = {"function": "linear", "transform": "none"}
+
+
+def relationships(X, train, method="grm"):
+    """GCTA's and VanRaden's matrices by loops over individuals, with the frequencies of the training rows."""
+    p = X[train].mean(axis=0) / 2
+    kept = (p > 0) & (p < 1)
+    X, p = X[:, kept], p[kept]
+    own = 2 * p * (1 - p)
+    A = np.empty((len(X), len(X)))
+    for i, x in enumerate(X):
+        for k, other in enumerate(X):
+            terms = (x - 2 * p) * (other - 2 * p)
+            A[i, k] = np.mean(terms / own) if method == "grm" else terms.sum() / own.sum()
+    return A
 
 
 def dosages(seed=0):
@@ -68,7 +91,8 @@ class TestWithTheReader:
 
     def test_a_kernel_for_each_chromosome_and_new_samples(self, tmp_path, capsys):
         bed, out = written(tmp_path / "old.bed", dosages()), tmp_path / "set.zarr"
-        command = ["build", out, bed, "--function", "linear", "--columns", bed.with_suffix(".bim")]
+        command = ["build", out, bed, "--function", "linear", "--transform", "none"]
+        command += ["--columns", bed.with_suffix(".bim")]
         assert main([*map(str, command), "--labels", str(bed.with_suffix(".fam"))]) == 0
         K = dmkl.open(out)
         assert K.names == ("dosages-linear-chr1", "dosages-linear-chr2", "dosages-linear-chrX")
@@ -78,7 +102,7 @@ class TestWithTheReader:
             part = X[:, np.array(CHROMOSOMES) == c]
             np.testing.assert_allclose(kernel, part @ part.T, rtol=1e-6)
         (tmp_path / "pathways.gmt").write_text("one\t-\trs7\trs0\ntwo\t-\trs3\n")
-        by_annotation = dmkl.build(None, bed, {"function": "linear", "columns": tmp_path / "pathways.gmt"})
+        by_annotation = dmkl.build(None, bed, {**RAW, "columns": tmp_path / "pathways.gmt"})
         np.testing.assert_allclose(np.asarray(by_annotation)[0], X[:, [7, 0]] @ X[:, [7, 0]].T, rtol=1e-6)
         # New individuals with the variants in another order, and one variant missing.
         values, order = np.nan_to_num(dosages(1)), np.random.default_rng(1).permutation(P)
@@ -91,6 +115,31 @@ class TestWithTheReader:
             InputError, match=r"lack 1 of the 9 columns of 'dosages' .* rs8; used by dosages-linear-chrX"
         ):
             dmkl.build_cross(K, new)
+
+    @pytest.mark.parametrize("method", ["grm", "grm=vanraden"])
+    @pytest.mark.parametrize("storage", ["tiles", "factors"])
+    def test_linear_kernels_are_relationship_matrices(self, tmp_path, method, storage):
+        values = dosages()
+        values[:10, 4] = 2.0  # does not vary in training
+        bed, train = written(tmp_path / "a.bed", values), np.arange(10)
+        X = as_features(bed).blocks["dosages"].read(slice(0, N)).astype(float)
+        expected = relationships(X, train, method)
+        spec = {"function": "linear"} if method == "grm" else {"function": "linear", "transform": method}
+        K = dmkl.build(tmp_path / "k", bed, spec, train=train, storage=storage)
+        np.testing.assert_allclose(np.asarray(K)[0], expected, atol=1e-5)
+        assert K.provenance[0]["training_rows"] == 10
+        assert not problems(tmp_path / "k")
+        parts = dmkl.build(None, bed, {**spec, "columns": bed.with_suffix(".bim")}, train=train)
+        np.testing.assert_allclose(np.asarray(parts).sum(axis=0), expected, atol=1e-5)
+        # New individuals take the frequencies of training, in any order of the variants.
+        known = dmkl.build(tmp_path / "t", {"dosages": frame(X[:10])}, {**spec, "transform": method})
+        new = dmkl.build_cross(known, {"dosages": frame(X[10:])[VARIANTS[::-1]]})
+        np.testing.assert_allclose(np.asarray(new)[0], expected[10:, :10], atol=1e-5)
+        with pytest.raises(InputError, match=r"grm is for dosages from 0 to 2, but 'dosages' has 7"):
+            dmkl.build(None, {"dosages": frame(X + 5)}, {**spec, "transform": method})
+        with pytest.raises(InputError, match="is taken alone, got grm, log1p"):
+            dmkl.build(None, bed, {"function": "linear", "transform": ["grm", "log1p"]})
+        assert "Linear kernels standardize them (transform grm)" in as_features(bed).notes[0]
 
     def test_what_is_refused(self, tmp_path):
         values = dosages()

@@ -56,6 +56,7 @@ class FileArray:
     columns: Names = None  # names of its columns
     holds: Literal["", "kernel", "distances", "features"] = ""  # by its place; "" if name and shape determine it
     by_name: bool = False  # whether it is features that are taken only if they are named
+    genotypes: bool = False  # whether it is dosages of variants
 
     def __post_init__(self) -> None:
         problem = "complex" if self.dtype.kind == "c" else "" if self.dtype.kind in "fiubUST" else "not numbers"

@@ -62,5 +62,6 @@ def bed_arrays(path: Path) -> list[FileArray]:
     shape = (len(names), len(variants))
     matrix = Lazy(shape, np.float32, dosages)
     note = f"{path}: dosages count allele A1 of the .bim; new samples are predicted from files with the same A1"
-    named: dict[str, Any] = {"rows": Individual.of(names, families), "columns": variants}
+    note = f"{note}. Linear kernels standardize them (transform grm); transform none (--transform none) takes them raw"
+    named: dict[str, Any] = {"genotypes": True, "rows": Individual.of(names, families), "columns": variants}
     return [FileArray(path, "dosages", shape, matrix.dtype, lambda: matrix, holds="features", notes=(note,), **named)]
