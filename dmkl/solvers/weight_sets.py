@@ -96,11 +96,6 @@ class ConicProgram:
         full problem. q is `linear`; P is `quadratic`, positive semidefinite, or zero. Both may be those of the first
         variables alone, if the others have zeros. ConicError is raised if Clarabel returns no point.
         """
-        options = clarabel.DefaultSettings()
-        options.verbose = False
-        options.max_iter = 200
-        # Below Clarabel's defaults of 1e-8, which would limit the gap of a fit.
-        options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
         self.violation = np.inf
         square = (self.width, self.width)
         upper = sp.csc_matrix(square) if quadratic is None else _sparse([_entries(np.triu(quadratic))], square)
@@ -108,11 +103,20 @@ class ConicProgram:
         if self._rows is None:
             self._rows = _sparse(self._entries, (self._height, self.width))
         q, b = self._padded(linear), np.concatenate(self._b)
-        solution = clarabel.DefaultSolver(upper, q, self._rows, b, self._cones, options).solve()
-        x, status = np.asarray(solution.x, dtype=np.float64), str(solution.status)
-        if not np.isfinite(x).all() or "Infeasible" in status or status == "Unsolved":
-            msg = f"the conic program ended without a solution (Clarabel: {status})"
-            raise ConicError(msg)
+        options = clarabel.DefaultSettings()
+        options.verbose = False
+        options.max_iter = 200
+        # Clarabel's default of 1e-8 would limit the gap of a fit. Some programs with power cones do not reach a lower
+        # tolerance: their last steps increase the violation of the constraints, so that they are solved again.
+        for tolerance in (1e-10, 1e-8):
+            options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = tolerance
+            solution = clarabel.DefaultSolver(upper, q, self._rows, b, self._cones, options).solve()
+            x, status = np.asarray(solution.x, dtype=np.float64), str(solution.status)
+            if not np.isfinite(x).all() or "Infeasible" in status or status == "Unsolved":
+                msg = f"the conic program ended without a solution (Clarabel: {status})"
+                raise ConicError(msg)
+            if solution.r_prim <= 1e-8:
+                break
         self.violation = float(solution.r_prim)
         return x, np.asarray(solution.z, dtype=np.float64)
 
