@@ -167,8 +167,11 @@ def _nearest_to_centers(table: FeatureTable, train: Index, count: int, seed: int
         warnings.simplefilter("ignore")  # fewer different rows than clusters
         means = KMeans(count, n_init=1, max_iter=20, random_state=seed).fit(X)
     distances = np.square(X - means.cluster_centers_[means.labels_]).sum(axis=1)
-    order = np.lexsort((distances, means.labels_))
-    return np.sort(rows[order[np.unique(means.labels_[order], return_index=True)[1]]])
+    least = np.full(count, np.inf)
+    np.minimum.at(least, means.labels_, distances)
+    # Two samples of a cluster are equally far from its center, up to rounding: the first is taken, on every machine.
+    nearest = np.flatnonzero(distances <= (1 + np.sqrt(np.finfo(X.dtype).eps)) * least[means.labels_])
+    return np.sort(rows[nearest[np.unique(means.labels_[nearest], return_index=True)[1]]])
 
 
 # --- factors ---------------------------------------------------------------------------------------------------------
