@@ -140,6 +140,11 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         for severity, message in _kernel_problems(of_kernel, resolution)
     ]
     findings += _set_problems(K.names, figures, resolution, same, factor)
+    if len(pairs := identical_samples(source, kernels)):
+        first, second = (str(source.samples[at]) for at in pairs[0])
+        what = f"{len(pairs)} pairs of samples are identical in all kernels, such as {first!r} and {second!r}"
+        way_out = "keep each group of equal samples in one fold (groups=, --groups), or leave the copies out"
+        findings.append(("warning", "", f"{what}: scores on copies of training samples mean nothing; {way_out}"))
     if isinstance(source, StoreReader):
         findings += [("error", "", text) for text in damage(source.location, but=("gram", "gram_upper"))]
         findings += [] if source.has_checksum else [("note", "", UNSEALED)]
@@ -151,6 +156,39 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         sizes = np.array([source.factor_size(k) for k in kernels.tolist()])
     findings.sort(key=lambda finding: SEVERITIES.index(finding[0]))
     return _to_dataset(K.names, figures, same, factor, sizes, findings)
+
+
+_MOST_CANDIDATES = 1000
+"""Pairs of samples whose entries are read."""
+
+
+def identical_samples(source: TileSource, kernels: Index) -> Index:
+    """Pairs of samples that no kernel tells apart, (pairs, 2), each sample with the next of its copies.
+
+    Candidates have equal k(x, x) and row sums in all kernels, which are at hand; k(x, x) + k(y, y) − 2k(x, y) decides.
+    Differences below 32 units in the last place of the stored type, of the diagonal, are rounding: measurements of one
+    sample that were repeated differ by more. None without row sums, which kernels kept as factors do not have.
+    """
+    diagonal, sums = (source.diagonal(kernels), source.row_sum(kernels)) if source.symmetric else (None, None)
+    if diagonal is None or sums is None or not (np.isfinite(diagonal).all() and np.isfinite(sums).all()):
+        return np.empty((0, 2), dtype=np.int64)
+    resolution = 32 * float(np.finfo(source.dtype).eps)
+    scale = np.abs(diagonal).max(axis=1, keepdims=True)
+    both = np.concatenate(
+        [diagonal / np.where(scale > 0, scale, 1), sums / np.where(scale > 0, scale, 1) / len(sums.T)]
+    )
+    # Equal samples are neighbors in the order of one random combination of all figures.
+    order = np.argsort(np.random.default_rng(0).standard_normal(len(both)) @ both, kind="stable")
+    near = (np.abs(np.diff(both[:, order], axis=1)) <= resolution).all(axis=0)
+    pairs = np.sort(np.column_stack([order[:-1], order[1:]])[near], axis=1)[:_MOST_CANDIDATES]
+    identical = np.ones(len(pairs), dtype=bool)
+    side = source.tiling.tile
+    for p, (a, b) in enumerate(pairs.tolist()):
+        for (k, i, j), tile in source.stream([(int(k), a // side, b // side) for k in kernels]):
+            at = int(np.flatnonzero(kernels == k)[0])
+            own = diagonal[at, a] + diagonal[at, b]
+            identical[p] &= own - 2.0 * float(tile[a - i * side, b - j * side]) <= resolution * abs(own)
+    return pairs[identical]
 
 
 def _examine_all(

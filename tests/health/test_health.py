@@ -188,3 +188,18 @@ def test_it_looks_at_the_store_whatever_the_view(tmp_path):
 def test_a_budget_that_is_too_small_is_told(stored):
     with dask.config.set({"dmkl.memory": 1000}), pytest.raises(MemoryBudgetError, match="examining this set"):
         check(stored)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_identical_samples_are_counted(dtype):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(2, 60, 9))
+    X[:, 50:] = X[:, 10:20]
+    X[:, 40:45] = X[:, :5] + 1e-2 * rng.normal(size=(2, 5, 9))  # measured twice
+    X[0, 45] = X[0, 30]  # identical in one kernel
+    kernels = np.stack([X[0] @ X[0].T, np.exp(-((X[1][:, None] - X[1]) ** 2).sum(axis=2))])
+    findings = dmkl.health.check(dmkl.create(None, kernels, dtype=dtype, tile=16))
+    texts = [text for text in findings.message.values.tolist() if "pairs of samples" in text]
+    assert len(texts) == 1
+    assert texts[0].startswith("10 pairs of samples are identical in all kernels")
+    assert "--groups" in texts[0]
