@@ -29,7 +29,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
 from dmkl.searching.baselines import TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import GridFits, Question, as_variable, lock_state, make_question, values_of, with_statuses
-from dmkl.searching.folds import Fold, nest_folds
+from dmkl.searching.folds import Fold, copies_between_folds, nest_folds
 from dmkl.searching.grid import Rule, constant_note, mean_over_folds
 from dmkl.searching.search import (
     GridResult,
@@ -361,6 +361,7 @@ def evaluate(
         searches = {name: _with(search, prefix, inner[name]) for name, search in searches.items()}
     scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)
     scores.attrs["seconds"] = time.monotonic() - started
+    scores.attrs |= copies_between_folds(question.K, folds)
     if question.hint:
         scores.attrs["hint"] = question.hint
     result = EvaluationResult(scores, searches)

@@ -46,7 +46,7 @@ from dmkl.searching.fits import (
     values_of,
     with_statuses,
 )
-from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, make_folds
+from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, copies_between_folds, make_folds
 from dmkl.searching.grid import (
     LAM_TRACE,
     Choice,
@@ -721,6 +721,7 @@ def search(
     fits, of_baselines = fit_with_baselines(question, choice, state, baselines)
     scores = fits.to_dataset(choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
+    scores.attrs |= copies_between_folds(question.K, folds)
     if question.hint:
         scores.attrs["hint"] = question.hint
     result = SearchResult(scores, rule=rule)

@@ -82,6 +82,11 @@ def data_notes(attrs: Mapping[str, Any]) -> list[str]:
             f"The bandwidths, landmarks or transforms of {count(n, 'kernel')} are taken from all samples of the set, "
             "those held out included; build with splits or training samples to leave these out"
         )
+    if n := int(attrs.get("identical_pairs", 0)):
+        notes.append(
+            f"{count(n, 'pair')} of samples identical in all kernels, {int(attrs['identical_pairs_apart'])} of them in "
+            "different parts of a fold: keep copies together (groups=, --groups), or scores are too high"
+        )
     if n := int(attrs.get("folds_without_a_class", 0)):
         notes.append(
             f"{count(n, 'fold')} without held-out samples of some class: roc_auc_ovr is the mean over the other "

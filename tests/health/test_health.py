@@ -203,3 +203,19 @@ def test_identical_samples_are_counted(dtype):
     assert len(texts) == 1
     assert texts[0].startswith("10 pairs of samples are identical in all kernels")
     assert "--groups" in texts[0]
+
+
+def test_searches_and_evaluations_count_copies_in_other_folds():
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(40, 5))
+    K = dmkl.create(None, [np.r_[X, X[:6]] @ np.r_[X, X[:6]].T], labels=rng.integers(0, 2, 46))
+    groups = np.r_[np.arange(40), np.arange(6)]
+    for run in (dmkl.search, dmkl.evaluate):
+        apart, together = (
+            run(dmkl.Uniform(), K, grid={"lam": [0.1]}, baselines="none", groups=given).notes()
+            for given in (None, groups)
+        )
+        assert any(
+            "6 pairs of samples identical in all kernels, 6 of them in different parts" in note for note in apart
+        )
+        assert any("identical in all kernels, 0 of them in different parts of a fold" in note for note in together)
