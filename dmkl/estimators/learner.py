@@ -136,6 +136,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     """Fitted attributes that are saved as JSON, if they are set."""
     _ONE_POINT: tuple[str, ...] = ()
     """Parameters whose values are the default grid of a learner without p, λ and C."""
+    _DEFAULT_VALUES: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    """The default grid of parameters whose meaning is that of this class of learners alone."""
     _TABLES: tuple[str, ...] = ()
     """Fitted attributes that are datasets, each saved as a group."""
     _DERIVED: tuple[str, ...] = ()

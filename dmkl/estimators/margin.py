@@ -44,7 +44,7 @@ from dmkl.estimators.plan import (
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
-from dmkl.solvers.interface import Outcome, Solver, Status, Step, worst
+from dmkl.solvers.interface import Outcome, Solver, Step, worst
 from dmkl.solvers.jobs import Job, SideBySide, together
 from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
 from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
@@ -391,6 +391,8 @@ class EasyMKL(MarginClassifier):
     >>> model = dmkl.EasyMKL(lam=0.1)
     """
 
+    _DEFAULT_VALUES: ClassVar = {"lam": (0.02, 0.1, 0.3, 0.6, 0.9)}
+
     lam: float | Sequence[float] = 0.1
     _: KW_ONLY
     decision: Decision | None = None
@@ -419,9 +421,9 @@ class LPBoost(MarginClassifier):
         min over β ≥ 0, Σ_j β_j = 1, ξ ≥ 0, ρ of  −ρ + 1/(νm) Σ_i ξ_i
         with  Σ_j β_j (f_jc(x_i) − f_jk(x_i)) + ξ_i ≥ ρ  for each sample i of class c and each other class k,
 
-    and for LP-B (``sharing="none"``) with β_jc in place of β_j, Σ_jc β_jc = 1. For two classes, and for each task of a
-    multilabel problem, the left side is y_i Σ_j β_j f_j(x_i) + ξ_i. The score of class c is Σ_j β_j f_jc(x) with
-    machines that are trained on all samples.
+    and for LP-B (``sharing="none"``) with β_jc in place of β_j, Σ_j β_jc = 1 for each class c. For two classes, and for
+    each task of a multilabel problem, the left side is y_i Σ_j β_j f_j(x_i) + ξ_i. The score of class c is
+    Σ_j β_j f_jc(x) with machines that are trained on all samples.
 
     Parameters
     ----------
@@ -534,7 +536,7 @@ class LPBoost(MarginClassifier):
         margins = np.zeros((len(samples), n_problems, n))
         margins[np.arange(len(samples)), class_of[samples]] = of_own
         margins[np.arange(len(samples)), others] = -of_other
-        beta, value = _best_weights(margins.reshape(len(samples), -1), samples, self.nu)
+        beta, value = _best_weights(margins.reshape(len(samples), -1), samples, self.nu, n_problems)
         return beta.reshape(n_problems, n).T, np.full(n_problems, value)
 
     # --- machines on all samples ---------------------------------------------------------------------------------
@@ -557,9 +559,7 @@ class LPBoost(MarginClassifier):
             assert machine.dual is not None
             dual[:, j], bias[j] = machine.dual[:, 0], beta[j] * np.squeeze(machine.bias)
         objective = float(objectives[k])
-        # LP-B may give a class no weight: its scores are zero, and it has no machines.
-        nothing = Outcome(Status.CERTIFIED, beta, dual, objective, gap=0.0)
-        end = machines[worst(machines)] if machines else nothing
+        end = machines[worst(machines)]
         steps = [Step(beta, {"objective": objective, "gap": end.gap})]
         extra = {"column_weights": np.diag(beta)}
         return Outcome(end.status, beta, dual, objective, gap=end.gap, bias=bias, steps=steps, extra=extra)
@@ -604,18 +604,22 @@ class LPBoost(MarginClassifier):
         return result if self._score_dim() else result.isel({dim: 0}, drop=True)
 
 
-def _best_weights(margins: Float, samples: Index, nu: float) -> tuple[Float, float]:
-    """The β of the linear program, and its minimum, from margins (rows, n) of samples that may have several rows."""
+def _best_weights(margins: Float, samples: Index, nu: float, n_simplices: int = 1) -> tuple[Float, float]:
+    """The β of the linear program, and its minimum, from margins (rows, n) of samples that may have several rows.
+
+    β is divided into `n_simplices` blocks of equal size, and each sums to one.
+    """
     rows, n = margins.shape
     m = int(samples.max()) + 1
     slack = csr_array((np.ones(rows), (np.arange(rows), samples)), shape=(rows, m))
     # The variables are β, ξ and ρ: ρ − margins β − ξ ≤ 0.
     above = hstack([csr_array(-margins), -slack, csr_array(np.ones((rows, 1)))])
     cost = np.concatenate([np.zeros(n), np.full(m, 1 / (nu * m)), [-1.0]])
-    simplex = np.concatenate([np.ones(n), np.zeros(m + 1)])[None]
+    blocks = np.repeat(np.eye(n_simplices), n // n_simplices, axis=1)
+    sums = hstack([csr_array(blocks), csr_array((n_simplices, m + 1))])
     bounds = [(0, None)] * (n + m) + [(None, None)]
-    solution: Any = linprog(cost, above, np.zeros(rows), simplex, [1.0], bounds, method="highs")  # type: ignore[call-overload]
+    solution: Any = linprog(cost, above, np.zeros(rows), sums, np.ones(n_simplices), bounds, method="highs")  # type: ignore[call-overload]
     if solution.x is None:
         refuse(f"the linear program of the weights was not solved: {solution.message}")
     beta = np.maximum(solution.x[:n], 0.0)
-    return beta / beta.sum(), float(solution.fun)
+    return beta / (blocks.T @ (blocks @ beta)), float(solution.fun)

@@ -414,7 +414,8 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     precision is low, a pass for all chains finds them.
     """
     lams, chains = question.grid.get("lam"), question.grid.get("steps", (question.estimator._steps(),))
-    if not default and lams != LAM_TRACE:
+    own = "lam" in question.estimator._DEFAULT_VALUES
+    if own or (not default and lams != LAM_TRACE):
         return question
     by_chain = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
     if LAM_TRACE in by_chain.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:

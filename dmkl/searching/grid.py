@@ -63,7 +63,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     steps = grid.get("steps") if isinstance(grid, Mapping) else None
     chains = [parameters.get("steps")] if steps is None else _values("steps", steps, parameters, title)
     lam = tuple(sorted({lam for chain in chains for lam in lams_of(chain)}))
-    defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES}
+    defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES, **estimator._DEFAULT_VALUES}
     own: dict[str, tuple[Any, ...]] = getattr(estimator, "_own_grid", dict)()
     if grid is None:
         papers = [*defaults.items(), ("n_groups", N_GROUPS)]
