@@ -454,9 +454,12 @@ class MKFDA(LearntWeights, FisherClassifier):
     P(k | x) − π_k, and `transform` the discriminant coordinates.
 
     Means, covariance and weights are those of leave-one-out scores of the training rows (`calibrated_on_`), which also
-    calibrate the probabilities, if the combined kernel fits the memory budget. The weights and the scale of the kernels
-    depend on the row that is left out, and similar rows may remain: if samples come in groups, call `calibrate` with
-    rows of groups that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from scores of the
+    calibrate the probabilities, if the combined kernel fits the memory budget. A search learns the rule of each point
+    from the same scores as its fit, as long as m³ summed over points and folds is at most 2³⁸; the rules of larger
+    grids are approximate at most points, those of fitted models are not. Where no step ends with centered kernels, the
+    targets of the others contain the class shares with the row that is left out. The weights and the scale of the
+    kernels depend on the row that is left out, and similar rows may remain: if samples come in groups, call `calibrate`
+    with rows of groups that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from scores of the
     training rows, which are optimistic at small λ: call `calibrate` there too.
 
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10

@@ -10,11 +10,12 @@ The leave-one-out residual of row i is α_i/(A⁻¹)_ii, apart from directions t
 (`dmkl.numerics.discriminant.leave_one_out`). The direct solver has a factor of A. For the other solvers one pass adds
 up the combined kernels.
 
-- For a few problems of moderate size A is factored for each, and the diagonal is exact.
-- A grid of (p, λ) on thousands of samples would need m³ operations for each of its points. The leverages
-  h_i = 1 − ½(A⁻¹)_ii depend much more on how isolated sample i is than on the weights β. So they are computed for the
-  plain sum K̄ of the kernels, at the ridge λ/Σ_jβ_j, at which K̄ has the scale of K(β), since the kernels are normalized
-  to equal size. The ridges of a grid are interpolated between powers of ten, linearly in the logit of h over log λ.
+- As long as m³ operations for each distinct pair of weights and ridge are affordable, A is factored for each of them,
+  in double precision, and the diagonals are exact: those that a fit of that point alone has.
+- A larger grid factors A at some of its points, each as far as possible from those before in the coordinates
+  log(1 + β_j tr K_j/λ), by which A changes (Gonzalez: Clustering to minimize the maximum intercluster distance,
+  Theoretical Computer Science 38, 1985). Between them the logits of h_i = 1 − ½(A⁻¹)_ii are interpolated by radial
+  functions, linear in the distance: scores of these points are approximate.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, plain_repr
+from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
-from dmkl.passes.view import Lens, has_thin_factors
+from dmkl.passes.view import Lens, View, has_thin_factors
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg, many
 from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED
@@ -226,26 +227,24 @@ def check_resolution(jobs: Sequence[Job]) -> None:
 
 # --- leave-one-out scores ---------------------------------------------------------------------------------------------
 
-_FEW, _OPERATIONS = 256, 2**34
-"""Limits within which A is factored for each problem of a training set: the number of problems, and Σ m³."""
+_OPERATIONS = 2**38
+"""Σ m³ of all factors for leave-one-out scores, some seconds on two cores; beyond it diagonals are interpolated."""
+_LEAST_FACTORS, _MOST_FACTORS = 6, 256
+"""Factors of each training set between which diagonals are interpolated."""
 _LEVERAGE_OPERATIONS = 2**41
 """Operations for leverages from factors that leave-one-out scores are worth, half a minute on two cores: with samples
 so many for each component, leverages are small."""
-_POWERS = np.array([-8.0, -5.5, -3.0, -1.0, 0.0, 1.0, 2.0])
-"""Logarithms of the ridges of the interpolation, in units of the trace of the mean kernel. Single precision resolves no
-smaller ridge. Ridges of the trace and above need no factor."""
-_NEARLY_ZERO = 1e-7
-"""Lower bound of h and 1 − h, so that their logit stays finite in spite of rounding in single precision."""
+_NEARLY_ZERO = 1e-12
+"""Lower bound of h and 1 − h, so that their logit stays finite in spite of rounding."""
 
 
 class _Sum(NamedTuple):
-    """A sum of kernels, and the problems whose diagonals are computed from it."""
+    """Factored points of a training set with equal weights, and their problems."""
 
     lens: Lens
     request: InverseDiagonals
-    members: list[int]
-    ridges: list[float]
-    """λ of each problem, in units of the sum."""
+    members: list[list[int]]
+    """The problems of each λ of the request."""
 
 
 def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], context: Context) -> list[Outcome]:
@@ -277,60 +276,97 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     if new and not context.workspace.temporary:
         save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)})
     complete, projected = list(outcomes), dict[int, Float | float]()
+    exact: dict[int, Float] = {}
     for key, total in pairs:
-        if id(total.lens) not in projected:  # the diagonal of 2P, which is not part of the answers
-            vectors = total.lens.null_vectors()
-            projected[id(total.lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
-        for k, diagonal in zip(total.members, _at_ridges(total, diagonals[key]), strict=True):
-            complete[k] = replace(outcomes[k], inverse=diagonal + projected[id(total.lens)])
+        for members, diagonal in zip(total.members, diagonals[key], strict=True):
+            exact |= dict.fromkeys(members, diagonal)
+    for k, diagonal in (exact | _interpolated(jobs, outcomes, missing, exact)).items():
+        lens = jobs[k].training.square
+        if id(lens) not in projected:  # the diagonal of 2P, which is not part of the answers
+            vectors = lens.null_vectors()
+            projected[id(lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
+        complete[k] = replace(outcomes[k], inverse=diagonal + projected[id(lens)])
     return complete
 
 
-def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
-    """K(β) of each problem for training sets with few problems; the mean kernel for the others."""
+def _groups(jobs: Sequence[Job], missing: Sequence[int]) -> list[list[int]]:
+    """The problems of each training set and choice of kernels."""
     groups: dict[tuple[int, bytes], list[int]] = {}
     for k in missing:
         groups.setdefault(jobs[k].kernels_key, []).append(k)
+    return list(groups.values())
+
+
+def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
+    """The points whose A is factored, for each training set, those of equal weights together."""
+    groups = _groups(jobs, missing)
+    cost = sum(len(members) * _operations(jobs[members[0]].training.square.view) for members in groups)
     sums = []
-    for members in groups.values():
-        job, lens = jobs[members[0]], jobs[members[0]].training.square
-        if len(members) <= _FEW and len(members) * job.training.n_train**3 <= _OPERATIONS:
-            for k in members:
-                lam = float(jobs[k].problem.lam)
-                sums.append(_Sum(lens, InverseDiagonals(outcomes[k].weights, (lam,), single=False), [k], [lam]))
+    for members in groups:
+        points: dict[tuple[bytes, float], list[int]] = {}
+        for k in members:
+            points.setdefault((outcomes[k].weights.tobytes(), float(jobs[k].problem.lam)), []).append(k)
+        lens, firsts = jobs[members[0]].training.square, [same[0] for same in points.values()]
+        if cost <= _OPERATIONS:
+            chosen = range(len(firsts))
         else:
-            weights = job.spread(np.full(job.n_kernels, 1.0 / job.n_kernels))
-            # K(β) + λI is about Σβ_j times K̄ + ρI at this ρ, K̄ being the mean kernel.
-            ridges = [float(jobs[k].problem.lam / outcomes[k].weights.sum()) for k in members]
-            nodes = tuple((10.0 ** _nodes(job, ridges)).tolist())
-            sums.append(_Sum(lens, InverseDiagonals(weights, nodes, single=True), members, ridges))
+            least = min(_LEAST_FACTORS, max(1, int(_LEVERAGE_OPERATIONS / _operations(lens.view))))
+            n_factors = min(_MOST_FACTORS, max(least, int(_OPERATIONS / cost * len(members))))
+            chosen = _spread(_coordinates(jobs, outcomes, firsts), n_factors)
+        by_weights: dict[bytes, list[int]] = {}
+        for at in sorted(chosen):
+            by_weights.setdefault(outcomes[firsts[at]].weights.tobytes(), []).append(firsts[at])
+        for content, same in by_weights.items():
+            lams = tuple(float(jobs[k].problem.lam) for k in same)
+            request = InverseDiagonals(outcomes[same[0]].weights, lams, single=False)
+            sums.append(_Sum(lens, request, [points[content, lam] for lam in lams]))
     return sums
 
 
-def _nodes(job: Job, ridges: Sequence[float]) -> Float:
-    """Logarithms of the ridges, or of a few powers of ten around them if these are fewer."""
-    places = np.unique(np.log10(ridges))
-    if has_thin_factors(job.training.square.view):  # from one eigendecomposition for all ridges
-        return places
-    # Powers of ten relative to the trace: the effective dimension, and with it the leverages, depend on λ/trace.
-    diagonal = job.training.square.diagonal()
-    powers = _POWERS + (0.0 if diagonal is None else np.log10(diagonal.sum(axis=1).mean()))
-    first = max(0, int(np.searchsorted(powers, places[0], side="right")) - 1)
-    powers = powers[first : int(np.searchsorted(powers, places[-1])) + 1]
-    return np.asarray(powers if 2 <= len(powers) < len(places) else places)
+def _operations(view: View) -> float:
+    """Operations for the diagonal at one point: m³, or 2mD² and an eigendecomposition for D columns of factors."""
+    m, widths = view.shape[1], view.factor_widths
+    if not has_thin_factors(view) or widths is None:
+        return float(m) ** 3
+    width = float(widths.sum())
+    return 2.0 * m * width**2 + 10.0 * width**3
 
 
-def _at_ridges(total: _Sum, diagonals: Array) -> list[Float]:
-    """Interpolate the diagonals of a request, (λ, m), at the ridge of each problem."""
-    if len(total.request.lams) == 1:
-        return [diagonals[0]] * len(total.members)
-    from scipy.interpolate import make_interp_spline
-    from scipy.special import expit, logit
+def _coordinates(jobs: Sequence[Job], outcomes: Sequence[Outcome], members: Sequence[int]) -> Float:
+    """log(1 + β_j tr K_j/λ) of some problems of a training set, (problems, kernels)."""
+    diagonal = jobs[members[0]].training.square.diagonal()
+    trace = 1.0 if diagonal is None else diagonal.sum(axis=1)
+    return np.array([np.log1p(np.maximum(outcomes[k].weights, 0.0) * trace / jobs[k].problem.lam) for k in members])
 
-    nodes = np.log10(total.request.lams)
-    # ½(A⁻¹)_ii lies between 0 and 1 and is a sigmoid of log λ for one eigenvalue, κ: 1/(1 + κ/λ). Its logit is then
-    # linear in log λ, which is why the logit is interpolated and not the diagonal.
-    logits = make_interp_spline(nodes, logit(np.clip(0.5 * diagonals, _NEARLY_ZERO, 1.0 - _NEARLY_ZERO)), k=1)
-    # Thousands of points of a grid share a ridge.
-    by_ridge = {ridge: 2.0 * expit(logits(np.log10(ridge))) for ridge in set(total.ridges)}
-    return [by_ridge[ridge] for ridge in total.ridges]
+
+def _spread(points: Float, n: int) -> list[int]:
+    """Positions of n points, each the farthest from those before it."""
+    chosen, distance = list[int](), np.full(len(points), np.inf)
+    at = int(np.argmax(points.sum(axis=1)))
+    while len(chosen) < min(n, len(points)):
+        chosen.append(at)
+        distance = np.minimum(distance, np.abs(points - points[at]).max(axis=1))
+        distance[chosen] = -1.0
+        at = int(np.argmax(distance))
+    return chosen
+
+
+def _interpolated(
+    jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int], exact: dict[int, Float]
+) -> dict[int, Float]:
+    """The diagonals of problems whose A was not factored, from those of their training set that were."""
+    interpolated: dict[int, Float] = {}
+    for members in _groups(jobs, missing):
+        others = [k for k in members if k not in exact]
+        if not others:
+            continue
+        from scipy.interpolate import RBFInterpolator
+        from scipy.special import expit, logit
+
+        # One problem of each factored point.
+        nodes = list({id(exact[k]): k for k in members if k in exact}.values())
+        logits = logit(np.clip([0.5 * exact[k] for k in nodes], _NEARLY_ZERO, 1.0 - _NEARLY_ZERO))
+        function = RBFInterpolator(_coordinates(jobs, outcomes, nodes), logits, kernel="linear")
+        values = 2.0 * expit(function(_coordinates(jobs, outcomes, others)))
+        interpolated |= dict(zip(others, values, strict=True))
+    return interpolated

@@ -1,0 +1,65 @@
+"""The decision rule of each point of a search is the one that a fit of this point alone learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics.pairwise import rbf_kernel
+
+import dmkl
+
+GRID = {"p": [1.0, 2.0, np.inf], "lam": [1e-4, 1e-2, 1.0]}
+
+
+def kernels(m, n_classes, share):
+    """An informative linear kernel and two flat ones, in which samples are nearly orthogonal."""
+    rng = np.random.default_rng([m, n_classes])
+    rest = (1.0 - share) / (n_classes - 1)
+    y = rng.choice(n_classes, m, p=[share, *[rest] * (n_classes - 1)])
+    F = rng.normal(size=(m, 5)) + 1.6 * np.eye(5)[y]
+    flat = [rbf_kernel(rng.normal(size=(m, 20)), gamma=2.0) for _ in range(2)]
+    return dmkl.create(None, np.stack([F @ F.T, *flat]), labels=y, dtype="float64")
+
+
+def factors(m, n_classes, share):
+    rng = np.random.default_rng([m, n_classes])
+    rest = (1.0 - share) / (n_classes - 1)
+    y = rng.choice(n_classes, m, p=[share, *[rest] * (n_classes - 1)])
+    F = rng.normal(size=(m, 5)) + 1.6 * np.eye(5)[y]
+    tables = {"informative": F, "noise": rng.normal(size=(m, 20))}
+    return dmkl.build(None, tables, {"function": "linear"}, labels=y)
+
+
+@pytest.mark.parametrize("make", [kernels, factors])
+@pytest.mark.parametrize(("n_classes", "share"), [(2, 0.5), (2, 0.85), (4, 0.25), (4, 0.85)])
+def test_scores_of_a_search_are_those_of_fits_at_every_point(make, n_classes, share):
+    K = make(240, n_classes, share)
+    train, test = np.arange(160), np.arange(160, 240)
+    scoring = ["balanced_accuracy", "neg_log_loss"]
+    learner = dmkl.MKFDA(tol=1e-8)
+    searched = dmkl.search(
+        learner, K, grid=GRID, cv=[(train, test)], scoring=scoring, baselines="none", refit=False
+    ).scores.isel(fold=0)
+    for p in GRID["p"]:
+        for lam in GRID["lam"]:
+            model = dmkl.MKFDA(p, lam, tol=1e-8).fit(K[train, train])
+            scores = dmkl.assess(model, K[test, train], scoring=scoring).score
+            at = searched.sel(p=p, lam=lam)
+            np.testing.assert_allclose(at.score_neg_log_loss, scores.sel(measure="neg_log_loss"), atol=1e-5)
+            assert abs(float(at.score - scores.sel(measure="balanced_accuracy"))) < 1e-9
+
+
+@pytest.mark.slow
+def test_rules_of_a_large_grid_are_learnt_at_each_point():
+    """Beside flat kernels, the leverages of a plain sum differ from those of learnt weights."""
+    K, train, test = kernels(900, 2, 0.85), np.arange(600), np.arange(600, 900)
+    grid = {"p": [1.0, 2.0], "lam": np.logspace(-6, 1, 41).tolist()}
+    search = dmkl.search(
+        dmkl.MKFDA(), K, grid=grid, cv=[(train, test)], scoring="neg_log_loss", baselines="none", refit=False
+    )
+    for p in grid["p"]:
+        for lam in grid["lam"][::20]:
+            model = dmkl.MKFDA(p, lam).fit(K[train, train])
+            expected = float(dmkl.assess(model, K[test, train], scoring="neg_log_loss").score[0])
+            score = float(search.scores["score"].isel(fold=0).sel(p=p, lam=lam))
+            assert abs(score - expected) < 1e-4
