@@ -106,8 +106,10 @@ class MKRidge(LearntWeights, KernelRegressor):
     refine
         Maximum number of Gauss-Newton steps with which `dmkl.search` and `dmkl.evaluate` refine the weights of each
         target, for weights="shared"; 0 for none. The steps start at the chosen candidate and λ, and minimize the
-        squared validation error over the logarithms of the weights; refined weights need not sum to one. A target whose
-        validation score does not rise keeps its candidate. The kernels of all folds must fit in the memory of a task.
+        squared validation error over the logarithms of the weights, which change by 5 at most; refined weights need not
+        sum to one. A target keeps its candidate if its validation score does not rise, or if its squared errors, as if
+        each validation row were left out of the steps, do not fall by more than the standard error of their fall. The
+        kernels of all folds must fit in the memory of a task.
     solver, tol, max_iter, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
