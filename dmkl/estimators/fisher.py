@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from operator import itemgetter
@@ -182,10 +182,11 @@ class LearntWeights(FisherLearner, abstract=True):
     def _rules(self) -> WeightRules:
         return WeightRules(self.kernel_groups, self.sigma, self.constraints, None if self._JUDGES else self.weights)
 
-    def _of_plain_sum(self) -> KernelLearner:
-        solver = self.solver if self._options().mu is None else "dual"
-        learner: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS, solver=solver)
-        return learner
+    def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
+        plain = super()._of_plain_sum(grid)
+        assert plain is not None
+        learner, shared = plain
+        return learner.set_params(solver=self.solver if self._options().mu is None else "dual"), shared
 
 
 @dataclass(eq=False, repr=False)

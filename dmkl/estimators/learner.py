@@ -193,18 +193,23 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         value = getattr(self, name)
         return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"
 
-    def _of_plain_sum(self) -> KernelLearner | None:
-        """The same learner on the sum of all kernels with equal weights; None if it has no such form.
+    def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
+        """The same learner on the sum of all kernels with equal weights, and the parameters of `grid` that concern it.
 
-        Learners with C whose weights are no parameters are compared with the support vector machine on the sum.
+        None if the learner has no such form. Learners with C whose weights are no parameters are compared with the
+        support vector machine on the sum, which shares the parameters of machines alone: others of equal names, such
+        as `sharing`, have other meanings.
         """
-        learner: KernelLearner | None = None
+        shared: Sequence[str]
         if self._OF_WEIGHTS:
-            learner = clone(self).set_params(**self._OF_WEIGHTS)
+            learner: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
+            shared = [name for name in self._get_param_names() if name not in self._OF_WEIGHTS]
         elif hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
             shared = ("C", "multiclass", "class_weight", "decision", "steps")
             learner = model_class("MKSVM")(np.inf, **{name: getattr(self, name) for name in shared})
-        return learner
+        else:
+            return None
+        return learner, {name: values for name, values in grid.items() if name in shared}
 
     def _machine_on_sum(self, C: float) -> KernelLearner | None:
         """The support vector machine on the sum of all kernels, if `_of_plain_sum` is another learner."""

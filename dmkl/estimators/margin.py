@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from dmkl.estimators.checks import (
     one_of,
 )
 from dmkl.estimators.decisions import Decision, predicted_labels
-from dmkl.estimators.learner import KernelClassifier, label_accuracy
+from dmkl.estimators.learner import KernelClassifier, KernelLearner, label_accuracy
 from dmkl.estimators.plan import (
     ClassWeight,
     Fit,
@@ -481,6 +481,12 @@ class LPBoost(MarginClassifier):
         super()._check_parameters()
         if not 0 < check_positive("nu", self.nu)[0] < 1:
             refuse(f"nu must lie between 0 and 1, both excluded, got {self.nu!r}")
+
+    def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
+        # Candidates of C are no values for several problems: the sum has one of them, chosen by its scores.
+        candidates = tuple(dict.fromkeys(check_positive("C", self.C)))
+        machine = MKSVM(np.inf, candidates[0], steps=self.steps)
+        return machine, {"C": grid.get("C", candidates)} | {name: grid[name] for name in ("steps",) if name in grid}
 
     # --- weights from out-of-sample scores -----------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -187,8 +187,11 @@ class MKRidge(LearntWeights, KernelRegressor):
         searched = self._JUDGES and self.candidate is None
         return {"candidate": tuple(range(check_count("n_candidates", self.n_candidates)))} if searched else {}
 
-    def _of_plain_sum(self) -> KernelLearner:
-        return clone(self).set_params(candidate=0, refine=0) if self._JUDGES else super()._of_plain_sum()
+    def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
+        plain = super()._of_plain_sum(grid)
+        if plain is None or not self._JUDGES:
+            return plain
+        return clone(self).set_params(candidate=0, refine=0), plain[1]
 
     def _check_shared(self) -> None:
         """Refuse parameters that exclude candidates of weights, or lack them."""

@@ -141,13 +141,8 @@ def _plain_question(question: Question, which: Baselines) -> Question | None:
         )
     if which == "rules" and question.probabilistic:
         refuse("baselines='rules' scores labels by the largest score too, which has no probabilities; take 'sum'")
-    learner = None if which == "none" else asked._of_plain_sum()
-    if learner is None:
-        return None
-    names = set(learner.get_params(deep=False)) - set(learner._OF_WEIGHTS)
-    return replace(
-        question, estimator=learner, grid={name: values for name, values in question.grid.items() if name in names}
-    )
+    plain = None if which == "none" else asked._of_plain_sum(question.grid)
+    return None if plain is None else replace(question, estimator=plain[0], grid=plain[1])
 
 
 def _fit_blocks(

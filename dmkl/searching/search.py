@@ -685,7 +685,7 @@ def search(
         choose one point, by their mean score; it is refused if a training or validation row of one fold is a test row
         of another. By default "fold" if several folds have test rows.
     baselines
-        Fits to compare with, each at its best λ (or C, and all other parameters that do not concern weights); see
+        Fits to compare with, each at its best λ (or C, and other parameters that mean the same there); see
         `SearchResult.baselines`. "sum": the plain sum of the kernels, which costs next to nothing, and for a
         discriminant the support vector machine on that sum, at three C, in three or four passes after the search (left
         out with a note if it needs more memory than the budget, or many passes). "rules": for a learner that decides by

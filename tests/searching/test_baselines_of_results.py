@@ -62,6 +62,31 @@ def stepped(kernel, train):
     return centered / np.trace(centered[np.ix_(train, train)])
 
 
+@pytest.mark.parametrize(
+    ("learner", "grid", "axes"),
+    [
+        (
+            dmkl.NCuts(2, C=3.0),
+            {"sharing": ["mean", "own"], "max_iter": [2000, 3000], "multiclass": ["ovr", "ovo"]},
+            {},
+        ),
+        (dmkl.NCuts(2), {"sharing": ["partition"], "C": [0.5, 2.0]}, {"C": [0.5, 2.0]}),
+        (dmkl.LPBoost([0.1, 1.0, 10.0]), {"nu": [0.3, 0.5]}, {"C": [0.1, 1.0, 10.0]}),
+        (dmkl.LPBoost([0.1, 10.0]), {"C": [1.0, 4.0]}, {"C": [1.0, 4.0]}),
+        (dmkl.LPBoost(2.0), {"steps": ["center+trace", "cosine"]}, {"C": [2.0]}),
+    ],
+)
+def test_the_sum_has_the_parameters_that_mean_the_same(K, learner, grid, axes):
+    """Its scores are those of support vector machines on the sum, at each of their own parameters in the grid."""
+    cv = folds(tested=False)
+    scores = dmkl.search(learner, K, grid=grid, cv=cv, refit=False).scores
+    own = axes | {name: grid[name] for name in ("multiclass", "steps") if name in grid}
+    machine = dmkl.MKSVM(np.inf, 1.0 if "C" in axes else learner.C, steps=learner.steps)
+    expected = dmkl.search(machine, K, grid=own, cv=cv, refit=False, baselines="none").scores
+    assert set(scores.sum_score.dims) == {*own, "fold"}
+    np.testing.assert_array_equal(scores.sum_score.transpose(*expected.score.dims), expected.score)
+
+
 def test_each_baseline_is_a_fit_of_its_own(K):
     """Objectives equal those of dense solves; scores equal those of searches on the sum and on each kernel."""
     cv, given = folds(), kernels((1.0, 0.6, 0.0))
