@@ -122,6 +122,7 @@ VARIABLES: Final = {
     "value": Variable("value of the cut", NUMBERS),
     "bound": Variable("proven bound of the value of the cut", NUMBERS),
     "ratio": Variable("Σ u/v of the learnt kernel", NUMBERS),
+    "reciprocal": Variable("Σ v/u of the learnt kernel", NUMBERS),
     "relaxed": Variable("value of the relaxed cut", NUMBERS),
     "rounded": Variable("value after rounding", NUMBERS),
     "descended": Variable("value after local descent", NUMBERS),

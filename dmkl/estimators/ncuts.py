@@ -149,7 +149,9 @@ class NCuts(CutClassifier):
         With several classes each binary problem is a cut. "mean": all problems use the mean of the weights of all cuts;
         "own": each problem has its own weights, as in the paper's one-vs-all scheme; "joint": one program over the
         ratios of all problems; "partition": one program over the ratios of each class, whose v_l is the mean similarity
-        within that class alone (Eqs. 2 to 5). Each task of a multilabel problem has its own weights.
+        within that class alone (Eqs. 2 to 4). As all programs it is for Σ uᵀα/vᵀα to be small, the form of Eqs. 7 to 13;
+        Eq. 5, where Σ vᵀα/uᵀα over the classes is to be large, may have another optimum and is not optimized. `cuts_`
+        has both sums. Each task of a multilabel problem has its own weights.
     steps
         As in `MKFDA`; none by default, as in the paper, whose kernels have k(x, x) = 1. Ratios compare similarities,
         which centering would make negative. Their weights depend on the scale of the kernels: take ("cosine",) if
@@ -168,11 +170,11 @@ class NCuts(CutClassifier):
     weights_ : DataArray
         α, over kernel; over kernel and class, pair or task where there are several.
     cuts_ : Dataset
-        For each program: `value` αᵀQα of the weights, `ratio` Σ uᵀα/vᵀα under them, `bound` (no weights have a lower
-        value), `relaxed` (value of the relaxation), `rounded` (value after the paper's rounding), `descended` (value
-        after a descent from there), `gap` = (value − bound)/(max Q − min Q), `iterations`, and `proof`: "theorem 1" or
-        "theorem 2" if these imply that the relaxation is exact, "bound" if only its bound proves it, "single ratio", or
-        "none": better weights may exist, within the gap.
+        For each program: `value` αᵀQα of the weights, `ratio` Σ uᵀα/vᵀα and `reciprocal` Σ vᵀα/uᵀα under them, `bound`
+        (no weights have a lower value), `relaxed` (value of the relaxation), `rounded` (value after the paper's
+        rounding), `descended` (value after a descent from there), `gap` = (value − bound)/(max Q − min Q),
+        `iterations`, and `proof`: "theorem 1" or "theorem 2" if these imply that the relaxation is exact, "bound" if
+        only its bound proves it, "single ratio", or "none": better weights may exist, within the gap.
     gap_ : float or DataArray
         The proven relative gap of each classifier on its combined kernel; NaN where that is not known to be positive
         semidefinite.
@@ -253,7 +255,7 @@ class NCuts(CutClassifier):
         problems, (cuts,) = outcome.data.problems, outcome.prepared
         if problems.targets.kind == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
-        names = ("value", "ratio", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
+        names = ("value", "ratio", "reciprocal", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
         figures = [{"value": cut.objective, "bound": cut.bound, "gap": cut.gap, **cut.extra} for cut in cuts]
         self._set_cuts(outcome, {name: [of_cut[name] for of_cut in figures] for name in names})
         converged = all(cut.status is not Status.ITERATIONS for cut in cuts)

@@ -7,6 +7,8 @@ between the sides under K_l and v_l the similarity within them (Mukherjee, Singh
     uᵍᵀα/vᵍᵀα + uʰᵀα/vʰᵀα = αᵀA α / αᵀB α,   A = uᵍvʰᵀ + uʰvᵍᵀ,   B = vᵍvʰᵀ,
 
 and the sum of αᵀ(A − B)α over all pairs is minimized instead: αᵀQα over α ≥ 0, Σα = 1, a standard quadratic program.
+Eq. 5 maximizes the sum of the reciprocals vᵀα/uᵀα over the parts of a partition, which has the same optimum for a single
+ratio (Eq. 6), but not for several; Eqs. 7 to 13 are for sums of uᵀα/vᵀα, and only these are minimized here.
 Unlike a ratio, this sum depends on the scale of a kernel: doubling K_l doubles the effect of α_l.
 
 The semidefinite relaxation
@@ -107,6 +109,12 @@ def cut_matrix(u: Float, v: Float) -> Float:
     mixed = np.outer(u.sum(axis=0), v.sum(axis=0)) - u.T @ v
     within = np.outer(v.sum(axis=0), v.sum(axis=0)) - v.T @ v
     return np.asarray(0.5 * (mixed + mixed.T - 0.5 * (within + within.T)))
+
+
+def sum_of_ratios(u: Float, v: Float, alpha: Float) -> float:
+    """Σ uᵀα/vᵀα over the ratios; infinite or NaN where a vᵀα is zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.sum((u @ alpha) / (v @ alpha)))
 
 
 def smallest_ratio(u: Float, v: Float) -> tuple[Float, float]:
@@ -336,7 +344,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Out
     The result is the best end of the descents from the paper's rounding and from `starts`. Its objective is αᵀQα, or
     the ratio if there is one, and its gap (αᵀQα − bound)/(max Q − min Q). It is certified if the gap is within tol,
     converged if the relaxation proves no more, and open after `max_iter` steps of the relaxation. ``extra`` has
-    `ratio`, Σ uᵀα/vᵀα over the ratios, `relaxed`, ⟨Q, Z⟩ of the relaxation's solution, `rounded`, the value of the
+    `ratio`, Σ uᵀα/vᵀα over the ratios, `reciprocal`, Σ vᵀα/uᵀα, `relaxed`, ⟨Q, Z⟩ of the relaxation's solution, `rounded`, the value of the
     paper's rounding, `descended`, that at the end of a descent from there, `iterations`, and `proof`, the theorem of
     the paper that predicts the proof, if one does. InputError if there is one ratio and no kernel has a positive
     denominator.
@@ -345,7 +353,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Out
         alpha, ratio = smallest_ratio(u[0], v[0])
         steps = [Step(alpha, {"value": ratio, "bound": ratio})]
         extra: dict[str, Any] = dict.fromkeys(("ratio", "relaxed", "rounded", "descended"), ratio)
-        extra |= {"iterations": 0, "proof": "single ratio"}
+        extra |= {"reciprocal": sum_of_ratios(v, u, alpha), "iterations": 0, "proof": "single ratio"}
         return Outcome(Status.CERTIFIED, alpha, None, ratio, ratio, 0.0, steps=steps, extra=extra)
     Q = cut_matrix(u, v)
     # The descents before the relaxation give it a good start; those after it start from its solution.
@@ -362,7 +370,8 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Out
         proof = "theorem 2" if len(Q) <= 3 else "theorem 1" if is_positive_block(relaxation.Z) else "bound"
         status = Status.CERTIFIED if status is Status.CONVERGED else status
     extra = {
-        "ratio": float(np.sum((u @ alpha) / (v @ alpha))),
+        "ratio": sum_of_ratios(u, v, alpha),
+        "reciprocal": sum_of_ratios(v, u, alpha),
         "relaxed": relaxation.value,
         "rounded": float(first @ Q @ first),
         "descended": descended,

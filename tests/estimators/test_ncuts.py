@@ -74,6 +74,7 @@ def test_how_several_classes_share_weights(multiclass):
         np.testing.assert_allclose(result.weights_.values, expected.weights, atol=1e-6)
         alpha = result.weights_.values
         assert float(result.cuts_.ratio) == pytest.approx(float(np.sum((u @ alpha) / (v @ alpha))), rel=1e-5)
+        assert float(result.cuts_.reciprocal) == pytest.approx(float(np.sum((v @ alpha) / (u @ alpha))), rel=1e-5)
     pairs = [(0, 1), (0, 2), (1, 2)] if multiclass == "ovo" else [(0, None), (1, None), (2, None)]
     cut = []
     for a, b in pairs:
