@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -69,6 +71,10 @@ VARIABLES: Final = {
     "iteration": Variable("iteration", COUNTS, ("iteration",)),
     "component": Variable("place of an eigenvalue, the largest first", COUNTS, ("component",)),
     "discriminant": Variable("discriminant direction", COUNTS, ("discriminant",)),
+    "resample": Variable("resample", COUNTS, ("resample",)),
+    "round": Variable("pass of a search", COUNTS, ("round",)),
+    "held_out": Variable("row of the out-of-fold predictions", COUNTS, ("held_out",)),
+    "gating_feature": _names("gating feature: a training sample, or a column of the table", "gating_feature"),
     # --- parameters ---
     "p": Variable("norm of the weights", VALUES),
     "lam": Variable("ridge λ", VALUES),
@@ -128,7 +134,7 @@ VARIABLES: Final = {
     "descended": Variable("value after local descent", NUMBERS),
     "iterations": Variable("iterations of the semidefinite program", COUNTS),
     "proof": Variable("how the bound is proven", VALUES, units=""),
-    "status": Variable("how the solver ended", "iu", units=""),
+    "status": Variable("how the solver ended", "iu"),
     # --- decision rules ---
     "decision_direct": Variable("weight of the score itself", NUMBERS, ("decision_problem",)),
     "decision_means": Variable("mean score of each class", NUMBERS, ("decision_problem", "label"), "score"),
@@ -180,7 +186,7 @@ VARIABLES: Final = {
     "eigenvalue_upper": Variable("leading eigenvalues, proven from above", NUMBERS, ("kernel", "component")),
     "repeats": _names("earlier kernel that this is a multiple of", "kernel"),
     "order": Variable("positions in an order by similarity", "iu"),
-    "finding": Variable("number of a finding, the most severe first", "iu", ("finding",)),
+    "finding": Variable("number of a finding, the most severe first", COUNTS, ("finding",)),
     "severity": _names("severity: error, warning or note", "finding"),
     "subject": _names("kernel of the finding; empty for the whole set", "finding"),
     "message": _names("problem and way out", "finding"),
@@ -234,6 +240,15 @@ PATTERNS: Final = {
     r"part_(\d+)_step_(\d+)_(\w+)": Variable("{2} of step {1}, of the problems of part {0}", VALUES),
 }
 
+WITHOUT_COORDINATE: Final = {
+    r"part_\d+_step_\d+_\w+": "axes of the matrices of a fitted step, in the order of the samples or of its covariates",
+    "model_kernel": "kernels in the order of the attribute kernel_names",
+    "label": "classes in the order of the attribute classes",
+    "decision_problem": "problems in the order of the columns of dual_coef_, or one for all",
+    "decision_column": "scores in the order of the columns of dual_coef_",
+}
+"""Dimensions of the arrays that a model keeps in its file, which have no coordinate, and the reason."""
+
 
 def variable(name: str) -> Variable | None:
     """The entry of a name in the registry; None if there is none."""
@@ -247,9 +262,16 @@ def variable(name: str) -> Variable | None:
 
 
 def describe(data: Labeled) -> Labeled:
-    """Add long_name and units to every variable and coordinate without them, in place."""
+    """Add long_name and units to every variable and coordinate without them, in place.
+
+    Dimensions that count things, such as "round", are numbered from 0 where they have no coordinate.
+    """
     import xarray as xr
 
+    for dim in data.dims:
+        entry = VARIABLES.get(str(dim))
+        if dim not in data.coords and entry is not None and (entry.kinds, entry.dims) == (COUNTS, (dim,)):
+            data.coords[dim] = np.arange(data.sizes[dim])
     parts: dict[Any, Any] = dict(data.variables if isinstance(data, xr.Dataset) else data.coords)
     if isinstance(data, xr.DataArray):
         parts[data.name] = data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from dmkl.errors import InputError
 from dmkl.estimators.learner import MODELS
 from dmkl.health import check
 from dmkl.store.format import NODES
-from dmkl.variables import VARIABLES, variable
+from dmkl.variables import VARIABLES, WITHOUT_COORDINATE, variable
 
 M = 30
 Y = np.array(["apple", "pear", "plum"])[np.arange(M) % 3]
@@ -34,12 +35,13 @@ def undescribed(dataset):
     names = []
     for name, values in dataset.variables.items():
         described = variable(str(name))
-        numbers = values.dtype.kind in "iuf" and "flag_values" not in values.attrs
+        numbers = values.dtype.kind in "iuf"
         has_units = not numbers or "units" in values.attrs or (described and not described.units)
         right = described is None or (values.dtype.kind in described.kinds and set(described.dims) <= set(values.dims))
         if "long_name" not in values.attrs or not has_units or not right:
             names.append(f"{name} {values.dims} {values.dtype} {values.attrs}")
-    return names
+    bare = {str(dim) for dim in {*dataset.dims} - {*dataset.coords}}
+    return names + [f"{dim}, a dimension" for dim in bare if not re.fullmatch("|".join(WITHOUT_COORDINATE), dim)]
 
 
 def labeled(result):
@@ -90,6 +92,7 @@ MODELS_FITTED = {
     "MultipleKernelKMeans": lambda K: dmkl.MultipleKernelKMeans(2).fit(K),
     "GSMKL": lambda K: dmkl.GSMKL(n_groups=2).fit(K),
     "LocalizedMKL": lambda K: dmkl.LocalizedMKL().fit(K),
+    "LocalizedMKL, table": lambda K: dmkl.LocalizedMKL(gating="shape").fit(K),
     "NCuts": lambda K: dmkl.NCuts(steps=()).fit(K),
     "SpectralLearning": lambda K: dmkl.SpectralLearning().fit(K.select(["shape-rbf", "color-rbf"])),
     "Uniform": lambda K: dmkl.Uniform().fit(K),
@@ -137,7 +140,7 @@ def test_all_that_is_labeled_is_described(name, K, tmp_path):
     result = (MODELS_FITTED | RESULTS)[name](K)
     parts = list(labeled(result))
     if name in MODELS_FITTED:
-        refused = ("combined_kernel", "kernel_pca") if name in ("GSMKL", "LocalizedMKL") else ()
+        refused = ("combined_kernel", "kernel_pca") if name.startswith(("GSMKL", "LocalizedMKL")) else ()
         for method in (each for each in METHODS if hasattr(result, each) and each not in refused):
             parts += [(f".{method}(K){where}", part) for where, part in labeled(getattr(result, method)(K))]
         if name in ("MKFDA", "MKFDA, tasks"):

@@ -489,7 +489,16 @@ class LocalizedMKL(LocalWeights):
     def _set_attributes(self, outcome: FitOutcome) -> None:
         super()._set_attributes(outcome)
         dim, m, weights = str(self.dual_coef_.dims[1]), len(self.train_samples_), outcome.score_function.weights
-        coords = {"kernel": list(self.kernel_names_), "sample": self.train_samples_, dim: self.dual_coef_[dim].values}
+        gating_features: Sequence[str] | Array = self.train_samples_
+        if self.gating != "kernel":
+            table = training_features(outcome.data.kernels).tables[self.gating]
+            gating_features = table.columns or [str(k) for k in range(table.shape[1])]
+        coords = {
+            "kernel": list(self.kernel_names_),
+            "sample": self.train_samples_,
+            "gating_feature": list(gating_features),
+            dim: self.dual_coef_[dim].values,
+        }
         tables = {
             "weight": (("kernel", "sample", dim), weights[:, :m]),
             "gating_slope": (("kernel", "gating_feature", dim), weights[:, m:-1]),

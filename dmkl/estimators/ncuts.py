@@ -149,9 +149,9 @@ class NCuts(CutClassifier):
         With several classes each binary problem is a cut. "mean": all problems use the mean of the weights of all cuts;
         "own": each problem has its own weights, as in the paper's one-vs-all scheme; "joint": one program over the
         ratios of all problems; "partition": one program over the ratios of each class, whose v_l is the mean similarity
-        within that class alone (Eqs. 2 to 4). As all programs it is for Σ uᵀα/vᵀα to be small, the form of Eqs. 7 to 13;
-        Eq. 5, where Σ vᵀα/uᵀα over the classes is to be large, may have another optimum and is not optimized. `cuts_`
-        has both sums. Each task of a multilabel problem has its own weights.
+        within that class alone (Eqs. 2 to 4). As all programs it makes Σ uᵀα/vᵀα small, as Eqs. 7 to 13. Eq. 5, by
+        which Σ vᵀα/uᵀα over the classes is to be large, may have another optimum and is not optimized. `cuts_` has both
+        sums. Each task of a multilabel problem has its own weights.
     steps
         As in `MKFDA`; none by default, as in the paper, whose kernels have k(x, x) = 1. Ratios compare similarities,
         which centering would make negative. Their weights depend on the scale of the kernels: take ("cosine",) if
@@ -255,9 +255,8 @@ class NCuts(CutClassifier):
         problems, (cuts,) = outcome.data.problems, outcome.prepared
         if problems.targets.kind == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
-        names = ("value", "ratio", "reciprocal", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
         figures = [{"value": cut.objective, "bound": cut.bound, "gap": cut.gap, **cut.extra} for cut in cuts]
-        self._set_cuts(outcome, {name: [of_cut[name] for of_cut in figures] for name in names})
+        self._set_cuts(outcome, {name: [of_cut[name] for of_cut in figures] for name in figures[0]})
         converged = all(cut.status is not Status.ITERATIONS for cut in cuts)
         gap = float(self.cuts_.gap.max())
         advice = "Weights: proven optimal to the tolerance."

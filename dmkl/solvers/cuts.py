@@ -7,8 +7,8 @@ between the sides under K_l and v_l the similarity within them (Mukherjee, Singh
     uᵍᵀα/vᵍᵀα + uʰᵀα/vʰᵀα = αᵀA α / αᵀB α,   A = uᵍvʰᵀ + uʰvᵍᵀ,   B = vᵍvʰᵀ,
 
 and the sum of αᵀ(A − B)α over all pairs is minimized instead: αᵀQα over α ≥ 0, Σα = 1, a standard quadratic program.
-Eq. 5 maximizes the sum of the reciprocals vᵀα/uᵀα over the parts of a partition, which has the same optimum for a single
-ratio (Eq. 6), but not for several; Eqs. 7 to 13 are for sums of uᵀα/vᵀα, and only these are minimized here.
+Eq. 5 maximizes the sum of the reciprocals vᵀα/uᵀα over the parts of a partition, which has the same optimum for a
+single ratio (Eq. 6), but not for several; Eqs. 7 to 13 are for sums of uᵀα/vᵀα, and only these are minimized here.
 Unlike a ratio, this sum depends on the scale of a kernel: doubling K_l doubles the effect of α_l.
 
 The semidefinite relaxation
@@ -344,8 +344,9 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Out
     The result is the best end of the descents from the paper's rounding and from `starts`. Its objective is αᵀQα, or
     the ratio if there is one, and its gap (αᵀQα − bound)/(max Q − min Q). It is certified if the gap is within tol,
     converged if the relaxation proves no more, and open after `max_iter` steps of the relaxation. ``extra`` has
-    `ratio`, Σ uᵀα/vᵀα over the ratios, `reciprocal`, Σ vᵀα/uᵀα, `relaxed`, ⟨Q, Z⟩ of the relaxation's solution, `rounded`, the value of the
-    paper's rounding, `descended`, that at the end of a descent from there, `iterations`, and `proof`, the theorem of
+    `ratio`, Σ uᵀα/vᵀα over the ratios, `reciprocal`, Σ vᵀα/uᵀα, `relaxed`, ⟨Q, Z⟩ of the relaxation's solution,
+    `rounded`, the value of the paper's rounding, `descended`, that at the end of a descent from there, `iterations`,
+    and `proof`, the theorem of
     the paper that predicts the proof, if one does. InputError if there is one ratio and no kernel has a positive
     denominator.
     """

@@ -215,7 +215,7 @@ class Result(ABC):
         for name, variable in self._data.variables.items():
             if name in self.MEANINGS:
                 variable.attrs.setdefault("long_name", self.MEANINGS[str(name)])
-                if variable.dtype.kind in "iuf" and "flag_values" not in variable.attrs:
+                if variable.dtype.kind in "iuf":
                     variable.attrs.setdefault("units", "1")
         describe(self._data)
 

@@ -61,6 +61,8 @@ def test_scores_are_those_of_the_localized_kernel(built, gating):
     assert (falls[np.isfinite(falls)] <= 0).all()
     dense = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative"))
     features = dense.mean(axis=0) if gating == "kernel" else views["place"][TRAIN]
+    names = model.train_samples_ if gating == "kernel" else [str(k) for k in range(features.shape[1])]
+    np.testing.assert_array_equal(model.gating_["gating_feature"], names)
     scores = model.decision_function(K[TRAIN, TRAIN])
     for k in range(3):
         slope, constant = (model.gating_[f"gating_{name}"].values[..., k] for name in ("slope", "constant"))
