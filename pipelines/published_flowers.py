@@ -146,7 +146,7 @@ def models(protocol: Protocol, ps: Sequence[float]) -> dict[str, Method]:
         "align, SVM": Method(dmkl.MKSVM(**machine), {"C": costs}, "align"),
         "alignf, Fisher": Method(dmkl.MKFDA(**fisher), {"lam": lams}, "alignf"),
         "alignf, SVM": Method(dmkl.MKSVM(**machine), {"C": costs}, "alignf"),
-        "EasyMKL": Method(dmkl.EasyMKL(**fisher), {"lam": SHARES}),
+        "EasyMKL": Method(dmkl.EasyMKL(**machine), {"lam": SHARES}),
         "GMKL": Method(dmkl.GMKL(**machine), {"C": costs, "sigma": [1.0, 10.0, 100.0]}),
         "NCuts": Method(dmkl.NCuts(), {"C": costs}),
         "GS-MKL, two groups": Method(dmkl.GSMKL(tol=3e-3, max_iter=30, **machine), {"C": costs}),

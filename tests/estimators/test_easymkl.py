@@ -61,6 +61,21 @@ def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, fits
     assert float(model.gap_.max()) <= 1e-8
 
 
+def test_default_steps_keep_the_meaning_of_lam_in_the_paper(kernels):
+    """The published λ is for kernels with a mean diagonal of one, whatever the scale of the stored kernels."""
+    model = dmkl.EasyMKL(0.1, tol=1e-8).fit(1e3 * kernels, classes())
+    center = np.eye(M) - 1 / M
+    centered = center @ kernels @ center
+    normalized = centered / np.einsum("jii->j", centered)[:, None, None] * M
+    for k in range(3):
+        first, _ = nearest(normalized.sum(axis=0), classes() == k, 0.1)
+        forms = np.einsum("a,jab,b->j", first, normalized, first)
+        eta = forms / np.linalg.norm(forms)
+        v, _ = nearest(np.tensordot(eta, normalized, 1), classes() == k, 0.1)
+        np.testing.assert_allclose(model.weights_[:, k], eta, atol=1e-5)
+        np.testing.assert_allclose(model.dual_coef_[:, k], v, atol=1e-4)
+
+
 def test_what_is_refused(kernels):
     with pytest.raises(InputError, match="lam must"):
         dmkl.EasyMKL(1.0).fit(kernels, classes())
