@@ -100,6 +100,15 @@ def options_named():
     return {asked: sorted(options - {"--help", "--model"}) for asked, options in result.items()}
 
 
+def test_sections_of_pipelines_that_pages_name_are_there():
+    page = ROOT / "pipelines/README.md"
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    measured = PAGES["comparison.md"].split("## Measured")[1]
+    named = re.findall(r'"([A-Z][^"]+)"', measured)
+    assert len(named) > 5
+    assert [title for title in named if title not in titles] == []
+
+
 @pytest.mark.parametrize(("asked", "options"), options_named().items(), ids=lambda part: " ".join(part)[:30])
 def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, monkeypatch):
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)  # it is read once, and COLUMNS has no effect later

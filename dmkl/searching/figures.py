@@ -76,9 +76,10 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     one standard error; the chosen value has a ring at its score, and the dotted line is one standard error below the
     best. If folds have test rows, squares are the test means of the same points, which validation has chosen, with
     their bars. A grid of one parameter has the curve only. Of three or more parameters the two with the most values are
-    drawn (p and lam if several have as many), the others at their chosen values.
+    drawn (p and lam if several have as many), the others at their chosen values. Each chain of steps has a map of its
+    own, of the values of λ that it has; the curve is that of the chain that is chosen most often.
 
-    `ax` are the axes of map and curve, or those of the curve for one parameter; those of a new figure by default. They
+    `ax` are the axes of maps and curve, or those of the curve for one parameter; those of a new figure by default. They
     are returned, several as an array; ``figure`` of each is the figure, which notebooks show. `task` is a task of a
     multilabel problem. By default the scores are means over the tasks, with the standard error of these means, and each
     chosen point has a ring with the number of tasks; likewise for folds with separate choices. InputError if there is
@@ -90,15 +91,17 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     chosen = {name: np.ravel(at.values).tolist() for name, at in index.items()}
     fixed = {name: Counter(at).most_common(1)[0][0] for name, at in chosen.items() if name not in names}
     orders, labels = zip(*(_ordered(result.scores[name]) for name in names), strict=True)
-    points = points.isel(fixed | dict(zip(names, orders, strict=True))).transpose(*names)
-    places = (np.argsort(order)[chosen[name]].tolist() for name, order in zip(names, orders, strict=True))
-    rings = Counter(zip(*places, strict=True))
+    points = points.isel(dict(zip(names, orders, strict=True)))
+    in_order = (np.argsort(order)[chosen[name]].tolist() for name, order in zip(names, orders, strict=True))
+    places = list(zip(*in_order, strict=True))
+    chains = list(range(points.sizes["steps"])) if len(names) > 1 and "steps" in fixed else []
     side = max(4.2, 1.6 + 0.34 * len(labels[0])) + 0.8
     if len(names) == 1:
         sizes = {"the curve": (side, 3.6)}
     else:
         height = max(3.6, 1.2 + 0.3 * len(labels[1]))
-        sizes = {"map": (side, height), "curve": (side, height)}
+        maps = [f"map of {_setting('steps', result.grid['steps'][k])}" for k in chains] if len(chains) > 1 else ["map"]
+        sizes = dict.fromkeys([*maps, "curve"], (side, height))
     axes = panels(ax, sizes)
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
@@ -107,14 +110,23 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     folds = result.scores.sizes["fold"]
     scored = " and ".join(map(symbol, names))
     set_title(axes, f"Validation score over {scored}{f', mean of {folds} folds' if folds > 1 else ''}")
+    at_chosen = points.isel(fixed).transpose(*names)
     legend = [_setting(name, result.grid[name][place]) for name, place in fixed.items()]
-    if len(names) > 1:
+    if len(chains) > 1:
+        for k, panel in zip(chains, axes, strict=False):
+            of_chain = [place for place, chain in zip(places, chosen["steps"], strict=True) if chain == k]
+            shown = _scored(points.isel(fixed | {"steps": k}).transpose(*names), labels, Counter(of_chain))
+            _draw_map(panel, *shown, scoring)
+            settings = [_setting(name, result.grid[name][at]) for name, at in (fixed | {"steps": k}).items()]
+            _label_panel(panel, names[0], shown[1][0], _AXES.get(names[1], names[1]), [*settings, "rings: chosen"])
+        scoring = f"{scoring}, best {symbol(names[1])}"
+    elif len(names) > 1:
         several = f"rings: chosen by a {' and '.join(by)}, or as many as the number says"
-        legend += ["ring: chosen" if rings.total() == 1 else several, "dots: within one standard error of the best"]
-        _draw_map(axes[0], points, labels, rings, scoring)
+        legend += ["ring: chosen" if len(places) == 1 else several, "dots: within one standard error of the best"]
+        _draw_map(axes[0], at_chosen, labels, Counter(places), scoring)
         _label_panel(axes[0], names[0], labels[0], _AXES.get(names[1], names[1]), legend)
         scoring, legend = f"{scoring}, best {symbol(names[1])}", []
-    legend += _draw_curve(axes[-1], points, labels[0], rings)
+    legend += _draw_curve(axes[-1], at_chosen, labels[0], Counter(places))
     _label_panel(axes[-1], names[0], labels[0], scoring, legend)
     return axes if len(axes) > 1 else axes[0]
 
@@ -175,6 +187,17 @@ def _number(name: str, value: float, digits: int) -> str:
 def _setting(name: str, value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"{symbol(name)} = {_number(name, value, 3) if number else shortened(str(value))}"
+
+
+def _scored(
+    points: xr.Dataset, labels: Sequence[list[str]], rings: _Rings
+) -> tuple[xr.Dataset, list[list[str]], _Rings]:
+    """The columns and rows of a map in which a point has a score, their labels, and the rings among them."""
+    scored = points["mean_score"].notnull()
+    kept = [np.flatnonzero(scored.any(other)) for other in scored.dims[::-1]]
+    at = {tuple(int(np.searchsorted(*pair)) for pair in zip(kept, place, strict=True)): n for place, n in rings.items()}
+    shown = [[of[k] for k in which] for of, which in zip(labels, kept, strict=True)]
+    return points.isel(dict(zip(scored.dims, kept, strict=True))), shown, at
 
 
 def _draw_map(ax: Axes, points: xr.Dataset, labels: Sequence[list[str]], rings: _Rings, scoring: str) -> None:

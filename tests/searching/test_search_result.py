@@ -462,6 +462,20 @@ def test_the_two_longest_of_three_parameters():
     assert surface.get_title(loc="left").startswith("λ = 0.1; ring: chosen")
 
 
+def test_chains_of_steps_have_maps_of_their_own_values():
+    grid = {"p": (1.0, 2.0), "lam": (1e-3, 0.1, 0.5, 10.0, 50.0), "steps": ("center+trace", "cosine+center")}
+    means = planted((1, 2, 1), shape=(2, 5, 2))
+    means[:, [1, 3], 0], means[:, [0, 2], 1] = np.nan, np.nan
+    means[1, 1, 1] = 0.9
+    first, second, curve, *_ = drawn(SearchResult(make(grid, means=means)).plot_scores()).axes
+    assert (labels(first.yaxis), labels(second.yaxis)) == (["1e-3", "0.5", "50"], ["0.1", "10", "50"])
+    for ax, k, rows in ((first, 0, [0, 2, 4]), (second, 1, [1, 3, 4])):
+        np.testing.assert_allclose(ax.collections[0].get_array(), means[:, rows, k].T)
+    assert (rings(first), rings(second)) == ([], [(1.5, 0.5)])
+    assert "cosine+center" in second.get_title(loc="left")
+    assert rings(curve) == [(1, pytest.approx(0.9))]
+
+
 MEANS_OF_TASKS = np.stack([planted((0, 1)), planted((4, 2)), planted((0, 1))], axis=-1)
 
 
