@@ -160,6 +160,8 @@ VARIABLES: Final = {
     "sample_group": Variable("group of the sample, which no fold splits", VALUES, ("sample",), ""),
     "sample_block": _names("block of the sample, within which labels are exchanged", "sample"),
     "constant_score": Variable("score of one decision for all rows", NUMBERS),
+    "chance_p_value": Variable("p-value of the held-out score under permuted labels", NUMBERS),
+    "chance_score": Variable("mean held-out score of permuted labels", NUMBERS),
     "n_drawn": Variable("number of draws of the sample", "iu", ("resample", "sample")),
     "n_train": Variable("training rows", COUNTS),
     "n_test": Variable("test rows", COUNTS),

@@ -30,7 +30,7 @@ from dmkl.searching.assessing import class_scores, confusion
 from dmkl.searching.baselines import TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import GridFits, Question, as_variable, lock_state, make_question, values_of, with_statuses
 from dmkl.searching.folds import Fold, copies_between_folds, nest_folds
-from dmkl.searching.grid import Rule, constant_note, mean_over_folds
+from dmkl.searching.grid import Rule, chance_notes, mean_over_folds
 from dmkl.searching.search import (
     GridResult,
     SearchResult,
@@ -70,6 +70,8 @@ class EvaluationResult(GridResult):
         ``held_out_…``         held_out[, class]                of `predictions`
         part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
         sample_group           sample                           the groups that no fold splits, if any
+        chance_p_value,        [task]                           under permuted labels of the test rows
+        chance_score
         constant_score         fold[, task]                     of one decision for all test rows
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, at the choice of the
         sum_inner_score,                                        inner folds for it; see `baselines`
@@ -229,7 +231,7 @@ class EvaluationResult(GridResult):
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
             lines.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
-        lines += constant_note(scores["test_score"], scores, "test")
+        lines += chance_notes(scores["test_score"], scores, "test")
         lines += self.baseline_lines()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {'; '.join(chosen_text(name, values_of(scores[name])) for name in self.parameters)}")
@@ -410,6 +412,7 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     fits = [outcome.data.fit for outcome in outcomes]
     parts = [(fit.held_out, fit.targets, of.decision, of.decided) for fit, of in zip(fits, outcomes, strict=True)]
     variables |= question.held_out_variables(parts)
+    variables |= question.chance_variables([(rows, of_fold, [decided]) for rows, of_fold, _, decided in parts])
     if question.targets.kind != "regression":
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
         counts = [

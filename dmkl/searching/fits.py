@@ -38,6 +38,7 @@ from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
 from dmkl.progress import PHASES
+from dmkl.searching.chance import chance
 from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import (
     CHAINS,
@@ -341,6 +342,24 @@ class Question:
         dims = ("held_out", targets.dim or "class")
         variables: dict[str, Any] = {f"held_out_{name}": (dims[: of.ndim], _plain(of)) for name, of in joined.items()}
         return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
+
+    def chance_variables(
+        self, parts: Sequence[tuple[Index, Targets, Sequence[Float]]], *, by_fold: bool = False
+    ) -> dict[str, Any]:
+        """p-values of the first score, from rows, targets and decisions of the points of each fold; see `chance`."""
+        if not parts or self.n_tasks > MOST_OUTPUTS:
+            return {}
+        metric, (rows, targets, decided) = next(iter(self.metrics.values())), zip(*parts, strict=True)
+        tasks = [None] if self.targets.dim is None else list(range(self.n_tasks))
+        with warnings.catch_warnings(), sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+            warnings.simplefilter("ignore")  # of scores that are undefined for some permutation
+            arguments = (metric, self.labels, rows, targets, decided, self.groups)
+            by_task = [chance(*arguments, task=task, n_tasks=len(tasks), by_fold=by_fold) for task in tasks]
+        names = ("chance_p_value", "chance_score")
+        return {
+            name: self.variable(("task",), np.array(values))
+            for name, values in zip(names, zip(*by_task, strict=True), strict=True)
+        }
 
 
 def make_question(

@@ -360,6 +360,18 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
     return mean, error * stdtrit(np.maximum(n - 1, 1), 0.975) * np.sqrt(1.0 + n * ratio)
 
 
+def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:
+    """A sentence about the p-value of held-out scores, or `constant_note` if there is none."""
+    if "chance_p_value" not in scores or not np.isfinite(scores["chance_p_value"]).any():
+        return constant_note(score, scores, rows)
+    p, mean = np.ravel(scores["chance_p_value"].values), float(scores["chance_score"].mean())
+    p = p[np.isfinite(p)]
+    of_tasks = f"p = {p[0]:.2g}" if len(p) == 1 else f"p ≤ 0.05 for {np.count_nonzero(p <= 0.05)} of {len(p)}"
+    choice = "" if rows == "test" else ", the choice of the point included"
+    noise = "" if p.min() <= 0.05 else "; weights may be those of noise, which dmkl permute tests"
+    return [f"Permuted labels of the rows held out score {mean:.4g}: {of_tasks}{choice}{noise}"]
+
+
 def constant_note(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:
     """A sentence if held-out scores are known not to be clearly above that of a constant decision."""
     if "constant_score" not in scores:

@@ -53,8 +53,8 @@ from dmkl.searching.grid import (
     Rule,
     as_choice,
     best_index,
+    chance_notes,
     class_values,
-    constant_note,
     mean_and_error,
     mean_over_folds,
     shape,
@@ -234,6 +234,8 @@ class SearchResult(GridResult):
         refined_weight               [fold,] kernel[, task]  weights refined after the choice (parameter `refine`)
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, if any
+        chance_p_value, chance_score [task]                  under permuted labels of the rows held out; see
+                                                             `dmkl.searching.chance.chance`
         constant_score               fold[, task]            of one decision for all rows, on the test rows if there
                                                              are any; missing for callable scorers
         ============================ ======================= =========================================================
@@ -447,7 +449,7 @@ class SearchResult(GridResult):
         try:
             lines += self._chosen_lines()
             rows = "test" if "test_score" in scores else "validation"
-            lines += constant_note(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
+            lines += chance_notes(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
             lines += [*self.baseline_lines(), *self.notes()]
         except InputError as error:
             lines.append(str(error))
@@ -727,7 +729,7 @@ def search(
     result = SearchResult(scores, rule=rule)
     with suppress(InputError):  # of no point that can be chosen
         held_out = question.held_out_variables(_held_out_parts(fits, result))
-        result = SearchResult(result.scores.assign(held_out), rule=rule)
+        result = SearchResult(result.scores.assign(held_out | _chance_of_search(fits, result)), rule=rule)
     result = refine(question, result, state)
     return _refit(fits, result, state) if refit else result
 
@@ -741,6 +743,16 @@ def _held_out_parts(fits: GridFits, result: SearchResult) -> Iterator[Part]:
         rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
         scores, decided = (_at_choice(question, result, f, of[f])[of_rows] for of in (fits.decisions, fits.decided))
         yield rows, fits.targets[f], scores, decided
+
+
+def _chance_of_search(fits: GridFits, result: SearchResult) -> dict[str, Any]:
+    """p-values on the test rows at the choice, or on the validation rows by which all points were compared."""
+    question = fits.question
+    if fits.judged is not None or any(len(fold.test) for fold in question.folds):
+        return question.chance_variables([(*part[:2], [part[3]]) for part in _held_out_parts(fits, result)])
+    folds = zip(question.folds, fits.targets, fits.decided, strict=True)
+    parts = [(fold.validation, of_fold, [d[: len(fold.validation)] for d in points]) for fold, of_fold, points in folds]
+    return question.chance_variables(parts, by_fold="fold" in result.choosers)
 
 
 def _at_choice(question: Question, result: SearchResult, fold: int, values: Sequence[Float]) -> Float:

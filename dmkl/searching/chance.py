@@ -1,0 +1,149 @@
+"""p-values of held-out scores: labels of the held-out rows are permuted, and the decisions about them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dmkl.arrays import Array, Float, Index, is_known
+from dmkl.numerics.fisher import Kind, Targets
+from dmkl.searching.scoring import Metric, accuracy, evaluate_each, mean_class_accuracy, r2
+
+_MOST, _FEWEST = 999, 99
+_MOST_PRODUCTS, _MOST_CALLS = 4e9, 1e3
+"""Most products of decisions with permuted labels, and most calls of other scorers: they limit the permutations."""
+_BYTES = 2**26
+"""Bytes of permuted labels that are scored together."""
+_ROUNDING = 1e-9
+
+
+def chance(
+    metric: Metric,
+    labels: Array,
+    rows: Sequence[Index],
+    targets: Sequence[Targets],
+    decided: Sequence[Sequence[Float]],
+    groups: Array | None = None,
+    *,
+    task: int | None = None,
+    n_tasks: int = 1,
+    by_fold: bool = False,
+) -> tuple[float, float]:
+    """The p-value (1 + #{T* ≥ T})/(1 + N) of the mean score T over the folds, and the mean of permuted labels.
+
+    `rows` (fold,) are held out, and `decided` (fold, point) are the decisions about them. Of several points T is the
+    largest mean; with `by_fold` the mean of the largest score of each fold. Labels change places within folds; whole
+    groups do where each has one label, and the rows of a group otherwise. Folds of one row or group are exchanged
+    together, and so are all rows if one is held out twice.
+
+    Scores of folds that train on one another's rows are dependent. If they are bilinear in the labels of training and
+    held-out rows, each pair counts in two folds, and the variance of the mean is twice that of permuted labels. With
+    several folds, deviations from the mean of the permutations are multiplied by √2 therefore. In simulations of noise
+    tests at 5 % rejected in 1.5 to 5.5 of 100 cases; in up to 13 without the factor.
+
+    NaN if no label changes its place, a score is undefined, or `_FEWEST` permutations of each of `n_tasks` would take
+    too long.
+    """
+    y = labels if task is None else labels[:, task]
+    known = [np.asarray(is_known(y[of_fold])) for of_fold in rows]
+    rows = [of_fold[mask] for of_fold, mask in zip(rows, known, strict=True)]
+    used, inverse = np.unique(np.concatenate(rows), return_inverse=True)
+    units, cells = _units_and_cells(y[used], rows, inverse, None if groups is None else groups[used])
+    codes = np.unique(y[used], return_inverse=True)[1]
+    kind: Kind = "binary" if targets[0].kind == "multilabel" else targets[0].kind
+    n_points, n_classes = len(decided[0]), 1 if kind == "regression" else len(np.unique(codes))
+    fast = metric is r2 or metric is accuracy or metric is mean_class_accuracy
+    n = _MOST_PRODUCTS / (n_points * len(inverse) * n_classes) if fast else _MOST_CALLS / (n_points * len(rows))
+    n = min(_MOST, int(n / n_tasks))
+    if n < _FEWEST:
+        return np.nan, np.nan
+    first = np.unique(units, return_index=True)[1]  # a row of each unit, from which its label is taken
+    whole = len(first) < len(used)
+    scorers = []
+    for mask, of_points, learnt in zip(known, decided, targets, strict=True):
+        classes = np.array([0, 1]) if learnt.kind == "multilabel" else learnt.classes
+        values = [part[mask] if task is None else part[mask, task] for part in of_points]
+        scorers.append(_scorer(metric, kind, classes, values, fast=fast))
+    ends, rng = np.cumsum([len(of_fold) for of_fold in rows])[:-1], np.random.default_rng(0)
+    scores = np.empty((len(rows), n_points, n + 1))
+    together, changed = max(1, _BYTES // (8 * len(inverse))), False
+    for start in range(0, n + 1, together):
+        orders = np.tile(np.arange(len(cells)), (min(together, n + 1 - start), 1))
+        given = int(start == 0)  # the given labels are the first
+        for cell in np.unique(cells):
+            members = np.flatnonzero(cells == cell)
+            orders[given:, members] = rng.permuted(orders[given:, members], axis=1)
+        permuted = y[used][first[orders[:, units]] if whole else orders]  # (permutation, row)
+        changed = changed or bool((permuted != y[used]).any())
+        for scorer, at, of_fold in zip(scorers, np.split(inverse, ends), scores, strict=True):
+            of_fold[:, start : start + len(orders)] = scorer(permuted[:, at])
+    if not changed:
+        return np.nan, np.nan
+    scores = scores[np.isfinite(scores).all(axis=(1, 2))]
+    if not len(scores):
+        return np.nan, np.nan
+    if len(rows) > 1:
+        mean = scores[..., 1:].mean(axis=-1, keepdims=True)
+        scores[..., 1:] = mean + np.sqrt(2.0) * (scores[..., 1:] - mean)
+    total = scores.max(axis=1).mean(axis=0) if by_fold else scores.mean(axis=0).max(axis=0)
+    as_high = total[1:] >= total[0] - _ROUNDING * max(1.0, abs(total[0]))
+    return float((1 + as_high.sum()) / (1 + n)), float(total[1:].mean())
+
+
+def _units_and_cells(y: Array, rows: Sequence[Index], inverse: Index, groups: Array | None) -> tuple[Index, Index]:
+    """The unit of each row, which keeps one label, and the cell of each unit, within which labels change places."""
+    units = np.arange(len(y))
+    if groups is not None:
+        of_group = np.unique(groups.astype(str), return_inverse=True)[1]
+        if any(len(np.unique(y[of_group == k])) > 1 for k in range(of_group.max() + 1)):
+            return units, of_group
+        units = of_group
+    cells = np.zeros(units.max() + 1, dtype=np.int64)
+    if len(inverse) == len(y):
+        fold_of = np.empty(len(y), dtype=np.int64)
+        fold_of[inverse] = np.repeat(np.arange(len(rows)), [len(of_fold) for of_fold in rows])
+        cells[units] = fold_of
+        cells[np.bincount(cells)[cells] == 1] = len(rows)
+    return units, cells
+
+
+def _scorer(
+    metric: Metric, kind: Kind, classes: Array, decided: Sequence[Float], *, fast: bool
+) -> Callable[[Array], Float]:
+    """A function of labels (permutation, row) of a fold: the scores (point, permutation) of the decisions about it."""
+    columns = [of[:, 0] if of.ndim == 2 and of.shape[1] == 1 else of for of in decided]
+    if not fast:
+        decisions = np.stack(columns)
+        number = kind == "regression"
+
+        def by_calls(truth: Array) -> Float:
+            labels = truth.astype(np.float64) if number else truth
+            return np.stack([evaluate_each({"": metric}, kind, classes, t, decisions)[0] for t in labels], axis=-1)
+
+        return by_calls
+    if metric is r2:
+        values = np.stack(columns)
+
+        def by_squares(truth: Array) -> Float:
+            center = truth.astype(np.float64).mean()
+            t, f = truth.astype(np.float64) - center, values - center
+            left = (t**2).sum(axis=1) - 2.0 * f @ t.T + (f**2).sum(axis=1)[:, None]
+            total = ((t - t.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return np.where((total > 0) & (t.shape[1] > 1), 1.0 - left / total, np.nan)
+
+        return by_squares
+    predicted = np.stack([of > 0 if len(classes) == 2 else np.argmax(of, axis=-1) for of in columns])
+
+    def by_counts(truth: Array) -> Float:
+        total, n_present = np.zeros((len(predicted), len(truth)), dtype=np.float32), np.zeros(len(truth))
+        for k, label in enumerate(classes):
+            of_class = (truth == label).astype(np.float32)
+            right = (predicted == k).astype(np.float32) @ of_class.T
+            size = of_class.sum(axis=1)
+            n_present += size > 0
+            total += right if metric is accuracy else right / np.maximum(size, 1.0)
+        return np.asarray(total, dtype=np.float64) / (truth.shape[1] if metric is accuracy else n_present)
+
+    return by_counts

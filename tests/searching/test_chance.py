@@ -1,0 +1,56 @@
+"""p-values of held-out scores under permuted labels, on noise and on signal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.model_selection import LeaveOneOut
+
+import dmkl
+
+M, GRID = 60, {"p": [1, 2], "lam": [1e-2, 1.0]}
+
+
+def kernel_set(seed, shift, n_classes=2):
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(M) % n_classes)
+    tables = [rng.normal(size=(M, 20)) + shift * np.eye(20)[y] for _ in range(2)]
+    return [table @ table.T for table in tables], y
+
+
+@pytest.mark.parametrize(("question", "n_classes"), [("search", 3), ("evaluate", 2)])
+def test_scores_far_above_chance_have_small_p_values(question, n_classes):
+    K, y = kernel_set(0, 3.0, n_classes)
+    more = {"cv": 5, "refit": False} if question == "search" else {"outer": 5}
+    result = getattr(dmkl, question)(dmkl.MKFDA(), K, y, GRID, baselines="none", **more)
+    assert float(result.scores["chance_p_value"]) == pytest.approx(1 / 1000)
+    assert float(result.scores["chance_score"]) == pytest.approx(1 / n_classes, abs=0.1)
+    assert "p = 0.001" in result.summary()
+    assert "not clearly above" not in result.summary()
+
+
+def test_regressions_folds_of_one_row_and_groups_have_p_values():
+    K, y = kernel_set(1, 3.0)
+    more = {"refit": False, "baselines": "none"}
+    assert dmkl.search(dmkl.MKRidge(), K, y.astype(float), GRID, 5, **more).scores["chance_p_value"] <= 0.01
+    grid = {"p": [2], "lam": [0.1]}
+    assert dmkl.search(dmkl.MKFDA(), K, y, grid, LeaveOneOut(), **more).scores["chance_p_value"] <= 0.01
+    pairs = np.repeat(np.arange(M // 2), 2)
+    order = np.argsort(y, kind="stable")
+    grouped = [kernel[np.ix_(order, order)] for kernel in K]
+    result = dmkl.search(dmkl.MKFDA(), grouped, y[order], grid, 5, groups=pairs, **more)
+    assert result.scores["chance_p_value"] <= 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", ["search", "evaluate"])
+def test_p_values_of_noise_are_uniform_or_conservative(question):
+    """Of 30 sets of noise at most 3 standard errors more than 10 % have p ≤ 0.1."""
+    p = []
+    for seed in range(30):
+        K, y = kernel_set(100 + seed, 0.0)
+        more = {"cv": 5, "refit": False} if question == "search" else {"outer": 5}
+        result = getattr(dmkl, question)(dmkl.MKFDA(), K, y, GRID, baselines="none", **more)
+        p.append(float(result.scores["chance_p_value"]))
+    assert np.mean(np.array(p) <= 0.1) <= 0.1 + 3 * np.sqrt(0.09 / 30)
+    assert np.mean(p) >= 0.5 - 3 / np.sqrt(12 * 30)
