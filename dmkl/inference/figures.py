@@ -65,7 +65,7 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     for panel in axes:
         name_rows(panel, labels)
     of_tasks = "" if dim is None else f", mean of {data.sizes[dim]} {plural(dim)}" if task is None else f", {task}"
-    interval = " (± 95 % interval, paired over folds)" if data.sizes["fold"] > 1 else ""
+    interval = " (± 95 % interval, paired over folds)" if data.sizes["fold"] > 2 else ""
     sources = "kernel or group (darker)" if data.sizes["source"] > data.sizes["kernel"] else "kernel"
     lines = [f"Loss in {scoring} without each {sources}{shortened(of_tasks)}{interval}"]
     lines += ["Shapley values: ± 1 s.e. by the sampled orders"] if "shapley" in data else []

@@ -27,7 +27,7 @@ from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import GridFits, Question, make_question, run_blocks
 from dmkl.searching.folds import make_folds
-from dmkl.searching.grid import Choice, Rule, as_choice, constant_note, mean_and_margin, mean_over_folds
+from dmkl.searching.grid import Choice, Rule, as_choice, mean_and_margin, mean_over_folds
 from dmkl.searching.search import SearchResult, shared_value
 from dmkl.searching.texts import cost_and_proof, count, with_error
 from dmkl.solvers.workspace import Workspace
@@ -162,12 +162,14 @@ class Importance(Result):
         depends = "no choice depends on" if attrs["rows"] == "test" else "the choice depends on"
         score = with_error(*self._mean_and_margin(self._over_tasks(data["score"])))
         lines.append(f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {depends}")
-        lines += constant_note(data["score"], data, str(attrs["rows"]))
         loss = self._mean_and_margin(self._over_tasks(data["score"] - data["score_without"]))
         lines.append(f"Lost without: {_largest(*loss)}")
         lines.append(f"Alone: {_largest(*self._mean_and_margin(self._over_tasks(data['score_alone'])))}")
-        if data.sizes["fold"] > 1:
-            lines.append("± is half the width of a 95 % interval: Student's t, corrected for training rows in common")
+        if data.sizes["fold"] > 2:
+            lines.append(
+                "± is half the width of a 95 % interval, of procedures: Student's t, corrected for "
+                "training rows in common"
+            )
         if "shapley" in data:
             shapley, error = (self._over_tasks(data[name]) for name in ("shapley", "shapley_standard_error"))
             largest = _largest(shapley.rename(player="source"), error.rename(player="source"))

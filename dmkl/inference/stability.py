@@ -28,7 +28,6 @@ from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import STATUS_FLAGS, Question, make_question
 from dmkl.searching.folds import Fold, make_folds
-from dmkl.searching.grid import constant_note
 from dmkl.searching.texts import cost_and_proof, count, listed
 from dmkl.store.saved import Result, task_dim
 
@@ -196,8 +195,6 @@ class Stability(Result):
         score = score.mean([dim for dim in score.dims if dim != "resample"])
         spread = f"{attrs['scoring']} {float(score.mean()):.4g} on the rows left out"
         lines.append(f"{spread}, standard deviation over the resamples {float(score.std(ddof=1)):.2g}")
-        folds = data.rename_dims(resample="fold")
-        lines += constant_note(folds["score"], folds, "validation")
         lines.append(_CAUTION)
         lines += [attrs["default_price"]] if attrs.get("default_price") else []
         if np.isfinite(agreed := float(data["rank_agreement"].mean())):

@@ -361,7 +361,7 @@ def _verdict(difference: float, margin: float) -> str:
         return "it has the same score as the choice"
     by = f"{abs(difference):.4g}" + (f" (95 %: ±{margin:.2g})" if np.isfinite(margin) else "")
     chance = np.isfinite(margin) and not 0 < margin < abs(difference)
-    note = "; a difference of this size may be chance" if chance else ""
+    note = "; between procedures a difference of this size may be chance" if chance else ""
     if difference < 0:
         return f"it scores higher than the choice by {by}, paired over folds{note}"
     return f"the choice scores higher by {by}, paired over folds{note}"

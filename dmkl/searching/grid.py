@@ -341,7 +341,9 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
     The half width is t · s · √(1/n + n_test/n_train) with the standard deviation s over n folds, and t the 97.5 percent
     point of Student's distribution with n − 1 degrees of freedom. The second term under the root corrects for folds
     that share training rows. In simulations, intervals of 3 to 10 folds covered the mean over data sets in 92 to 98 of
-    100 cases, without the second term in 88 to 95, and ±1.96 s/√n in 71 to 90. It is NaN for a single fold.
+    100 cases, without the second term in 88 to 95, and ±1.96 s/√n in 71 to 90. It is NaN for fewer than three folds,
+    which say next to nothing about s. Folds with other training rows give other models: the interval is about the
+    procedure, and of a difference about two procedures, not about two models on these rows.
 
     `score` has scores, or differences of scores, of the `rows` "test" or "validation". The variable "part" of `scores`,
     the result that they are from, gives the numbers of training and held-out rows. Results of older versions lack it:
@@ -357,7 +359,7 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
         ratio = float((held_out / (part == TRAIN).sum("sample")).mean())
     else:
         ratio = 1.0 / max(scores.sizes["fold"] - 1, 1)
-    return mean, error * stdtrit(np.maximum(n - 1, 1), 0.975) * np.sqrt(1.0 + n * ratio)
+    return mean, error.where(n > 2) * stdtrit(np.maximum(n - 1, 1), 0.975) * np.sqrt(1.0 + n * ratio)
 
 
 def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:
@@ -369,7 +371,24 @@ def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str
     of_tasks = f"p = {p[0]:.2g}" if len(p) == 1 else f"p ≤ 0.05 for {np.count_nonzero(p <= 0.05)} of {len(p)}"
     choice = "" if rows == "test" else ", the choice of the point included"
     noise = "" if p.min() <= 0.05 else "; weights may be those of noise, which dmkl permute tests"
-    return [f"Permuted labels of the rows held out score {mean:.4g}: {of_tasks}{choice}{noise}"]
+    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {of_tasks}{choice}{noise}"]
+    return lines + ([_ONE_CLASS] if float(score.mean()) < mean and _holds_out_one_class(scores) else [])
+
+
+_ONE_CLASS = (
+    "Each fold holds out rows of one class: the priors of its training rows favour the other classes, by which scores "
+    "fall below chance; take stratified folds, or priors='uniform' where the learner has priors"
+)
+
+
+def _holds_out_one_class(scores: xr.Dataset) -> bool:
+    """Whether no fold holds out two classes while all together do, as leave-one-out does."""
+    labels = scores.get("held_out_true_label")
+    if "held_out_predicted_label" not in scores or labels is None or labels.ndim > 1:
+        return False
+    index = np.unique(labels.values, return_inverse=True)[1]
+    n_pairs = len(np.unique(np.stack([scores["held_out_fold"].values, index]), axis=1).T)
+    return bool(index.any()) and n_pairs == len(np.unique(scores["held_out_fold"].values))
 
 
 def constant_note(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:

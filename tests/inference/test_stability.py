@@ -222,19 +222,17 @@ def spectra(seed, informative):
     return np.stack([rbf_kernel(view, gamma=gamma) for gamma, view in views]), y
 
 
-def test_stable_noise_is_told_from_what_is_above_chance():
+def test_stable_weights_may_be_those_of_noise():
     """The narrow kernel of noise is selected by every half: its many equal eigenvalues fit any labels."""
     K, y = spectra(0, informative=False)
     noise = dmkl.stability(dmkl.MKFDA(p=1), K, y, 10)
     assert noise.data["selection_frequency"][0] == 1
     majority = [max(np.mean(y[part.values == 1] == label) for label in (0, 1)) for part in noise.data["part"]]
     np.testing.assert_allclose(noise.data["constant_score"], majority)
-    assert "That is not clearly above 0.5, the score of one decision for all rows" in noise.summary()
     K, y = spectra(0, informative=True)
     signal = dmkl.stability(dmkl.MKFDA(p=1, lam=1.0), K, y, 10)
     assert signal.data["selection_frequency"][10] == 1
     assert signal.data["selection_frequency"][0] < 0.5
-    assert "not clearly above" not in signal.summary()
 
 
 def test_several_tasks(of_tasks):

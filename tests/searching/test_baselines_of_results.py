@@ -203,7 +203,13 @@ def test_what_five_folds_show_may_be_chance(K):
         both = {"score": (("lam", "fold"), 0.5 + better[None]), "sum_score": (("lam", "fold"), np.full((1, 5), 0.5))}
         lines = dmkl.SearchResult(scores.assign(both)).baseline_lines()
         line = next(line for line in lines if line.startswith("Plain sum"))
-        assert line.endswith("paired over folds; a difference of this size may be chance") == chance
+        assert line.endswith("paired over folds; between procedures a difference of this size may be chance") == chance
+
+
+def test_two_folds_have_no_interval(K):
+    result = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=2, refit=False)
+    assert np.isnan(result.comparison()["margin"]).all()
+    assert "95 %" not in result.summary()
 
 
 @pytest.mark.slow
@@ -216,9 +222,9 @@ def test_scores_that_are_not_above_chance_are_told(K):
         dmkl.evaluate(dmkl.MKFDA(), noise, grid=grid, outer=5),
         dmkl.importance(dmkl.MKFDA(), noise, grid=grid, cv=5),
     ):
-        permuted = "Permuted labels of the rows held out score"
         searched = isinstance(result, dmkl.SearchResult | dmkl.EvaluationResult)
-        assert (permuted if searched else words) in result.summary()
+        assert ("Permuted labels of the rows held out score" in result.summary()) == searched
+        assert words not in result.summary()
         data = result.data if hasattr(result, "data") else result.scores
         for part, score in zip(data["part"].values, data["constant_score"].values, strict=True):
             train, held_out = part == 0, part > 0

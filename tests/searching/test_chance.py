@@ -42,6 +42,19 @@ def test_regressions_folds_of_one_row_and_groups_have_p_values():
     assert result.scores["chance_p_value"] <= 0.01
 
 
+def test_leave_one_out_below_chance_names_the_remedy():
+    """The priors of the other rows favour the other class; with uniform priors, or stratified folds, nothing does."""
+    K, y = kernel_set(2, 0.0)
+    grid, more = {"p": [2], "lam": [100.0]}, {"refit": False, "baselines": "none"}
+    remedy = "the priors of its training rows favour the other classes"
+    result = dmkl.search(dmkl.MKFDA(), K, y, grid, LeaveOneOut(), **more)
+    assert float(result.scores["chance_score"]) > float(result.scores["mean_score"].max())
+    assert remedy in result.summary()
+    assert remedy not in dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **more).summary()
+    signal, y = kernel_set(1, 3.0)
+    assert remedy not in dmkl.search(dmkl.MKFDA(), signal, y, grid, LeaveOneOut(), **more).summary()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("question", ["search", "evaluate"])
 def test_p_values_of_noise_are_uniform_or_conservative(question):
