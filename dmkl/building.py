@@ -22,7 +22,7 @@ from dmkl.features.specs import Recipe, plan, read_specs
 from dmkl.features.stored import recipes_of
 from dmkl.features.tasks import fill_absent, refuse_overflow, resolve_bandwidths, write_kernels
 from dmkl.features.tiles import FACTORED, FeatureTiles, SampleAxis
-from dmkl.features.transforms import Transform, transform_tables
+from dmkl.features.transforms import Transform, transform_tables, warn_of_scale
 from dmkl.inputs.columns import counts
 from dmkl.inputs.features import FeatureMatrix, Features, against, as_features
 from dmkl.inputs.kernels import as_source
@@ -144,7 +144,8 @@ def build(
     ApproximationWarning
         If an approximation lacks more than 10 % of the trace of its kernel (Fourier features: of its norm).
     FeatureWarning
-        If sets of columns have members that are no columns, or are left out.
+        If sets of columns have members that are no columns, or are left out, or if most values that `transform` takes
+        as counts are not whole numbers.
     """
     missing = check_missing(missing, join)
     more = given_data(labels=labels, splits=splits, tasks=tasks)
@@ -563,8 +564,8 @@ def build_cross(
     Warns
     -----
     FeatureWarning
-        If columns are filled in, if they are matched by position because one table has no names, or if a table is
-        matched that has another name.
+        If columns are filled in, if they are matched by position because one table has no names, if a table is
+        matched that has another name, or if its values are plainly on another scale than in training.
     """
     K = store if isinstance(store, KernelSet) else kernelset.open(store)
     training = training_features(K)
@@ -720,6 +721,7 @@ def _by_columns(
             fill = np.concatenate([np.nanmean(table.read(rows, part), axis=0, dtype=np.float64) for part in parts])
         value = "0" if missing_features == "zero" else "their means in training"
         warn(f"{count} are missing and filled in by {value}: {listed}", FeatureWarning)
+    warn_of_scale(recipes[0], table, new, present, at)
     if new.shape[1] == width and np.array_equal(at, np.arange(width)) and not transform.steps:
         return new
 

@@ -121,7 +121,7 @@ class CovariateWarning(UserWarning):
 
 
 class FeatureWarning(UserWarning):
-    """Columns of features are filled in, left out, or matched by their position or under another name."""
+    """Features are filled in, left out, matched by position or another name, or on another scale than expected."""
 
 
 class SampleOrderWarning(UserWarning):

@@ -608,6 +608,13 @@ class Checker(ZarrRules):
             for step in exact.get("transform", {}).get("steps", ()):
                 if step["step"] in ("tfidf", "grm", "grm=vanraden") and step.get("factors") not in tables:
                     yield f"kernel {j} is of transformed features, and has no table {step.get('factors')!r}"
+            scale = exact.get("transform", {}).get("scale")
+            if scale is not None and not (
+                {"values", "whole", "negative", "size"} == set(scale)
+                and all(0 <= scale[key] <= 1 for key in ("whole", "negative"))
+                and all(0 <= scale[key] < np.inf for key in ("values", "size"))
+            ):
+                yield f"kernel {j} is of transformed features with the scale {scale!r}"
         for j in sorted(self.kept):
             entry = self.kernels[j]
             table = tables.get(entry.get("feature"))

@@ -18,20 +18,21 @@ Genetics 88, 2011, Eq. 3) and VanRaden (Journal of Dairy Science 91, 2008, metho
 such as chromosomes, add up to these.
 
 New samples are transformed with the numbers of training: t is in the recipe, and the factors of
-tfidf are a table of one row, 2p and the factors of grm one of two.
+tfidf are a table of one row, 2p and the factors of grm one of two. The recipe also has the `Scale` of the table
+before the first step, with which tables of new samples are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import StoreError, refuse
+from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
 from dmkl.features.approximation import table_in_memory
 from dmkl.features.specs import GENETIC, Recipe
 from dmkl.inputs.features import FeatureMatrix
@@ -40,6 +41,58 @@ from dmkl.inputs.names import Names
 from dmkl.store.features import FeatureTable, check_rows, strips
 
 Learned = float | Float | None  # t, numbers of the columns (1 or 2, columns), or nothing
+
+_SCALE_ROWS = 500
+"""Rows whose values give a scale."""
+
+_SCALE_VALUES = 100
+"""Non-zero values below which scales are not compared, since their figures vary by chance."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Figures of the first rows of a table that show whether it holds counts, logarithms or standardized values."""
+
+    values: int  # number of values that are not 0
+    whole: float  # share of these that are whole numbers
+    negative: float  # share of these that are negative
+    size: float  # median over the rows of the mean of |x|
+
+    @classmethod
+    def of(cls, table: FeatureMatrix | FeatureTable, rows: Index, columns: Index | None = None) -> Self:
+        """The scale of the first of some rows (increasing) that have the table."""
+        parts, n = [np.zeros((0, table.shape[1] if columns is None else len(columns)), table.dtype)], 0
+        for strip in strips(table):
+            values = table.read(strip)[rows[(rows >= strip.start) & (rows < strip.stop)] - strip.start]
+            values = (values if columns is None else values[:, columns])[: _SCALE_ROWS - n]
+            parts.append(values[np.isfinite(values).all(axis=1)])
+            n += len(parts[-1])
+            if n >= _SCALE_ROWS:
+                break
+        values = np.concatenate(parts)
+        nonzero = values[values != 0]
+        if not len(nonzero):
+            return cls(0, 0.0, 0.0, 0.0)
+        size = float(np.median(np.abs(values).mean(axis=1, dtype=np.float64)))
+        return cls(len(nonzero), float((nonzero == np.rint(nonzero)).mean()), float((nonzero < 0).mean()), size)
+
+    def differences(self, new: Scale, of_dosages: bool, same_columns: bool) -> list[str]:
+        """The figures in which new values differ plainly from these, of training.
+
+        These are shares of whole numbers (not of dosages, which may be imputed) or of negative values on either side of
+        10 % and 90 %, or 0 and 10 %, and a size that differs by a factor of 10 or more.
+        """
+        if min(self.values, new.values) < _SCALE_VALUES:
+            return []
+        whole, negative, size = ((getattr(self, key), getattr(new, key)) for key in ("whole", "negative", "size"))
+        texts = []
+        if not of_dosages and min(whole) <= 0.1 and max(whole) >= 0.9:
+            texts.append(f"{whole[1]:.0%} of their non-zero values are whole numbers ({whole[0]:.0%} in training)")
+        if min(negative) == 0 and max(negative) >= 0.1:
+            texts.append(f"{negative[1]:.0%} are negative ({negative[0]:.0%} in training)")
+        if same_columns and min(size) > 0 and max(size) >= 10 * min(size):
+            texts.append(f"the median of the samples' mean |x| is {size[1]:.3g} ({size[0]:.3g} in training)")
+        return texts
 
 
 @dataclass(frozen=True)
@@ -130,6 +183,45 @@ def _refuse_more_than_two(values: Array, name: str) -> None:
         refuse(f"grm is for dosages from 0 to 2, but {name!r} has {np.nanmax(values):g}; leave transform out")
 
 
+def _warn_of_no_counts(
+    matrix: FeatureMatrix, scale: Scale, steps: Sequence[str], tables: Mapping[str, FeatureMatrix]
+) -> None:
+    """Warn of a table whose values are mostly no whole numbers, and name tables of the same columns that are counts."""
+    names = set(matrix.columns or ())
+    of_counts = [
+        name
+        for name, other in tables.items()
+        if not names.isdisjoint(other.columns or ()) and Scale.of(other, np.arange(other.shape[0])).whole >= 0.9
+    ]
+    way_out = f"take the counts in {first_names(map(repr, of_counts))}" if of_counts else "name a table of counts"
+    what = f"{1 - scale.whole:.0%} of the non-zero values of {matrix.name!r} are not whole numbers"
+    warn(
+        f"transform {','.join(steps)} is for counts, but {what}: they may be logarithms already; {way_out} "
+        "(feature=, --feature), or leave transform out",
+        FeatureWarning,
+    )
+
+
+def warn_of_scale(recipe: Recipe, table: FeatureTable, new: FeatureMatrix, present: Index, at: Index) -> None:
+    """Warn if new features, whose columns `at` are those `present` in training, are plainly on another scale.
+
+    Transformed features are compared before the transform. Tables of one row are means; older recipes have no scale.
+    """
+    made = recipe.made.get("transform")
+    if made is None and table.shape[0] > 1:
+        training = Scale.of(table, np.arange(table.shape[0]), present)
+    elif made is not None and "scale" in made:
+        training = Scale(**made["scale"])
+    else:
+        return
+    of_dosages = new.genotypes or (made is not None and made["steps"][0]["step"] in GENETIC)
+    same_columns = made is None or len(present) == table.shape[1]
+    differing = training.differences(Scale.of(new, np.arange(new.shape[0]), at), of_dosages, same_columns)
+    if differing:
+        what = f"features {new.name!r} are probably on another scale than in training: {'; '.join(differing)}"
+        warn(f"{what}. Give them as those of training, such as counts or logarithms in both", FeatureWarning)
+
+
 def transform_tables(
     planned: Sequence[Recipe], tables: Mapping[str, FeatureMatrix], samples: Sequence[str] | None, train: Index
 ) -> tuple[list[Recipe], dict[str, FeatureMatrix], list[FeatureTable]]:
@@ -145,6 +237,9 @@ def transform_tables(
         name = f"{recipe.source}: {','.join(steps)}"
         if steps and name not in made:
             matrix = tables[str(recipe.source)]
+            scale = Scale.of(matrix, np.sort(train))
+            if steps[0] not in GENETIC and scale.values and scale.whole < 0.5:
+                _warn_of_no_counts(matrix, scale, steps, tables)
             transform, records = Transform(), [dict[str, Any](step=step) for step in steps]
             for record in records:
                 value = transform.learn(record["step"], matrix, samples, train)
@@ -155,7 +250,7 @@ def transform_tables(
                     record["target"] = value
                 transform = Transform((*transform.steps, (record["step"], value)))
             training = {} if set(steps) == {"log1p"} else {"training_rows": len(train)}
-            made[name] = {"transform": {"of": matrix.name, "steps": records}, **training}
+            made[name] = {"transform": {"of": matrix.name, "steps": records, "scale": asdict(scale)}, **training}
             opened = partial(Lazy, matrix.shape, matrix.dtype, partial(transform.read, matrix, samples))
             results[name] = FeatureMatrix(name, matrix.shape, matrix.dtype, matrix.columns, None, opened)
         recipes[k] = replace(recipe, feature=name, made=made[name]) if steps else recipe

@@ -144,3 +144,43 @@ def test_on_the_command_line(notes_of, output_of, tmp_path):
     Z = transformed(["size-factor", "log1p"])
     np.testing.assert_allclose(np.asarray(dmkl.open(tmp_path / "k"))[0], Z @ Z.T, atol=1e-5)
     assert "linear of X: size-factor,log1p" in " ".join(output_of("info", tmp_path / "k").split())
+
+
+WIDE = pd.DataFrame(np.random.default_rng(1).poisson(2.0, (60, 30)) * 1.0, columns=[f"g{k}" for k in range(30)])
+WIDE.index = [f"c{i}" for i in range(60)]
+
+
+def log_normalized(counts):
+    return np.log1p(counts.div(counts.sum(axis=1), axis=0) * 1e4)
+
+
+def test_logarithms_given_as_counts_are_noted_with_the_table_of_counts():
+    spec = {"function": "linear", "feature": "X", "transform": ["size-factor", "log1p"]}
+    with pytest.warns(FeatureWarning, match="100% of the non-zero values of 'X' are not whole .* counts in 'layer'"):
+        dmkl.build(None, {"X": log_normalized(WIDE), "layer": WIDE}, spec)
+    with pytest.warns(FeatureWarning, match="name a table of counts"):
+        dmkl.build(None, {"X": log_normalized(WIDE)}, spec)
+    dmkl.build(None, {"X": WIDE}, spec)
+
+
+@pytest.mark.parametrize("steps", [None, "log1p", "tfidf", ("size-factor", "log1p")])
+@pytest.mark.parametrize("function", ["linear", "rbf", "cosine"])
+def test_new_features_on_another_scale_are_noted(steps, function, tmp_path):
+    spec = {"function": function} | ({} if steps is None else {"transform": steps})
+    K = dmkl.build(tmp_path / "k", {"X": WIDE[:40]}, spec)
+    assert not problems(tmp_path / "k")
+    new = WIDE[40:]
+    dmkl.build_cross(K, {"X": new})
+    with pytest.warns(FeatureWarning, match=r"another scale than in training: 0% .* whole numbers \(100% in training"):
+        dmkl.build_cross(K, {"X": log_normalized(new)})
+    with pytest.warns(FeatureWarning, match=r"mean \|x\| is"):
+        dmkl.build_cross(K, {"X": new * 100})
+    if steps is None:
+        with pytest.warns(FeatureWarning, match=r"are negative \(0% in training"):
+            dmkl.build_cross(K, {"X": new - new.mean()})
+
+
+def test_sets_without_scales_are_read():
+    K = dmkl.build(None, {"X": WIDE[:40]}, {"function": "linear", "transform": "log1p"})
+    del K.view.source.recipes[0].made["transform"]["scale"]
+    dmkl.build_cross(K, {"X": log_normalized(WIDE[40:])})
