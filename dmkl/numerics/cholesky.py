@@ -271,11 +271,25 @@ class OrderedFactor:
         solved[self._samples] = self.factor.solve(b[self._samples])
         return solved
 
+    def root_of_forms(self, products: Array) -> Float:
+        """R, (n, min(n, c·m)), in double precision, with (RRᵀ)_ij = Σ_k W_ikᵀA⁻¹W_jk for W (n, m, c)."""
+        n, m, c = products.shape
+        # (L⁻¹W_i)ᵀL⁻¹W_j takes half the solves of W_iᵀA⁻¹W_j. `half_solve` overwrites this copy.
+        rows = np.empty((n, c, m), dtype=self.factor.lower.dtype)
+        rows[:] = products.transpose(0, 2, 1)[:, :, self._samples]
+        halves = self.factor.half_solve(rows.reshape(n * c, m).T).T.reshape(n, c * m)
+        return compressed(halves.astype(np.float64, copy=False))
+
     def inverse_diagonal(self) -> Float:
         """The diagonal of A⁻¹, (m,), in double precision; L is overwritten."""
         diagonal = np.empty(self.size)
         diagonal[self._samples] = self.factor.inverse_diagonal()
         return diagonal
+
+
+def compressed(rows: Float) -> Float:
+    """R, (n, min(n, r)), with the inner products of these rows (n, r): RRᵀ is the same matrix."""
+    return rows if rows.shape[1] <= len(rows) else np.asarray(np.linalg.qr(rows.T, mode="r")).T
 
 
 def not_positive_definite(lam: float) -> IndefiniteKernelError:

@@ -259,6 +259,7 @@ ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
     ((interface.Pass,), "pass", _each(lambda _, r: again(r.function, r.name))),
     ((interface.CombinedFactor,), "factor", _factors),
     ((interface.FactorSolve,), "solve", _by_factors("solve", Factor.solve, "block")),
+    ((interface.FactorForms,), "curvature", _by_factors("curvature", Factor.root_of_forms, "products")),
     ((interface.FactorDiagonal,), "diagonal", _by_factors("diagonal", Factor.inverse_diagonal)),
     ((interface.FactorLogDeterminant,), "determinant", _by_factors("determinant", Factor.log_determinant)),
     ((interface.FactorTraces,), "traces", _each(lambda _, r: traces_by_factor(r.factor), 1.0)),

@@ -82,6 +82,14 @@ class FactorSolve(Request):
 
 
 @dataclass(frozen=True, eq=False)
+class FactorForms(Request):
+    """Σ_k W_ikᵀA⁻¹W_jk by a factor of A, as RRᵀ; answered by R, (n, min(n, c·m)), for W (n, m, c)."""
+
+    factor: Any
+    products: Float
+
+
+@dataclass(frozen=True, eq=False)
 class FactorDiagonal(Request):
     """The diagonal of A⁻¹ by a factor of A; answered by (m,)."""
 

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from dmkl import progress
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
-from dmkl.numerics.cholesky import definite_factor
+from dmkl.numerics.cholesky import compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, row_space
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import Outcome, Result, Status, Step, Task, run_with
@@ -312,7 +312,7 @@ class MemoryOracle:
         rows = self._factor.half_solve(self._products.reshape(n * c, m).T).T.reshape(n, c * m) / (2.0 * self.lam)
         if n <= DENSE:
             return np.asarray(rows @ rows.T)
-        return Factored(rows if c * m < n else np.asarray(np.linalg.qr(rows.T, mode="r")).T)
+        return Factored(compressed(rows))
 
 
 def solve_restricted(oracle: MemoryOracle, beta: Float, tol: float, max_steps: int = 60) -> Solution:

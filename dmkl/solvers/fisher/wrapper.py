@@ -22,7 +22,16 @@ from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle, direct_bytes
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, Oracle, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
-from dmkl.solvers.interface import CombinedFactor, EachProduct, FactorDiagonal, FactorSolve, Outcome, Request, Solver
+from dmkl.solvers.interface import (
+    CombinedFactor,
+    EachProduct,
+    FactorDiagonal,
+    FactorForms,
+    FactorSolve,
+    Outcome,
+    Request,
+    Solver,
+)
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.masters import Factored
 
@@ -135,16 +144,10 @@ class _DirectStep(AlphaStep):
         return (yield FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
 
     def curvature(self) -> Generator[Request, Any, Float | Factored]:
-        n, m, c = self.each_product.shape
-        if n > DENSE and n * c > m:
-            # With A⁻¹ = RRᵀ, C is the product of (K_iα_k)ᵀR/2λ over all k with its transpose.
-            inverse: Float = yield FactorSolve(self._factor, np.eye(m))
-            root = np.tensordot(self.each_product, np.linalg.cholesky(inverse), axes=(1, 0))
-            return Factored(root.reshape(n, -1) / (2.0 * self.problem.lam))
-        # All n·c right-hand sides in one solve; the sum over k runs over rows and columns of both arrays.
-        solved: Float = yield FactorSolve(self._factor, side_by_side(self.each_product))
-        forms = np.tensordot(self.each_product, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
-        return forms / (4.0 * self.problem.lam**2)
+        # The factor stays where it is: all n·c right-hand sides go there, and a root of C comes back.
+        root: Float = yield FactorForms(self._factor, self.each_product)
+        curvature = Factored(root / (2.0 * self.problem.lam))
+        return curvature if len(root) > DENSE else curvature.dense()
 
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
         # It takes no pass if the best weights are the last ones.

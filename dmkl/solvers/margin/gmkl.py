@@ -29,13 +29,15 @@ program alone.
 
 The multipliers of the last constraints are weights d: they minimize over the polyhedron the lower model of T from all
 SVMs, σᵀd + max over λ of aᵀλ − ½ Σ_j d_j λᵀV_jλ. An SVM trained there corrects the model where it is lowest.
+
+All programs over the weights run as tasks, on arrays that do not grow with the samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import clarabel
 import numpy as np
@@ -46,11 +48,20 @@ from dmkl.arrays import Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import relative_gap
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step
+from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
 from dmkl.solvers.margin.svm import Bounds, hinge
 from dmkl.solvers.weight_sets import Cones, ConicError, ConicProgram, without_rounding
 
 Method = Literal["newton", "gradient"]
+
+
+class PricedSet(NamedTuple):
+    """Prices of the weights and the set that must contain them: what tasks need of a `GeneralizedProblem`."""
+
+    sigma: Float
+    A: Float
+    b: Float
+    cones: Cones | None
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,11 @@ class GeneralizedProblem:
                 "sigma > 0, or bound them by a row such as −d_j ≥ −c"
             )
 
+    @property
+    def of_weights(self) -> PricedSet:
+        """The part of the problem that depends on the weights alone."""
+        return PricedSet(self.sigma, self.A, self.b, self.cones)
+
 
 # --- the iteration --------------------------------------------------------------------------------------------------
 
@@ -118,8 +134,8 @@ def gmkl(
     tol: float = 1e-3,
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
-) -> Generator[SVM | EachProduct, Any, Outcome]:
-    """Solve one problem of generalized MKL: a generator that requests two passes in each step.
+) -> Generator[SVM | EachProduct | Task, Any, Outcome]:
+    """Solve one problem of generalized MKL: a generator that requests two passes in each step, and conic programs.
 
     "newton" minimizes, over the polyhedron, the maximum of the cutting planes so far and the quadratic model of T from
     the curvature of the SVM (or from a spectral step if the answer to `SVM` has no curvature). A step that fails adds
@@ -136,20 +152,19 @@ def gmkl(
 
     Raises IndefiniteKernelError if a form uᵀK_ju is negative.
     """
-    watch, n_kernels = progress.current(), len(problem.sigma)
+    watch, n_kernels, weights = progress.current(), len(problem.sigma), problem.of_weights
     steps: list[Step] = []
-    planes: list[tuple[Float, Float]] = []
-    hull = Hull(problem)
-    candidate, violation = _project(problem, np.full(n_kernels, 1.0 / n_kernels))
+    planes: list[_Planes] = []
+    hull = _Hull(problem)
+    candidate, violation = yield Task("restricted-master", _project, (weights, np.full(n_kernels, 1.0 / n_kernels)))
     best: _Trial | None = None
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
     length, newton = 0.0, method == "newton"
     for _ in range(max_iter):
         trial, products = yield from _evaluate(problem, candidate, violation, accuracy, best, facts)
-        # The optimum has σᵀd ≤ T(d') for every d' evaluated, so one finite bound of Σd serves all further steps.
-        widest = widest if np.isfinite(widest) else largest_sum(problem, trial.objective)
         hull.add(trial.u, products)
-        proven, lowest = hull.bound(widest)
+        # Each step yields as many requests as every other, so that problems side by side keep sharing their passes.
+        proven, lowest, widest = yield from hull.bound(widest, trial.objective)
         # Every lower bound holds for the same optimum, so the largest one is kept.
         lower = max(lower, proven)
         steps.append(Step(candidate, {"objective": trial.objective, "lower": lower}))
@@ -166,14 +181,9 @@ def gmkl(
             return replace(outcome, status=Status.CERTIFIED)
         previous = candidate
         curvature = best.curvature if newton and best.curvature is not None else np.eye(n_kernels) / length
-        try:
-            candidate = _master(problem, best, curvature, planes if newton else [])
-        except ConicError:
-            candidate = best.d
-        stuck = _same(candidate, best.d) or not candidate.any()
-        if lowest is not None and (stuck or (newton and not falls)):
-            candidate = lowest
-        candidate, violation = _project(problem, candidate)
+        model = _Model(best.d, best.objective, best.gradient, curvature, planes if newton else [])
+        refused = newton and not falls
+        candidate, violation = yield Task("restricted-master", _next_weights, (weights, model, lowest, refused))
         if _same(candidate, best.d) or _same(candidate, previous):
             # No new weights to evaluate, and no proof yet: only the SVM's own gap is left to reduce.
             accuracy *= 0.1
@@ -257,12 +267,12 @@ def _free_direction(sigma: Float, A: Float, cones: Cones | None) -> Float | None
     return np.asarray(result.x)
 
 
-def largest_sum(problem: GeneralizedProblem, objective: float) -> float:
+def largest_sum(weights: PricedSet, objective: float) -> float:
     """An upper bound of Σd over all d of the set with σᵀd ≤ T; the optimum is among them, since W ≥ 0."""
-    n, unit = len(problem.sigma), abs(objective) / (float(np.abs(problem.sigma).max()) or 1.0) or 1.0
-    program = region(problem.A, problem.b, problem.cones, unit)
+    n, unit = len(weights.sigma), abs(objective) / (float(np.abs(weights.sigma).max()) or 1.0) or 1.0
+    program = region(weights.A, weights.b, weights.cones, unit)
     size = abs(objective) or 1.0
-    program.at_most(problem.sigma[None] * unit / size, objective / size)
+    program.at_most(weights.sigma[None] * unit / size, objective / size)
     solution = _minimum(program, -np.ones(n))
     if solution is None:
         return np.inf
@@ -271,10 +281,10 @@ def largest_sum(problem: GeneralizedProblem, objective: float) -> float:
     return 1.01 * unit * max(float(x[:n].sum()), program.dual(z))
 
 
-def least_cost(problem: GeneralizedProblem, costs: Float, widest: float) -> float:
+def least_cost(weights: PricedSet, costs: Float, widest: float) -> float:
     """A lower bound of costsᵀd over all d of the set with Σd ≤ widest; −∞ if the program has no solution."""
     n, size = len(costs), float(np.abs(costs).max()) or 1.0
-    program = region(problem.A, problem.b, problem.cones, widest)
+    program = region(weights.A, weights.b, weights.cones, widest)
     program.at_most(np.ones((1, n)), 1.0)
     try:
         return -size * widest * program.highest(costs / size)
@@ -315,15 +325,9 @@ class _Trial:
         falls = other.objective < self.objective
         return falls and other.objective <= self.objective - 1e-4 * promised
 
-    def planes(self, problem: GeneralizedProblem) -> tuple[Float, Float]:
-        """Linear functions below T, from u and its multiples: constants (r,) and gradients (r, n).
-
-        The multiples describe a common change of all weights, which the first guess of their size needs.
-        """
-        # For tu the dual objective is tΣα − ½t²Σ_j d_j uᵀK_ju, a lower bound of W(d) for every d as long as tu is
-        # feasible: any dual point gives a plane below T.
-        t = _SCALES[_SCALES * _share_of_box(problem, self.u) <= 1.0]
-        return t * float(problem.y @ self.u), problem.sigma - 0.5 * (t * t)[:, None] * self.v
+    def planes(self, problem: GeneralizedProblem) -> _Planes:
+        """Linear functions below T, from u and its multiples."""
+        return _Planes(_share_of_box(problem, self.u), float(problem.y @ self.u), self.v)
 
 
 def _evaluate(
@@ -350,32 +354,77 @@ def _share_of_box(problem: GeneralizedProblem, u: Float) -> float:
 # --- the next weights --------------------------------------------------------------------------------------------
 
 
-def _size(problem: GeneralizedProblem, d: Float) -> float:
+class _Planes(NamedTuple):
+    """Linear functions below T, from the u of an SVM and its multiples, as far as these are in the box.
+
+    The multiples describe a common change of all weights, which the first guess of their size needs.
+    """
+
+    share: float  # the largest α/C
+    total: float  # Σα
+    v: Float  # uᵀK_ju, (n,)
+
+    def of(self, sigma: Float) -> tuple[Float, Float]:
+        """Constants (r,) and gradients (r, n)."""
+        # For tu the dual objective is tΣα − ½t²Σ_j d_j uᵀK_ju, a lower bound of W(d) for every d as long as tu is
+        # feasible: any dual point gives a plane below T.
+        t = _SCALES[_SCALES * self.share <= 1.0]
+        return t * self.total, sigma - 0.5 * (t * t)[:, None] * self.v
+
+
+class _Model(NamedTuple):
+    """A model of T: the maximum of a quadratic function around d and of linear ones."""
+
+    d: Float
+    objective: float
+    gradient: Float
+    curvature: Float
+    planes: list[_Planes]
+
+
+def _next_weights(weights: PricedSet, model: _Model, lowest: Float | None, refused: bool) -> tuple[Float, float]:
+    """The next weights and their violation, as `_project` returns them.
+
+    They minimize the model. If they are no step, or the last step was `refused`, they are the weights `lowest` at which
+    the lower bound is attained, if there are any.
+    """
+    if lowest is not None and refused:
+        return _project(weights, lowest)
+    try:
+        d = _master(weights, model)
+    except ConicError:
+        d = model.d
+    stuck = _same(d, model.d) or not d.any()
+    return _project(weights, lowest if lowest is not None and stuck else d)
+
+
+def _size(weights: PricedSet, d: Float) -> float:
     """A unit for d: its largest entry, or the smallest value that the rows require."""
-    return max(float(d.max()), float(problem.b.max(initial=0.0))) or 1.0
+    return max(float(d.max()), float(weights.b.max(initial=0.0))) or 1.0
 
 
 def _same(d: Float, other: Float) -> bool:
     return float(np.abs(d - other).max()) <= 1e-8 * float(other.max())
 
 
-def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: list[tuple[Float, Float]]) -> Float:
+def _master(weights: PricedSet, at: _Model) -> Float:
     """The minimizer over the polyhedron of the maximum of the quadratic model and the cutting planes."""
-    n = len(at.d)
-    unit, size = _size(problem, at.d), abs(at.objective) or 1.0
+    n, curvature = len(at.d), at.curvature
+    unit, size = _size(weights, at.d), abs(at.objective) or 1.0
     # The model ½(d − d₀)ᵀC(d − d₀) = ½‖root (d − d₀)‖² enters as a cone; directions of no curvature are left out.
     values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T) * (unit * unit / size))
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     root = root[values > 1e-14 * max(float(values.max()), 1e-300)]
     # Variables (d/unit, θ/size), in units of d and T.
-    program = region(problem.A, problem.b, problem.cones, unit, n_more=1)
+    program = region(weights.A, weights.b, weights.cones, unit, n_more=1)
     wide = np.append(-at.gradient * unit / size, 1.0)
     root = np.pad(root, ((0, 0), (0, 1)))
     constant = float(at.gradient @ at.d) / size - at.objective / size
     # The quadratic model bounds θ from below as well: ½‖root (d − d₀)‖² ≤ θ − T(d₀) − gradientᵀ(d − d₀).
     program.bounded_square(root, root[:, :n] @ at.d / unit, wide, constant)
     # Each plane bounds θ from below: constants + gradientsᵀd ≤ θ.
-    for constants, gradients in planes:
+    for planes in at.planes:
+        constants, gradients = planes.of(weights.sigma)
         rows = np.hstack([gradients * unit / size, -np.ones((len(gradients), 1))])
         program.at_most(rows, -constants / size)
     d = program.minimize(np.eye(program.width)[n])[0][:n]
@@ -392,26 +441,26 @@ def _spectral_length(old: _Trial | None, new: _Trial) -> float:
     return float(s @ s / max(s @ y, 1e-12 * (s @ s)))
 
 
-def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
+def _project(weights: PricedSet, d: Float) -> tuple[Float, float]:
     """The nearest point of the set, and its violation of the constraints, relative to their size.
 
     Without other constraints, weights that satisfy all rows are returned unchanged to the last bit. The violation is
     infinite if the program has no solution.
     """
-    if problem.cones is None and d.min() >= 0.0 and _row_violation(problem, d) <= 0.0:
+    if weights.cones is None and d.min() >= 0.0 and _row_violation(weights, d) <= 0.0:
         return d, 0.0
-    unit = _size(problem, d)
-    program = region(problem.A, problem.b, problem.cones, unit)
+    unit = _size(weights, d)
+    program = region(weights.A, weights.b, weights.cones, unit)
     try:
         near = without_rounding(program.nearest(d / unit)[: len(d)]) * unit
     except ConicError:
         return d, np.inf
-    return near, max(_row_violation(problem, near), 0.0 if problem.cones is None else program.violation)
+    return near, max(_row_violation(weights, near), 0.0 if weights.cones is None else program.violation)
 
 
-def _row_violation(problem: GeneralizedProblem, d: Float) -> float:
+def _row_violation(weights: PricedSet, d: Float) -> float:
     """The largest b − A d of rows of length one, relative to the size of d and b."""
-    return float((problem.b - problem.A @ d).max(initial=0.0)) / _size(problem, d)
+    return float((weights.b - weights.A @ d).max(initial=0.0)) / _size(weights, d)
 
 
 # --- bounds over the hull ---------------------------------------------------------------------------------------------
@@ -420,8 +469,8 @@ def _row_violation(problem: GeneralizedProblem, d: Float) -> float:
 _MOST = 40
 
 
-class Hull:
-    """The SVMs of one problem so far."""
+class _Hull:
+    """The SVMs of one problem so far: U (m, r), the forms V_j = UᵀK_jU, (n, r, r), and the largest α/C of each."""
 
     def __init__(self, problem: GeneralizedProblem) -> None:
         m, n = len(problem.y), len(problem.sigma)
@@ -446,66 +495,85 @@ class Hull:
         self._share = np.append(self._share, _share_of_box(self._problem, u))
         self._mixture = np.append(self._mixture, np.inf)
 
-    def bound(self, widest: float) -> tuple[float, Float | None]:
-        """A lower bound of T*, and the weights that minimize the lower model of T, (n,).
+    def bound(self, widest: float, objective: float) -> Generator[Task, Any, tuple[float, Float | None, float]]:
+        """A lower bound of T*, the weights that minimize the lower model of T, (n,), and a bound of Σd at the optimum.
 
-        `widest` bounds Σd at the optimum: if the solver's tolerance leaves violations of up to e in the constraints,
-        e·widest is subtracted from the bound. −∞ and None if the program has no solution.
+        `widest` is the last such bound, infinite at first, and `objective` bounds T*. See `_lower_bound`.
         """
-        problem, V = self._problem, self._V
-        rows, demands, sigma = problem.A, problem.b, problem.sigma
-        n, r, k = len(sigma), len(self._share), len(demands)
-        totals = problem.y @ self._U
-        size = float(np.abs(totals).max()) or 1.0
-        # Variables (λ, p/scale), in units that make constraints and objective of size one. p balances the gradient
-        # σ_j − ½uᵀK_ju, which may be much larger than the prices.
-        units = np.maximum(np.einsum("nrr->nr", V).max(axis=1), np.abs(sigma))
-        units = np.where(units > 0, units, 1.0)
-        scale = float(units.max())
-        # The multipliers z ∈ K* of cones b − Gx ∈ K, x = (d, …), are the last variables: Gᵀz is added to σ as Aᵀp is,
-        # and is zero in the other columns.
-        cones = problem.cones
-        extra = 0 if cones is None else len(cones.b)
-        program = ConicProgram(r + k + extra)
-        program.at_most(-np.eye(r + k), np.zeros(r + k))
-        program.at_most(self._share[None], 1.0)
-        # ½λᵀV_jλ = ½‖root λ‖² enters as a second-order cone; directions of no curvature are left out of the root.
-        values, vectors = np.linalg.eigh(V / units[:, None, None])
-        first, heads = r + k + 1, []
-        G = np.zeros((0, n)) if cones is None else cones.matrix()
-        linear = np.append(totals, demands * scale)
-        for j in range(n):
-            chosen = values[j] > 1e-14 * max(float(values[j, -1]), 1e-300)
-            root = np.sqrt(values[j, chosen])[:, None] * vectors[j][:, chosen].T
-            root = np.pad(root, ((0, 0), (0, k + extra)))
-            row = np.concatenate([np.zeros(r), np.append(-rows[:, j], G[:, j]) * scale / units[j]])
-            program.bounded_square(root, np.zeros(len(root)), row, float(sigma[j] / units[j]))
-            heads.append(first)
-            first += len(root) + 2
-        if cones is not None:
-            other = np.pad(G[:, n:].T, ((0, 0), (r + k, 0)))
-            if len(other):
-                program.add(other, np.zeros(len(other)), clarabel.ZeroConeT(len(other)))
-            cones.demand_dual(program, r + k)
-            linear = np.append(linear, -cones.b * scale)
-        solution = _minimum(program, -linear / size)
-        if solution is None:
-            return -np.inf, None
-        x, multipliers = solution
-        mixture, p = np.maximum(x[:r], 0.0), np.maximum(x[r : r + k], 0.0) * scale
-        # The bound is computed from λ and p, not taken from the solver: their simple constraints are made to hold
-        # exactly, and the excess of the others is subtracted.
-        mixture = mixture / max(1.0, float(self._share @ mixture))
-        self._mixture = mixture
-        forms = np.einsum("r,nrs,s->n", mixture, V, mixture)
-        if cones is None:
-            # For any d of the set, aᵀλ + bᵀp ≤ σᵀd + W(d) + excess·Σd.
-            excess = max(float(np.max(0.5 * forms + rows.T @ p - sigma)), 0.0)
-            lower = float(totals @ mixture + demands @ p) - (excess * widest if excess else 0.0)
-        elif np.isfinite(widest):
-            lower = float(totals @ mixture) + least_cost(problem, sigma - 0.5 * forms, widest)
-        else:
-            lower = -np.inf
-        # σ_j is in the first two rows of its cone, so its shadow price is the sum of their multipliers.
-        d = (multipliers[heads] + multipliers[np.add(heads, 1)]) * size / units
-        return lower, without_rounding(d)
+        given = self._problem.of_weights, self._V, self._problem.y @ self._U, self._share
+        lower, d, mixture, widest = yield Task("restricted-master", _bounds, (*given, widest, objective))
+        self._mixture = self._mixture if mixture is None else mixture
+        return lower, d, widest
+
+
+def _bounds(
+    weights: PricedSet, V: Float, totals: Float, share: Float, widest: float, objective: float
+) -> tuple[float, Float | None, Float | None, float]:
+    """The result of `_lower_bound`, and the bound of Σd that it takes."""
+    # The optimum has σᵀd ≤ T(d') for every d' evaluated, so one finite bound of Σd serves all further steps.
+    widest = widest if np.isfinite(widest) else largest_sum(weights, objective)
+    return *_lower_bound(weights, V, totals, share, widest), widest
+
+
+def _lower_bound(
+    weights: PricedSet, V: Float, totals: Float, share: Float, widest: float
+) -> tuple[float, Float | None, Float | None]:
+    """A lower bound of T*, the weights that minimize the lower model of T, (n,), and the mixture λ of SVMs, (r,).
+
+    `totals` are the Σα of the SVMs, and `widest` bounds Σd at the optimum: if the solver's tolerance leaves violations
+    of up to e in the constraints, e·widest is subtracted from the bound. −∞, None and None if the program has no
+    solution.
+    """
+    sigma, rows, demands, cones = weights
+    n, r, k = len(sigma), len(share), len(demands)
+    size = float(np.abs(totals).max()) or 1.0
+    # Variables (λ, p/scale), in units that make constraints and objective of size one. p balances the gradient
+    # σ_j − ½uᵀK_ju, which may be much larger than the prices.
+    units = np.maximum(np.einsum("nrr->nr", V).max(axis=1), np.abs(sigma))
+    units = np.where(units > 0, units, 1.0)
+    scale = float(units.max())
+    # The multipliers z ∈ K* of cones b − Gx ∈ K, x = (d, …), are the last variables: Gᵀz is added to σ as Aᵀp is,
+    # and is zero in the other columns.
+    extra = 0 if cones is None else len(cones.b)
+    program = ConicProgram(r + k + extra)
+    program.at_most(-np.eye(r + k), np.zeros(r + k))
+    program.at_most(share[None], 1.0)
+    # ½λᵀV_jλ = ½‖root λ‖² enters as a second-order cone; directions of no curvature are left out of the root.
+    values, vectors = np.linalg.eigh(V / units[:, None, None])
+    first, heads = r + k + 1, []
+    G = np.zeros((0, n)) if cones is None else cones.matrix()
+    linear = np.append(totals, demands * scale)
+    for j in range(n):
+        chosen = values[j] > 1e-14 * max(float(values[j, -1]), 1e-300)
+        root = np.sqrt(values[j, chosen])[:, None] * vectors[j][:, chosen].T
+        root = np.pad(root, ((0, 0), (0, k + extra)))
+        row = np.concatenate([np.zeros(r), np.append(-rows[:, j], G[:, j]) * scale / units[j]])
+        program.bounded_square(root, np.zeros(len(root)), row, float(sigma[j] / units[j]))
+        heads.append(first)
+        first += len(root) + 2
+    if cones is not None:
+        other = np.pad(G[:, n:].T, ((0, 0), (r + k, 0)))
+        if len(other):
+            program.add(other, np.zeros(len(other)), clarabel.ZeroConeT(len(other)))
+        cones.demand_dual(program, r + k)
+        linear = np.append(linear, -cones.b * scale)
+    solution = _minimum(program, -linear / size)
+    if solution is None:
+        return -np.inf, None, None
+    x, multipliers = solution
+    mixture, p = np.maximum(x[:r], 0.0), np.maximum(x[r : r + k], 0.0) * scale
+    # The bound is computed from λ and p, not taken from the solver: their simple constraints are made to hold
+    # exactly, and the excess of the others is subtracted.
+    mixture = mixture / max(1.0, float(share @ mixture))
+    forms = np.einsum("r,nrs,s->n", mixture, V, mixture)
+    if cones is None:
+        # For any d of the set, aᵀλ + bᵀp ≤ σᵀd + W(d) + excess·Σd.
+        excess = max(float(np.max(0.5 * forms + rows.T @ p - sigma)), 0.0)
+        lower = float(totals @ mixture + demands @ p) - (excess * widest if excess else 0.0)
+    elif np.isfinite(widest):
+        lower = float(totals @ mixture) + least_cost(weights, sigma - 0.5 * forms, widest)
+    else:
+        lower = -np.inf
+    # σ_j is in the first two rows of its cone, so its shadow price is the sum of their multipliers.
+    d = (multipliers[heads] + multipliers[np.add(heads, 1)]) * size / units
+    return lower, without_rounding(d), mixture

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from dask.distributed import Client, LocalCluster, SchedulerPlugin
 from helpers.optima import bounds, case, optimum, pairwise_covered, slopes, solve, value
-from helpers.references import in_memory
+from helpers.references import in_memory, psd
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.solvers import driver
+from dmkl.solvers.interface import CombinedFactor, FactorForms
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
 
@@ -43,6 +45,43 @@ def test_many_kernels(p):
     # The wrapper solver uses a factor of the curvature too.
     model = dmkl.MKRidge(p, 0.1, solver="direct", steps=(), tol=1e-7).fit(in_memory(kernels, 20), h[:, 0])
     np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h[:, 0], p, 0.1, tol=1e-7).weights, atol=1e-3)
+
+
+@pytest.mark.parametrize(("n", "c"), [(3, 1), (3, 2), (40, 1)])
+def test_curvature_by_a_factor_where_it_is(n, c):
+    """Σ_k W_ikᵀA⁻¹W_jk by its definition; the rows of the factor are in another order than the samples."""
+    m, lam, rng = 17, 0.3, np.random.default_rng(0)
+    kernels, rows, W, beta = psd(n, m), rng.permutation(m), rng.standard_normal((n, m, c)), rng.random(n)
+    given = W.copy()
+
+    def solver():
+        factor = yield CombinedFactor(beta, lam)
+        return (yield FactorForms(factor, W))
+
+    (root,), _ = driver.drive([(in_memory(kernels, 6)[rows, rows].lens(), solver())])
+    system = 0.5 * (np.eye(m) + np.tensordot(beta, kernels, 1)[np.ix_(rows, rows)] / lam)
+    expected = np.einsum("imk,ml,jlk->ij", given, np.linalg.inv(system), given)
+    assert root.shape == (n, min(n, c * m))
+    np.testing.assert_allclose(root @ root.T, expected, rtol=1e-9, atol=1e-12 * expected.max())
+    np.testing.assert_array_equal(W, given)
+
+
+def test_no_square_matrix_of_the_samples_leaves_the_factor(monkeypatch):
+    """With 101 kernels and n·c > m, where the curvature has a rank of at most c·m."""
+    rng, m = np.random.default_rng(0), 30
+    X = rng.standard_normal((101, m, 3))
+    kernels, h, shapes, answered = X @ X.transpose(0, 2, 1), X[:3, :, 0].sum(axis=0), [], driver._answered
+
+    def recorded(requests, tally):
+        answers = answered(requests, tally)
+        shapes.extend(np.shape(answer) for answer in answers if isinstance(answer, np.ndarray))
+        return answers
+
+    monkeypatch.setattr(driver, "_answered", recorded)
+    model = dmkl.MKRidge(2.0, 0.1, solver="direct", steps=(), tol=1e-7).fit(in_memory(kernels, 20), h)
+    assert (101, m) in shapes
+    assert (m, m) not in shapes
+    np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h, 2.0, 0.1, tol=1e-7).weights, atol=1e-5)
 
 
 def test_what_plain_arrays_are_refused():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
+import clarabel
 import cvxpy as cp
+import dask
 import numpy as np
 import pytest
 from helpers.margin import made, reference
@@ -10,8 +14,11 @@ from helpers.references import in_memory
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError
-from dmkl.solvers.interface import Status
-from dmkl.solvers.margin.gmkl import GeneralizedProblem
+from dmkl.solvers.driver import drive
+from dmkl.solvers.in_memory import answer
+from dmkl.solvers.interface import Status, Task, run_with
+from dmkl.solvers.knowledge import rows_and_cones
+from dmkl.solvers.margin.gmkl import GeneralizedProblem, gmkl
 
 
 def fitted(kernels, y, *arguments, **options):
@@ -105,3 +112,43 @@ def test_no_weights_at_all_are_proven_where_they_are_best():
     assert model.status_ == Status.CERTIFIED.advice
     assert model.objective_ == pytest.approx(rare, rel=1e-4)
     assert model.objective_ * (1 - model.gap_) <= rare * (1 + 1e-9)
+
+
+def arrays_in(value):
+    """All arrays in nested tuples and lists."""
+    if isinstance(value, tuple | list):
+        return [array for item in value for array in arrays_in(item)]
+    return [value] if isinstance(value, np.ndarray) else []
+
+
+@pytest.mark.parametrize("constraints", [None, lambda d: [cp.norm(d, 2) <= 0.02, d[4] >= 0.01]])
+def test_conic_programs_run_in_tasks_on_arrays_without_samples(constraints, monkeypatch):
+    kernels, y = made(5, 61, seed=3)
+    A, b, _, cones = rows_and_cones(constraints, list("abcde")) if constraints else (np.eye(5)[:1], [0.1], (), None)
+    problem = GeneralizedProblem(y, 4.0, np.full(5, 20.0), np.asarray(A), np.asarray(b), cones=cones)
+    threads, tasks, minimize = [], [], clarabel.DefaultSolver
+
+    def program(*given):
+        threads.append(threading.current_thread())
+        return minimize(*given)
+
+    def recorded(solver):
+        reply = None
+        while True:
+            try:
+                request = solver.send(reply)
+            except StopIteration as stop:
+                return stop.value
+            tasks.extend([request] if isinstance(request, Task) else [])
+            reply = yield request
+
+    monkeypatch.setattr(clarabel, "DefaultSolver", program)
+    with dask.config.set(scheduler="threads"):
+        (outcome,), _ = drive([(in_memory(kernels, 20).lens(), recorded(gmkl(problem, tol=1e-6)))])
+    assert threads
+    assert threading.main_thread() not in threads
+    assert all(61 not in array.shape for task in tasks for array in arrays_in(task.arguments))
+    # The same programs in this thread, whose products are rounded otherwise.
+    here = run_with(gmkl(problem, tol=1e-6), lambda request: answer(kernels, request))
+    assert outcome.status is here.status is Status.CERTIFIED
+    np.testing.assert_allclose(outcome.weights, here.weights, rtol=0, atol=1e-5 * here.weights.max())
