@@ -17,7 +17,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import refuse
+from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.estimators.checks import Given, check_count, check_positive, given_weights
 from dmkl.estimators.learner import KernelLearner, labelled
 from dmkl.estimators.plan import FitOutcome, Problems, TrainingSet
@@ -86,6 +86,9 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
 
     Notes
     -----
+    Eigenvectors do not depend on a multiple of the identity, so that an indefinite sum has clusters too, with a warning
+    (IndefiniteKernelWarning). A kernel with a negative trace is refused.
+
     Zha, He, Ding, Gu, Simon, Spectral relaxation for k-means clustering, NIPS 2001. It takes one pass if the kernels
     fit in memory, else one for each block of vectors.
 
@@ -146,6 +149,13 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
         return data.jobs(lambda _: partial(rule, diagonal.sum(axis=1), start, weights, data.facts))
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
+        if least := outcome.outcomes[0].extra["least"]:
+            warn(
+                f"the weighted sum of the kernels has an eigenvalue of {least:.3g} or less: a kernel is not positive "
+                "semidefinite. The eigenvectors are those of the sum plus a multiple of the identity; `dmkl check` "
+                "names such kernels, and importing with repair= repairs them",
+                IndefiniteKernelWarning,
+            )
         H = outcome.outcomes[0].extra["embedding"]
         groups = group_by_kmeans(_unit_rows(H), None, self.n_clusters, seed=self.random_state, restarts=self.restarts)
         self.embedding_ = self.dual_coef_.copy(data=H).rename("embedding")

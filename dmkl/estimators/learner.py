@@ -138,6 +138,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     """Parameters whose values are the default grid of a learner without p, λ and C."""
     _DEFAULT_VALUES: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     """The default grid of parameters whose meaning is that of this class of learners alone."""
+    _BOUNDED = "the objective"
+    """What `gap_` is the gap of."""
     _TABLES: tuple[str, ...] = ()
     """Fitted attributes that are datasets, each saved as a group."""
     _DERIVED: tuple[str, ...] = ()

@@ -468,6 +468,7 @@ class LPBoost(MarginClassifier):
     >>> model = dmkl.LPBoost(C=[1.0, 10.0], nu=0.3)
     """
 
+    _BOUNDED = "the objective of each machine"
     _TAKES_UNKNOWN_LABELS = False
     _OF_TASKS = ()
 

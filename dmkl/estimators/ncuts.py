@@ -59,6 +59,7 @@ class CutClassifier(WeightedMachines, abstract=True):
     tol: float = 1e-4
 
     _TAKES_UNKNOWN_LABELS = False
+    _BOUNDED = "the objective of each classifier"
     _DERIVED = ("cuts_",)
 
     def _check_parameters(self) -> None:

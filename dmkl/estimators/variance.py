@@ -39,6 +39,7 @@ Shares = Literal["auto", "variance", "diagonal"]
 
 _UNEQUAL = 1.1
 """Factor by which mean diagonals of kernels may differ from one before shares of variances mislead."""
+_ROUNDING = 16.0
 _EXPLAINED = 1e-7
 """Residuals of y on fixed effects below this share of y are rounding."""
 _COLLINEAR = 1e-8
@@ -258,12 +259,7 @@ class VarianceComponents(KernelRegressor):
         basis, upper = np.linalg.qr(design)
         new_design, _ = self._design(data.new.samples, trained)
         y = data.problems.targets.values[k]
-        if np.linalg.norm(y - basis @ (basis.T @ y)) <= _EXPLAINED * np.linalg.norm(y):
-            refuse(
-                f"{title}the covariates of residualize explain y completely, so that nothing is left for kernels to "
-                "explain; leave out the covariate that is computed from y"
-            )
-        return VarianceProblem(
+        problem = VarianceProblem(
             y=y,
             basis=basis,
             new_basis=np.linalg.solve(upper.T, new_design.T).T,
@@ -277,6 +273,20 @@ class VarianceComponents(KernelRegressor):
             n_probes=self.n_probes,
             seed=self.random_state,
         )
+        # Of y itself numbers are rounded by ε|y|, and of what is left without an intercept by ε times their spread.
+        spread, left = np.linalg.norm(y - y.mean() * bool(names)), np.linalg.norm(problem.residual)
+        if left <= _ROUNDING * np.finfo(float).eps * np.linalg.norm(y):
+            refuse(
+                f"{title}y differs from its fixed effects ({', '.join(names)}) by rounding only, {left:.2g} beside "
+                f"{np.linalg.norm(y):.2g}, so that nothing is left for kernels to explain; subtract a constant from y "
+                "before it is rounded, or leave out the covariate that is computed from y"
+            )
+        if left <= _EXPLAINED * spread:
+            refuse(
+                f"{title}the covariates of residualize explain y completely, so that nothing is left for kernels to "
+                "explain; leave out the covariate that is computed from y"
+            )
+        return problem
 
     def _design(self, samples: Array, trained: Array, given: Any = None) -> tuple[Float, list[str]]:
         """X of samples, (samples, fixed effects), and the names of its columns.

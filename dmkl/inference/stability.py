@@ -219,15 +219,17 @@ class Stability(Result):
         bound, most = float(np.max(self.error_bound())), int(stable.sum("kernel").max())
         if np.isfinite(bound) and 0 < most <= bound:
             lines.append(
-                f"{mean}: too many for a bound of false selections, which is {bound:.2g} for {count(most, 'kernel')}; "
+                f"{mean}: too many for a bound of rare selections, which is {bound:.2g} for {count(most, 'kernel')}; "
                 "lower n_selected or raise threshold"
             )
-        elif np.isfinite(bound) and most:
-            lines.append(f"{mean}. At most {bound:.2g} of the selected kernels are expected to be false selections")
         elif np.isfinite(bound):
-            lines.append(f"{mean}. At most {bound:.2g} false selections are expected")
+            chance = float(np.max(self.mean_selected_)) / self.data.sizes["kernel"]
+            lines.append(
+                f"{mean}. At most {bound:.2g} kernels are expected among the stable ones that a half-sample selects "
+                f"with a probability of {chance:.2g} or less; noise that it selects more often is not counted"
+            )
         else:
-            lines.append(f"{mean}; a bound of false selections is known for how='half' only")
+            lines.append(f"{mean}; a bound of rare selections is known for how='half' only")
         return lines
 
     def plot(self, *, task: str | None = None, ax: Axes | Sequence[Axes] | None = None, top: int | None = None) -> Any:
@@ -318,7 +320,7 @@ def stability(
     Returns
     -------
     Stability
-        Weights, their intervals and ranks, selection frequencies with a bound of false selections, and scores.
+        Weights, their intervals and ranks, selection frequencies with a bound of rare selections, and scores.
 
     Raises
     ------

@@ -21,6 +21,8 @@ from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, warn
 # Fraction of a kernel's trace, or of the largest form of all kernels, below which a negative form is accepted.
 _NOTHING = 1e-6
 _REPAIR = "repair='clip', 'flip' or 'shift'"
+WAY_OUT = f"Run `dmkl check`; repair it with {_REPAIR}, or leave it out with select()"
+"""What to do with a kernel that is not positive semidefinite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +76,7 @@ def check_forms(q: Float, facts: KernelFacts, size: float, noise: float = 0.0) -
     if q[worst] < -allowed[worst]:
         msg = (
             f"kernel {facts.name(worst)} is not positive semidefinite: αᵀKα is negative ({q[worst]:.3g}, the largest "
-            f"of all kernels is {q.max():.3g}, and rounding explains {allowed[worst]:.3g}). Run `dmkl check`; repair "
-            f"it with {_REPAIR}, or leave it out with select()"
+            f"of all kernels is {q.max():.3g}, and rounding explains {allowed[worst]:.3g}). {WAY_OUT}"
         )
         raise IndefiniteKernelError(msg)
 

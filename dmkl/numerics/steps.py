@@ -436,14 +436,15 @@ def check_sizes(names: Sequence[str], size: Array, floor: Array | float, what: s
     bad = np.flatnonzero(~(size > floor))
     if bad.size:
         j = bad[0]
-        why = (
-            "The covariates that residualize takes out explain it wholly, or it is constant"
-            if any(step.name == "residualize" for step in steps)
-            else "It is constant or has a negative diagonal"
-        )
+        if size[j] < -np.broadcast_to(floor, size.shape)[j]:
+            why = "It is not positive semidefinite; repair it with repair='clip', 'flip' or 'shift', or"
+        elif any(step.name == "residualize" for step in steps):
+            why = "The covariates that residualize takes out explain it wholly, or it is constant;"
+        else:
+            why = "It is constant, or its diagonal is zero;"
         msg = (
             f"kernel {names[j]!r} cannot be normalized: its {what} over these samples is {size[j]:.3g}, "
-            f"expected a positive number that its precision resolves. {why}; leave it out with select()"
+            f"expected a positive number that its precision resolves. {why} leave it out with select()"
         )
         raise DegenerateKernelError(msg)
 

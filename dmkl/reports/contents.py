@@ -114,7 +114,7 @@ def _model(model: KernelLearner) -> Page:
         answer = _explained(model.components_)
     if np.isfinite(gap):
         percent = f"{100 * gap:.2g} %" if gap >= 1e-10 else "1e-8 %"
-        answer += f" Proven: the objective is within {percent} of the best possible."
+        answer += f" Proven: {model._BOUNDED} is within {percent} of the best possible."
     default, params = type(model)().get_params(deep=False), model.get_params(deep=False)
     changed = {name: value for name, value in params.items() if plain_repr(value) != plain_repr(default[name])}
     facts = {
@@ -151,6 +151,8 @@ def _model(model: KernelLearner) -> Page:
         sections.append(Section("Certificate", axes=axes, caption="The proven relative gap after each step."))
     sections += _model_again(model)
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
+    if np.isfinite(gap) and model._BOUNDED != KernelLearner._BOUNDED:
+        warnings.append(f"The gap is that of {model._BOUNDED}, and says nothing about the weights.")
     if model._learns_weights():
         warnings += [_ON_WEIGHTS, *([price] if (price := model._default_price()) else [])]
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):

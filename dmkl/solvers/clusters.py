@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.errors import refuse
-from dmkl.numerics.semidefinite import KernelFacts, check_forms
+from dmkl.errors import IndefiniteKernelError, refuse
+from dmkl.numerics.semidefinite import WAY_OUT, KernelFacts, check_forms
 from dmkl.solvers.interface import CombinedProduct, EachProduct, Outcome, Status, Step
 
 _BLOCKS, _KEPT = 8, 3  # most blocks of k vectors in the basis of the eigenvectors, and those kept of a full one
@@ -32,9 +32,17 @@ def kernel_k_means(
 
     The outcome has the weights w (γ² where learnt), the dual variables HΛ⁻¹, and H. The iteration ends when no γ_j
     changes by more than `tol` times the largest, and the residuals of the eigenvectors are at most `tol` times the
-    largest eigenvalue; or after `max_iter` changes of γ, or blocks of vectors for H.
+    largest eigenvalue; or after `max_iter` changes of γ, or blocks of vectors for H. ``extra["least"]`` is an upper
+    bound of the least eigenvalue of K_w where it is negative, beyond rounding; else zero.
     """
     noise = max(_ROUNDING, facts.precision) * (traces if facts.traces is None else facts.traces)
+    negative = int(np.argmin(traces + noise))
+    if traces[negative] < -noise[negative]:
+        msg = (
+            f"kernel {facts.name(negative)} is not positive semidefinite: its trace over these samples is "
+            f"{traces[negative]:.3g} after its steps. {WAY_OUT}"
+        )
+        raise IndefiniteKernelError(msg)
     if (traces <= noise).any():
         name = facts.name(int(np.argmax(traces <= noise)))
         refuse(f"kernel {name} is constant over these samples after its steps; leave it out with select()")
@@ -46,7 +54,7 @@ def kernel_k_means(
     product = yield CombinedProduct(H, weights, exact=True)
     while True:
         accuracy = max(tol, min(1e-3, 0.1 * change))
-        values, H, is_exact = yield from _leading(H, product, weights, accuracy, max_iter)
+        values, H, is_exact, least = yield from _leading(H, product, weights, accuracy, max_iter)
         objective = float(weights @ traces - values.sum())
         steps.append(Step(weights, {"objective": objective}))
         if change <= tol or len(steps) > max_iter:
@@ -64,21 +72,25 @@ def kernel_k_means(
     kept = values > max(1e-10, facts.precision) * values[0]
     H, dual = np.where(kept, H, 0.0), np.where(kept, H / np.where(kept, values, 1.0), 0.0)
     status = Status.CONVERGED if change <= tol and is_exact else Status.FALLING
-    return Outcome(status, weights, dual, objective, steps=steps, extra={"embedding": H})
+    is_indefinite = least < -2.0 * float(weights @ noise)
+    extra = {"embedding": H, "least": least if is_indefinite else 0.0}
+    return Outcome(status, weights, dual, objective, steps=steps, extra=extra)
 
 
 def _leading(
     H: Float, product: Float, weights: Float, accuracy: float, max_iter: int
-) -> Generator[Any, Any, tuple[Float, Float, bool]]:
-    """The leading eigenvalues of K(w), the eigenvectors, and whether they are accurate, from H and K(w)H.
+) -> Generator[Any, Any, tuple[Float, Float, bool, float]]:
+    """The leading eigenvalues of K(w), the eigenvectors, whether they are accurate, and the least Ritz value.
+
+    It starts from H and K(w)H.
 
     Block Lanczos with full orthogonalization, one product with a block for each step: the residuals of the Ritz vectors
     extend the basis. A full basis restarts from its leading Ritz vectors.
     """
-    k, basis, products = H.shape[1], H, product
+    k, basis, products, least = H.shape[1], H, product, np.inf
     for count in range(max_iter + 1):
         values, vectors = (part[..., ::-1] for part in np.linalg.eigh(basis.T @ products))
-        H = basis @ vectors[:, :k]
+        H, least = basis @ vectors[:, :k], min(least, float(values[-1]))
         residual = products @ vectors[:, :k] - H * values[:k]
         is_exact = bool(np.linalg.norm(residual, axis=0).max() <= accuracy * abs(values[0]))
         if basis.shape[1] >= _BLOCKS * k:
@@ -91,4 +103,4 @@ def _leading(
         block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
         basis = np.concatenate([basis, block], axis=1)
         products = np.concatenate([products, (yield CombinedProduct(block, weights, exact=True))], axis=1)
-    return values[:k], H, is_exact
+    return values[:k], H, is_exact, least

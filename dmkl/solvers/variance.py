@@ -127,7 +127,7 @@ class VarianceProblem:
     @property
     def residual(self) -> Float:
         """The residuals of y on the fixed effects, (m, 1)."""
-        return self.project(self.y)
+        return self.project(self.project(self.y))  # twice, since a mean of y much larger than its spread takes digits
 
     @property
     def degrees(self) -> int:

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 
 import dmkl
-from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, IndefiniteKernelWarning, InputError
 from dmkl.solvers import in_memory
 
 M, N_CLUSTERS = 60, 3
@@ -138,9 +138,21 @@ def test_what_is_refused(blobs, kind, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")
+@pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
+@pytest.mark.parametrize("steps", [(), ("center", "trace")])
+def test_a_kernel_of_negative_trace_is_not_positive_semidefinite_and_not_constant(blobs, kind, steps):
+    with pytest.raises(
+        (IndefiniteKernelError, DegenerateKernelError), match=r"'kernel_4'.*not positive semidefinite.*repair="
+    ) as caught:
+        kind(2, steps=steps).fit([*blobs, -blobs[0]])
+    assert "constant" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")
 def test_indefinite_kernels(blobs):
     """Eigenvectors do not depend on a multiple of the identity; weights need traces that are not negative."""
-    model = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(blobs[:1] - 0.1 * np.eye(M))
+    with pytest.warns(IndefiniteKernelWarning, match=r"weighted sum of the kernels has an eigenvalue of -0\.0"):
+        model = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(blobs[:1] - 0.1 * np.eye(M))
     same = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(blobs[:1])
     np.testing.assert_array_equal(model.labels_, same.labels_)
     assert model.objective_ == pytest.approx(same.objective_ - 0.1 * (M - 1 - N_CLUSTERS))

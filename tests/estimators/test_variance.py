@@ -345,6 +345,23 @@ def test_what_has_no_answer_is_refused():
     refused(InputError, "prevalence is the share of cases", kernels, y, prevalence=1.5)
 
 
+@pytest.mark.parametrize("method", ["reml", "he"])
+def test_a_mean_much_larger_than_the_spread_changes_nothing(method):
+    kernels, y, _ = made(8)
+    model, moved = (
+        dmkl.VarianceComponents(method=method).fit(in_memory(kernels, 25), target) for target in (y, 1e6 + 1e-3 * y)
+    )
+    np.testing.assert_allclose(moved.weights_, 1e-6 * model.weights_, rtol=1e-4, atol=1e-12)
+    assert moved.intercept_.item() == pytest.approx(1e6 + 1e-3 * model.intercept_.item(), rel=1e-9)
+
+
+def test_why_nothing_is_left_for_kernels():
+    kernels, y, _ = made(8)
+    refused(InputError, r"y differs from its fixed effects \(intercept\) by rounding only", kernels, 1e15 + y)
+    age = dmkl.residualize(pd.DataFrame({"age": y.ravel()}))
+    refused(InputError, "covariate that is computed from y", kernels, 2 * y.ravel() + 1, steps=(age,))
+
+
 def test_an_indefinite_kernel_is_named():
     kernels, _, _ = made(6)
     values, vectors = np.linalg.eigh(kernels[0])

@@ -211,6 +211,11 @@ def test_what_the_weights_tell(result, tmp_path):
     read = dmkl.load(tmp_path / "trust")
     xr.testing.assert_identical(read.data, data)
     assert problems(tmp_path / "trust") == ""
+    bound, chance = result.error_bound(), 2 / data.sizes["kernel"]
+    if len(stable) > bound or not len(stable):
+        assert f"At most {bound:.2g} kernels are expected among the stable ones" in result.summary()
+        assert f"with a probability of {chance:.2g} or less" in result.summary()
+    assert "false selections" not in result.summary()
 
 
 def spectra(seed, informative):

@@ -161,6 +161,13 @@ def test_the_command_writes_the_page_and_replaces_nothing_unasked(output_of, err
     output_of(*arguments, "--overwrite")
 
 
+def test_a_gap_of_machines_is_not_that_of_the_answer(K):
+    for learner, bounded in ((dmkl.LPBoost(cv=2), "machine"), (dmkl.NCuts(2, steps="cosine"), "classifier")):
+        page = dmkl.report(learner.fit(K), None)
+        assert f"Proven: the objective of each {bounded} is within" in page
+        assert f"The gap is that of the objective of each {bounded}, and says nothing about the weights." in page
+
+
 def test_what_has_no_report_is_refused(K):
     for given, words in ((K, "no report of a KernelSet"), (dmkl.MKFDA(), "not fitted"), ([], "needs one at least")):
         with pytest.raises(Exception, match=words):
