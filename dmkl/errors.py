@@ -108,6 +108,10 @@ class IndefiniteKernelWarning(UserWarning):
     """A kernel is not positive semidefinite."""
 
 
+class ConstantKernelWarning(UserWarning):
+    """A kernel is constant over training samples, and gets weight zero."""
+
+
 class LabelWarning(UserWarning):
     """Labels are used as given, but are probably wrong: a class of one sample, or a new class."""
 

@@ -516,13 +516,13 @@ class KernelSet:
         return np.asarray(self.to_dask(chunk).compute(), dtype=dtype)
 
 
-def measure(sets: Sequence[KernelSet]) -> tuple[list[KernelSet], float]:
+def measure(sets: Sequence[KernelSet], *, zero_constant: bool = False) -> tuple[list[KernelSet], float]:
     """Several sets of the same kernels with the statistics of their steps, and the number of passes.
 
-    Sets whose statistics need a pass share it.
+    Sets whose statistics need a pass share it. `zero_constant` is as in `dmkl.passes.statistics.measure`.
     """
     missing = [K.view for K in sets if K._fitted is None]
-    lenses, n_passes = statistics.measure(missing)
+    lenses, n_passes = statistics.measure(missing, zero_constant=zero_constant)
     measured = iter(lenses)
     return [K if K._fitted is not None else K._with(K.view, next(measured).fitted) for K in sets], n_passes
 

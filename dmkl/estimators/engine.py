@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -27,7 +27,7 @@ import numpy as np
 from dask.base import tokenize
 
 from dmkl import progress, settings
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
 from dmkl.kernelset import KernelSet, measure
@@ -35,7 +35,7 @@ from dmkl.passes.run import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, covering, has_thin_factors
 from dmkl.solvers.driver import Tally, drive
 from dmkl.solvers.interface import Outcome, Round, Solver
-from dmkl.solvers.jobs import Context, Job, Method, Training
+from dmkl.solvers.jobs import Context, Job, Method, Training, check_constant, tell_constant
 from dmkl.solvers.workspace import Workspace
 
 
@@ -48,7 +48,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         if _needs_folder(plan):  # refused before the first pass
             space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
-        sets = _run_nested(plan.K, sets, tally)
+        constant = _constant(plan.K, sets)
+        sets = _run_nested(plan.K, [_without(constant, data) for data in sets], tally)
         if statistics is not None:
             space.discard()
             if "steps" not in statistics:
@@ -68,7 +69,10 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         for place, (method, members) in enumerate(methods.items()):
             part = space if len(methods) == 1 else space.part(str(place))
             context = Context(part, tally, plan.duals)
-            for (number, _), outcome in zip(members, method.solve([job for _, job in members], context), strict=True):
+            for (number, job), outcome in zip(members, method.solve([job for _, job in members], context), strict=True):
+                mask = constant.get(job.training)
+                if mask is not None and len(sets[number].parts) > 1:  # constant for some of the problems alone
+                    outcome = replace(outcome, weights=np.where(mask, 0.0, outcome.weights.T).T)
                 outcomes[number].append(outcome)
                 solvers[number] = context.solver
         if not all(np.isfinite(outcome.weights).all() for row_outcomes in outcomes for outcome in row_outcomes):
@@ -240,14 +244,14 @@ def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> t
         # each training set, are computed if another solver or a saved model needs them.
         @cache
         def later() -> list[KernelSet]:
-            measured, n_passes = measure(sets)
+            measured, n_passes = measure(sets, zero_constant=True)
             tally.n_passes += n_passes
             return measured
 
         none = None if saved else {"n_passes": 0.0, "seconds": 0.0, "n_bytes": 0, "steps": None}
         return [Lens(K.view, partial(lambda k: later()[k].lens().fitted, k)) for k, K in enumerate(sets)], none
     started = time.monotonic()
-    measured, n_passes = measure(sets)
+    measured, n_passes = measure(sets, zero_constant=True)
     lenses = [K.lens() for K in measured]
     bytes_per_pass = covering([K.view for K in sets]).bytes_per_pass
     tally.add("statistics", n_passes, time.monotonic() - started, bytes_per_pass)
@@ -255,6 +259,40 @@ def _measure(sets: Sequence[KernelSet], workspace: Workspace, tally: Tally) -> t
         return lenses, None
     seconds = time.monotonic() - started
     return lenses, {"n_passes": n_passes, "seconds": seconds, "n_bytes": n_passes * bytes_per_pass}
+
+
+def _constant(K: KernelSet, sets: Sequence[TrainingSet]) -> dict[Training, Mask]:
+    """The kernels that are constant over the samples of each training set, (n,), of which one warning tells."""
+    # Of zeros on the diagonal alone it does not follow that an indefinite kernel is zero.
+    indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
+    diagonal, sums = (of(K.view.kernels) for of in (K.view.source.diagonal, K.view.source.row_sum))
+    if diagonal is not None and sums is not None:
+        indefinite += np.array(K.names)[~diagonal.any(axis=1) & sums.any(axis=1)].tolist()
+    constant: dict[Training, Mask] = {}
+    weighed: dict[Training, Mask] = {}
+    for data in sets:
+        learner, kernels = data.fit.learner, data.fit.kernels
+        for training in data.trainings:
+            if training not in constant and learner._needs_statistics(training.square):
+                constant[training] = training.constant & ~np.isin(training.names, indefinite)
+                weighed[training] = np.zeros(training.n_kernels, dtype=bool)
+                check_constant(training, constant[training])
+            if training in constant and learner._TAKES_KERNELS:
+                weighed[training][slice(None) if kernels is None else kernels] = True
+    tell_constant({training: mask & weighed[training] for training, mask in constant.items()})
+    return constant
+
+
+def _without(constant: Mapping[Training, Mask], data: TrainingSet) -> TrainingSet:
+    """A row without kernels that are constant for all of its problems."""
+    masks = [constant[training] for training in data.trainings if training in constant]
+    if not masks or not data.fit.learner._TAKES_KERNELS:
+        return data
+    everywhere = np.logical_and.reduce(masks)
+    kernels = np.arange(len(everywhere)) if data.fit.kernels is None else data.fit.kernels
+    kept = kernels[~everywhere[kernels]]
+    # A fit on constant kernels alone, such as one of a single kernel, has constant scores.
+    return data if len(kept) in (0, len(kernels)) else replace(data, fit=replace(data.fit, kernels=kept))
 
 
 # --- work that fits share --------------------------------------------------------------------------------------------

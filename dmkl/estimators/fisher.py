@@ -141,8 +141,14 @@ class FisherLearner(KernelLearner, abstract=True):
 
     def _least_lam(self, lens: Lens) -> float:
         # The solver for factors rounds no kernel: it reads the features as they are.
-        by_factors = name_of(self.solver) in (AUTO, FACTORS.name) and has_thin_factors(lens.view)
-        return 0.0 if by_factors else least_lam(lens)
+        return 0.0 if self._by_factors(lens) else least_lam(lens)
+
+    def _by_factors(self, lens: Lens) -> bool:
+        """Whether the kernels are solved by the solver for factors, if it accepts them."""
+        return name_of(self.solver) in (AUTO, FACTORS.name) and has_thin_factors(lens.view)
+
+    def _needs_statistics(self, lens: Lens) -> bool:
+        return self._JUDGES or not self._by_factors(lens)
 
     def _method(self) -> FisherMethod:
         return FisherMethod(name_of(self.solver), self._options())

@@ -125,8 +125,6 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     """The checks of parameters by name, in addition to those of base classes."""
     _OF_TASKS: tuple[str, ...] = ("p", "lam", "C")
     """Parameters of which several values are those of several problems."""
-    _TAKES_KERNELS = True
-    """Whether a fit can be restricted to some of the kernels."""
     _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the set of weights, each with its value for the plain sum of all kernels."""
     _STATE: tuple[str, ...] = (

@@ -444,6 +444,8 @@ class Learner:
     """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""
     _TAKES_WEIGHTS = False
     """Whether samples may have weights."""
+    _TAKES_KERNELS = True
+    """Whether a fit can be restricted to some of the kernels."""
     _TAKES_UNKNOWN_LABELS = True
     """Whether labels of a task may be unknown for some samples."""
     _LEARNS_FROM_LABELS = True
@@ -518,6 +520,10 @@ class Learner:
     def _least_lam(self, lens: Lens) -> float:
         """The least λ that the stored precision of the kernels resolves; 0 for learners without λ."""
         return 0.0
+
+    def _needs_statistics(self, lens: Lens) -> bool:
+        """Whether the solver needs the statistics of the steps, which those of kernels kept as factors may not."""
+        return True
 
     # --- solving -------------------------------------------------------------------------------------------------
 

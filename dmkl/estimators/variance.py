@@ -25,7 +25,7 @@ from dmkl.passes.elements import weighted_blocks
 from dmkl.passes.execute import machine
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.sums import direct_bytes
-from dmkl.passes.view import View, has_thin_factors
+from dmkl.passes.view import Lens, View, has_thin_factors
 from dmkl.solvers.driver import drive
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, worst
@@ -227,6 +227,9 @@ class VarianceComponents(KernelRegressor):
     def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
         steps: Any = self._steps()
         return K.with_steps(steps) if steps else K
+
+    def _needs_statistics(self, lens: Lens) -> bool:
+        return not has_thin_factors(lens.view)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

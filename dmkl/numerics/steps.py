@@ -40,7 +40,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from dmkl.arrays import Array, Index, plain_repr
+from dmkl.arrays import Array, Index, Mask, plain_repr
 from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.covariates import Covariates, basis
 
@@ -374,6 +374,8 @@ class ChainState:
     resolution: float
     """Relative size below which entries left by centering are rounding error: a multiple of the stored precision."""
     fitted: Fitted = field(default_factory=Fitted)
+    zero_constant: bool = False
+    """Whether steps that normalize make constant kernels zero, and do not refuse them."""
 
     def step(self, step: Step, col_mean: Array | None = None, row_mean: Array | None = None) -> ChainState:
         """Fit one more step; `col_mean` and `row_mean` are given if a pass had to compute them."""
@@ -386,7 +388,8 @@ class ChainState:
         # A square view has one object for rows and columns: the steps compute it once, and `n_bytes` counts it once.
         diag_rows, row_mean = (diag_cols, col_mean) if square else before._after(fitted, rows=True)
         chain = Fitted((*self.fitted.steps, fitted))
-        return ChainState(self.names, diag_cols, diag_rows, col_mean, row_mean, square, self.resolution, chain)
+        diagonals = replace(before, diag_cols=diag_cols, diag_rows=diag_rows)
+        return replace(diagonals, col_mean=col_mean, row_mean=row_mean, square=square, fitted=chain)
 
     def _after(self, step: FittedStep, *, rows: bool) -> tuple[Array | None, Array | None]:
         """Diagonal and means of the columns, or of the rows, after a step."""
@@ -412,12 +415,17 @@ class ChainState:
             )
         return value
 
-    def check_diagonal(self, diagonal: Array) -> None:
-        """Raise InputError for k(x, x), (kernel, samples), that are not positive or are rounding error."""
+    def unit_scales(self, diagonal: Array) -> Array:
+        """1/√k(x, x), (kernel, samples); zeros for constant kernels if they become zero.
+
+        Raise InputError for k(x, x) that are not positive or are rounding error.
+        """
         # Entries after centering are differences of entries of size `removed`, so their error is ε · removed.
         floor = self.resolution * np.broadcast_to(self.fitted.removed(), len(diagonal))
+        constant: Mask = np.full(len(diagonal), self.zero_constant)
+        constant &= np.all(np.abs(diagonal) <= floor[:, None], axis=1)
         # The negated comparison also rejects NaN.
-        bad = np.argwhere(~(diagonal > floor[:, None]))
+        bad = np.argwhere(~(diagonal > floor[:, None]) & ~constant[:, None])
         if bad.size:
             j, i = bad[0]
             residualized = any(step.name == "residualize" for step in self.fitted.steps)
@@ -427,13 +435,26 @@ class ChainState:
                 f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}{explained}; use 'trace' or "
                 "'multiplicative', or leave out that kernel with select()"
             )
+        return np.where(constant[:, None], 0.0, np.where(constant[:, None], 1.0, diagonal) ** -0.5)
 
 
-def check_sizes(names: Sequence[str], size: Array, floor: Array | float, what: str, steps: Sequence[Step]) -> None:
-    """Raise DegenerateKernelError for sizes (n,) of kernels after some steps that are NaN, or not above their floor."""
+def inverse_sizes(
+    names: Sequence[str],
+    size: Array,
+    floor: Array | float,
+    what: str,
+    steps: Sequence[Step],
+    *,
+    zero_constant: bool,
+) -> Array:
+    """1/size of kernels after some steps, (n,); 0 for those that are constant up to a floor, with `zero_constant`.
+
+    Raise DegenerateKernelError for other sizes that are NaN, or not above their floor.
+    """
     # A size below the rounding error of what centering removed may be any number, and dividing by it would blow up
     # noise.
-    bad = np.flatnonzero(~(size > floor))
+    constant = zero_constant & (np.abs(size) <= floor)
+    bad = np.flatnonzero(~((size > floor) | constant))
     if bad.size:
         j = bad[0]
         if size[j] < -np.broadcast_to(floor, size.shape)[j]:
@@ -447,6 +468,7 @@ def check_sizes(names: Sequence[str], size: Array, floor: Array | float, what: s
             f"expected a positive number that its precision resolves. {why} leave it out with select()"
         )
         raise DegenerateKernelError(msg)
+    return np.divide(1.0, size, out=np.zeros(len(size)), where=~constant)
 
 
 # --- residualizing -------------------------------------------------------------------------------------------------
@@ -772,8 +794,9 @@ class CosineScaling(_SampleScaling):
 
     def fit(self, state: ChainState) -> CosineScaling:
         diagonal = state.need("diag_rows")
-        state.check_diagonal(diagonal)
-        return replace(self, row_scale=diagonal**-0.5)
+        # A constant kernel stays zero for new samples, whatever their k(x, x) is.
+        constant = ~self.col_scale.any(axis=1, keepdims=True)
+        return replace(self, row_scale=np.where(constant, 0.0, state.unit_scales(np.where(constant, 1.0, diagonal))))
 
     def mirrored(self, places: Index) -> CosineScaling:
         assert self.row_scale is not None
@@ -872,8 +895,8 @@ class Trace(Step):
             # Σ_i d_iK_ii: the trace of a set with d_i copies of sample i.
             size, count = diagonal @ self.weights, float(self.weights.sum())
         floor = state.resolution * (state.fitted.removed() * count)
-        check_sizes(state.names, size, floor, "trace", state.fitted.steps)
-        return Scaling(1.0 / size)
+        zero = state.zero_constant
+        return Scaling(inverse_sizes(state.names, size, floor, "trace", state.fitted.steps, zero_constant=zero))
 
 
 @dataclass(frozen=True)
@@ -891,8 +914,8 @@ class Multiplicative(Step):
         size = mean_over(diagonal, self.weights) - mean_over(mean, self.weights)
         # The variance is a difference of two means: compare it with the size of the terms that cancel.
         floor = state.resolution * (state.fitted.removed() + mean_over(abs(mean), self.weights))
-        check_sizes(state.names, size, floor, "variance in feature space", state.fitted.steps)
-        return Scaling(1.0 / size)
+        what, zero = "variance in feature space", state.zero_constant
+        return Scaling(inverse_sizes(state.names, size, floor, what, state.fitted.steps, zero_constant=zero))
 
 
 @dataclass(frozen=True)
@@ -903,10 +926,8 @@ class Cosine(Step):
     needs_row_diagonal = forgets_means = True
 
     def fit(self, state: ChainState) -> CosineScaling:
-        diagonal = state.need("diag_cols")
-        state.check_diagonal(diagonal)
         # Rows that are other samples are scaled by their own diagonal, which new samples have to bring along.
-        columns = CosineScaling(diagonal**-0.5)
+        columns = CosineScaling(state.unit_scales(state.need("diag_cols")))
         return columns.training() if state.square else columns.fit(state)
 
 

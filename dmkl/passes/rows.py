@@ -23,11 +23,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import add_gram
 from dmkl.numerics.discriminant import null_leverages
-from dmkl.numerics.steps import Step, check_sizes
+from dmkl.numerics.steps import Step, inverse_sizes
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import machine, on_disk, run_tasks, shared_folder, temporary_root
 from dmkl.passes.view import READ_BYTES, Lens, View, bytes_of_task, strips
@@ -108,7 +108,7 @@ class RowMap:
         """The part of some column samples, at these places, in the sums over samples that the next step needs."""
         if step.name == "residualize":
             assert step.vectors is not None
-            return [np.asarray(step.vectors[at].T @ Z)]
+            return [np.asarray(step.vectors[at].T @ Z), np.array([float(len(at))]), np.sum(Z * Z, axis=0)]
         weights = np.ones(len(at)) if step.weights is None else step.weights[at]
         return [np.array([weights.sum()]), weights @ Z, weights @ (Z * Z)]
 
@@ -117,7 +117,7 @@ class RowMap:
         if sums is None:
             return replace(self, statistics=(*self.statistics, None))
         if step.name == "residualize":
-            return replace(self, statistics=(*self.statistics, sums[0]))
+            return replace(self, statistics=(*self.statistics, sums[0]), squares=sums[2] / sums[1])
         (count,), total, squares = sums[0], sums[1] / sums[0], sums[2] / sums[0]
         # The trace of K_j is the sum of the squares of its components, and its variance that of Z_j around the mean.
         if step.name == "center":
@@ -125,8 +125,9 @@ class RowMap:
         size = self.by_kernel(squares - total**2 if step.name == "multiplicative" else squares)
         floor = _ROUNDING * self.by_kernel(squares if self.squares is None else self.squares)
         what = {"trace": "trace", "multiplicative": "variance in feature space"}[step.name]
-        check_sizes([self._name(j) for j in range(len(size))], size, floor, what, self.view.steps)
-        factor = (1.0 / np.sqrt(size * count if step.name == "trace" else size))[self.kernel_of]
+        names = [self._name(j) for j in range(len(size))]
+        inverse = inverse_sizes(names, size, floor, what, self.view.steps, zero_constant=True)
+        factor = np.sqrt(inverse / (count if step.name == "trace" else 1.0))[self.kernel_of]
         scaled = None if self.squares is None else self.squares * factor**2
         return replace(self, statistics=(*self.statistics, factor), squares=scaled)
 
@@ -173,6 +174,14 @@ class Gram:
     """ZᵀZ, (D, D)"""
     targets: Float
     """ZᵀH, (D, C)"""
+
+    @property
+    def constant(self) -> Mask:
+        """Which kernels are zero over the samples, up to the rounding error of centering, (n,)."""
+        row_map = self.row_map
+        traces = row_map.by_kernel(np.diagonal(self.gram))
+        before = 0.0 if row_map.squares is None else row_map.by_kernel(row_map.squares)
+        return np.asarray(traces <= _ROUNDING * row_map.view.shape[2] * before)
 
 
 def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iterator[Gram], float]:
@@ -309,7 +318,10 @@ def _grams(
         count, mean = gram[0, 0], gram[0, 1:] / gram[0, 0]
         gram, product = gram[1:, 1:], product[1:] - np.outer(mean, product[0])
         squares = np.diagonal(gram) - count * mean**2
-        row_map, factors = RowMap(view, (mean + shift,), squares / count + (mean + shift) ** 2), np.ones(len(mean))
+        # Of components that do not vary the difference is rounding error.
+        varies = squares > _RESOLVED * np.diagonal(gram)
+        squares, factors = np.where(varies, squares, 0.0), varies.astype(np.float64)
+        row_map = RowMap(view, (mean + shift,), squares / count + (mean + shift) ** 2)
         for step in view.steps[1:]:
             row_map = row_map.with_sums(step, [np.array([count]), np.zeros(len(mean)), squares * factors**2])
             factor = row_map.statistics[-1]
@@ -323,6 +335,8 @@ def _grams(
         yield Gram(row_map, gram, product)
 
 
+_RESOLVED = 32 * float(np.finfo(np.float64).eps)
+"""Variances above this share of the mean square are not rounding error."""
 _SHIFT_ROWS = 1024
 _GRAM_COLUMNS = 256
 

@@ -73,7 +73,9 @@ def keep_means(means: Sequence[tuple[View, Float]]) -> None:
 _Fitting = Generator[list[_Means], list[Any], Any]
 
 
-def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool = False) -> _Fitting:
+def _fitting(
+    view: View, trained: Sequence[FittedStep] = (), *, elements: bool = False, zero_constant: bool = False
+) -> _Fitting:
     """Fit the steps of a view one by one, then apply steps that are `trained` already to its rows as new samples.
 
     This generator yields the means that the next step needs and that are not available yet, and receives them,
@@ -82,7 +84,7 @@ def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool =
     `elements` requests the statistics to transform single entries as well, which need means that products do not.
     """
     _check(view)
-    state: Any = _begin(view)
+    state: Any = replace(_begin(view), zero_constant=zero_constant)
     square = view.base_is_square
     # The two flags say which means exist. The means themselves may be Delayed, so they cannot be inspected here.
     has_col_mean, has_row_mean = state.col_mean is not None, state.row_mean is not None
@@ -205,13 +207,14 @@ def _stack(parts: list[Array], single: bool) -> Array:
     return means[:, :, 0] if single else means
 
 
-def measure(views: Sequence[View]) -> tuple[list[Lens], float]:
+def measure(views: Sequence[View], *, zero_constant: bool = False) -> tuple[list[Lens], float]:
     """Fit the steps of several views of the same kernels of one source now, in passes that they share.
 
     The views may be the folds of a cross-validation or the points of a grid over steps; their steps may differ.
-    Returns the views with their statistics, and the number of passes.
+    Returns the views with their statistics, and the number of passes. With `zero_constant` kernels that are constant
+    become zero where they would be normalized; otherwise they are refused.
     """
-    states, n_passes = _run([_fitting(view) for view in views])
+    states, n_passes = _run([_fitting(view, zero_constant=zero_constant) for view in views])
     return [Lens(view, state.fitted) for view, state in zip(views, states, strict=True)], n_passes
 
 

@@ -6,7 +6,8 @@ jobs with equal methods, from any fit or fold, are given to the method together 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
@@ -14,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from dmkl import progress, settings
-from dmkl.arrays import Float, Index
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.arrays import Float, Index, Mask
+from dmkl.errors import ConstantKernelWarning, DegenerateKernelError, InputError, MemoryBudgetError, warn
 from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.view import Lens
 from dmkl.solvers import interface
@@ -67,9 +68,49 @@ class Training:
         return KernelFacts(self.names, traces, float(np.finfo(self.square.view.source.dtype).eps))
 
     @cached_property
+    def constant(self) -> Mask:
+        """Which kernels are zero after the steps, up to the rounding error of what centering removed, (n,).
+
+        A kernel without traces is not, nor is an indefinite one with zeros on the diagonal alone.
+        """
+        facts = self.facts
+        if facts.traces is None:
+            return np.zeros(self.n_kernels, dtype=bool)
+        removed = self.n_train * self.square.fitted.removed()
+        return np.asarray(facts.traces - removed <= _RESOLVED * facts.precision * removed)
+
+    @cached_property
     def held_out(self) -> Lens:
         """K[held out, train] with the statistics of the training rows."""
         return self.whole.rows(np.arange(self.n_train, self.n_rows))
+
+
+_RESOLVED = 32
+"""Multiple of the stored precision that centered entries must exceed, as for steps that normalize."""
+
+
+def check_constant(training: Training, constant: Mask) -> None:
+    """Raise DegenerateKernelError if all kernels of a training set are constant over its samples."""
+    if constant.all():
+        msg = (
+            f"{training.title}all kernels ({len(constant):,}, {training.names[0]!r} first) are constant or zero over "
+            "the training samples, or covariates explain them, so that there is nothing to learn from: after the steps "
+            "they are zero. Give other kernels or other steps"
+        )
+        raise DegenerateKernelError(msg)
+
+
+def tell_constant(constant: Mapping[Training, Mask]) -> None:
+    """Warn of kernels that are constant over the samples of training sets, (n,) each."""
+    found = Counter(training.names[j] for training, mask in constant.items() for j in np.flatnonzero(mask).tolist())
+    if found:
+        shown = ", ".join(map(repr, list(found)[:3])) + (" …" if len(found) > 3 else "")
+        where = f" of {max(found.values())} of {len(constant)} training sets" if len(constant) > 1 else ""
+        msg = (
+            f"{len(found):,} of the kernels ({shown}) are constant or zero over the training samples{where}, or "
+            "covariates explain them: there they get weight zero. Leave them out with select()"
+        )
+        warn(msg, ConstantKernelWarning)
 
 
 @dataclass(frozen=True, eq=False)

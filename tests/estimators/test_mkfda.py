@@ -326,15 +326,6 @@ def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
     check_refusal(words, lambda: dmkl.MKFDA(solver=solver, lam=1e3, steps=()).fit(K, y), IndefiniteKernelError)
 
 
-def test_a_constant_kernel():
-    K, y = replaced(2, 3.0).training
-    words = ["kernel 'kernel_2'", "cannot be normalized", "constant", "select()"]
-    check_refusal(words, lambda: dmkl.MKFDA().fit(K, y))
-    model = dmkl.MKFDA(1.0, 1.0, steps=("center",)).fit(K, y)
-    assert model.gap_ <= 1e-4
-    assert model.weights_[2] == 0
-
-
 def test_a_ridge_below_the_precision():
     case = digits()
     K, y = case._replace(kernels=case.kernels.astype(np.float32)).training

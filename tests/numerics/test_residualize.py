@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import dmkl
-from dmkl.errors import InputError
+from dmkl.errors import ConstantKernelWarning, InputError
 from dmkl.numerics.covariates import basis
 
 M = 24
@@ -130,13 +130,17 @@ def test_samples_without_covariates_and_too_many_covariates_are_refused():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("step", ["trace", "multiplicative", "cosine"])
-def test_a_kernel_that_covariates_explain_wholly_is_refused_as_such(step, dtype):
+def test_a_kernel_that_covariates_explain_wholly_has_no_weight(step, dtype):
     """K = ZZᵀ has no part outside the span of the covariates Z, and is not constant."""
     Z = np.random.default_rng(0).standard_normal((M, 2))
     K = in_memory(np.array([psd(1, M)[0], Z @ Z.T]).astype(dtype), 9)
     steps = (dmkl.residualize(Z), step)
+    learner, y = dmkl.MKFDA(steps=steps), np.arange(M) % 2
+    with pytest.warns(ConstantKernelWarning, match=r"'kernel_1'.*covariates explain"):
+        weights = learner.fit(K, y).weights_
+    np.testing.assert_allclose(weights, [float(learner.fit(K.select([0]), y).weights_[0]), 0.0])
     with pytest.raises(InputError, match=r"kernel 'kernel_1' .*covariates.* explain (it|that sample) wholly"):
-        dmkl.MKFDA(steps=steps).fit(K, np.arange(M) % 2)
+        K.with_steps(steps).measured()
 
 
 @pytest.mark.parametrize("learner", [dmkl.MKFDA(lam=0.1), dmkl.MKSVM()], ids=lambda m: type(m).__name__)

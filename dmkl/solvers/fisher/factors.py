@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, Mask
 from dmkl.errors import refuse
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import machine
@@ -27,7 +27,7 @@ from dmkl.solvers.driver import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome
-from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.jobs import Context, Job, Training, check_constant, tell_constant
 from dmkl.solvers.pseudo_samples import UNIT, PseudoSamples, times
 from dmkl.solvers.workspace import Workspace
 
@@ -58,6 +58,7 @@ def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: C
         grams, n_passes = gram_matrices(views, [part.targets for part in batch])
         # Only the coefficients of the solutions are kept: the matrices of one training set are in memory at a time.
         solved = [_solve_part(solve, part, gram, jobs, options) for part, gram in zip(batch, grams, strict=True)]
+        tell_constant({part.part.training: part.constant for part in solved})
         functions = [(part, axis, *function) for part in solved for axis in axes for function in part.functions(axis)]
         by_training = {part.part.training: means_function(part.row_map) for part in solved if context.duals}
         of_means = [function for function in by_training.values() if function is not None]
@@ -121,6 +122,8 @@ class _Solved:
     """W (D, c) of each solution: held-out rows have the scores zW, and training rows the dual variables zW + hE."""
     rest: list[Float]
     """E (C, c) of each solution."""
+    constant: Mask
+    """Which of the kernels that may have weight are constant over the samples, (n,)."""
 
     def functions(self, axis: int) -> Iterator[tuple[slice, RowFunction]]:
         """The functions of the held-out rows (axis 0) or of the training rows (axis 1), each with its solutions."""
@@ -159,10 +162,16 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
             f"lam={lam:g} is below what sums in double precision resolve: rounding perturbs these kernels by about "
             f"{least_lam:.1e}. Take a larger lam"
         )
+    constant = gram.constant
+    check_constant(part.training, constant)
     inner = [
-        replace(jobs[number], training=training, problem=replace(jobs[number].problem, h=block))
-        for number, block in of_job.items()
+        replace(job, training=training, problem=replace(job.problem, h=block))
+        for job, block in ((_without(constant, jobs[number]), block) for number, block in of_job.items())
     ]
+    weighed = np.zeros(len(constant), dtype=bool)
+    for number in of_job:
+        kernels = jobs[number].kernels
+        weighed[slice(None) if kernels is None else kernels] = True
     # The checkpoint keeps outcomes over the samples, so that the files of this solver are temporary.
     with closing(Workspace(None, {})) as space:
         solutions = solve(inner, replace(options, leave_one_out=False), Context(space, Tally()))
@@ -179,4 +188,15 @@ def _solve_part(solve: Solve, part: _Unsolved, gram: Gram, jobs: Sequence[Job], 
             weights.append(solution.weights[kernel_of][:, None] * product)
         duals += np.split(of_factors, ends, axis=1)
         rest += np.split(of_targets, ends, axis=1)
-    return _Solved(part, gram.row_map, list(of_job), list(solutions), (weights, duals), rest)
+    return _Solved(part, gram.row_map, list(of_job), list(solutions), (weights, duals), rest, constant & weighed)
+
+
+def _without(constant: Mask, job: Job) -> Job:
+    """The job without constant kernels, unless it has no others."""
+    kernels = np.arange(len(constant)) if job.kernels is None else job.kernels
+    kept = np.flatnonzero(~constant[kernels])
+    if len(kept) in (0, len(kernels)):
+        return job
+    start, weights = job.problem.start, job.problem.weights.select(kept)
+    start = None if start is None else weights.start(len(kept), start[kept])
+    return replace(job, kernels=kernels[kept], problem=replace(job.problem, weights=weights, start=start))

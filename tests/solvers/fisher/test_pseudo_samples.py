@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import dmkl
-from dmkl.errors import DegenerateKernelError, InputError
+from dmkl.errors import ConstantKernelWarning, InputError
 
 
 def sets(seed, m, widths, n_classes=3, mean=1.0):
@@ -56,6 +56,7 @@ def test_models_are_those_of_the_matrices(widths, p, lam):
     st.sampled_from([1, 1.0625, 1.5, 2, 8, np.inf]),
     st.sampled_from([("center", "trace"), ("cosine", "center"), ("center", "multiplicative")]),
 )
+@pytest.mark.filterwarnings("ignore::dmkl.errors.ConstantKernelWarning")
 def test_objectives_gaps_and_scores_of_any_set(seed, widths, log_lam, p, steps):
     K, dense = sets(seed, 40, [2 + widths[0], *widths[1:]], mean=10.0)  # a mean that centering has to remove
     weights = np.random.default_rng(seed).uniform(0.5, 2.0, 40) if seed % 2 else None
@@ -103,8 +104,9 @@ def test_repeated_constant_and_missing_components():
     model, expected = (dmkl.MKFDA(lam=1e-3, tol=1e-9).fit(S) for S in (K, dense))
     np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-6)
     constant = dmkl.build(None, {**tables, "constant": np.full((40, 2), 1e3)}, {"function": "linear"}, labels=y)
-    with pytest.raises(DegenerateKernelError, match=r"'constant-linear' cannot be normalized.*constant"):
-        dmkl.MKFDA().fit(constant)
+    with pytest.warns(ConstantKernelWarning, match="'constant-linear'"):
+        weights = dmkl.MKFDA().fit(constant).weights_
+    np.testing.assert_allclose(weights, [*dmkl.MKFDA().fit(K).weights_.values, 0.0], rtol=1e-12)
     zero = dmkl.build(None, {"zero": Z * (np.arange(40) != 7)[:, None]}, {"function": "linear"}, labels=y)
     with pytest.raises(InputError, match=r"'zero-linear' has 0 at sample '7'"):
         dmkl.MKFDA(steps=("cosine", "center")).fit(zero)

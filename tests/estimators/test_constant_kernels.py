@@ -1,0 +1,132 @@
+"""Kernels that are constant or zero over training samples: no weight, a warning, and the fit of the others."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.metrics.pairwise import rbf_kernel
+
+import dmkl
+from dmkl.errors import ConstantKernelWarning, DegenerateKernelError
+
+M = 48
+Y = np.arange(M) % 3
+TRAIN, TEST = np.arange(16, M), np.arange(16)
+GOOD, SHIFTS = ["a", "b", "c"], (1.0, 0.6, 0.3)
+
+
+@pytest.fixture(scope="module")
+def K():
+    """Three kernels, a constant and a zero one, and one that is zero outside the first samples."""
+    rng = np.random.default_rng(0)
+    kernels = {
+        name: rbf_kernel(rng.normal(size=(M, 4)) + s * np.eye(4)[Y]) for name, s in zip(GOOD, SHIFTS, strict=True)
+    }
+    rare = np.where(np.arange(M) < 12, rng.normal(size=M), 0.0)
+    kernels |= {"one": np.full((M, M), 0.1), "zero": np.zeros((M, M)), "rare": np.outer(rare, rare)}
+    return dmkl.create(None, kernels, labels=Y)
+
+
+@pytest.fixture(scope="module")
+def factors():
+    """The same kinds of kernels, kept as factors."""
+    rng = np.random.default_rng(1)
+    rare = np.where(np.arange(M)[:, None] < 12, rng.normal(size=(M, 2)), 0.0)
+    tables = {name: rng.normal(size=(M, 2)) + s * np.eye(3)[Y, :2] for name, s in zip(GOOD, SHIFTS, strict=True)}
+    tables |= {"one": np.full((M, 2), 1e3), "zero": np.zeros((M, 2)), "rare": rare}
+    return dmkl.build(None, tables, {"function": "linear"}, labels=Y)
+
+
+def warned(action, *names):
+    with pytest.warns(ConstantKernelWarning) as record:
+        result = action()
+    messages = [str(w.message) for w in record if w.category is ConstantKernelWarning]
+    assert len(messages) == 1
+    assert all(repr(name) in messages[0] for name in names)
+    return result
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        *(dmkl.MKFDA(p) for p in (1.0, 2.0, np.inf)),
+        *(dmkl.MKFDA(steps=steps) for steps in ("center", "cosine,center", "center,cosine", "center,multiplicative")),
+        dmkl.MKFDA(solver="subspace"),
+        dmkl.MKFDA(class_weight="balanced"),
+        dmkl.MKSVM(np.inf),
+        dmkl.GMKL(),
+        dmkl.EasyMKL(),
+        dmkl.LPBoost(cv=2, sharing="none"),
+        dmkl.NCuts(2, steps="center,trace"),
+        dmkl.GSMKL(n_groups=2, max_iter=10),
+        dmkl.SingleBest(),
+    ],
+    ids=repr,
+)
+def test_a_fit_is_that_of_the_other_kernels(K, learner):
+    some = K.select([*GOOD, "one"]) if "cosine" in str(learner.steps) else K
+    model = warned(lambda: clone(learner).fit(some[TRAIN, TRAIN]), *some.names[3:])
+    other = clone(learner).fit(K.select(GOOD)[TRAIN, TRAIN])
+    assert not model.weights_.sel(kernel=list(some.names[3:])).any()
+    np.testing.assert_allclose(model.weights_.sel(kernel=GOOD), other.weights_, rtol=1e-12)
+    expected = other.decision_function(K.select(GOOD)[TEST, TRAIN])
+    np.testing.assert_allclose(model.decision_function(some[TEST, TRAIN]), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("learner", [dmkl.MKFDA(np.inf), dmkl.MKFDA(steps="center"), dmkl.MKSVM(np.inf)], ids=repr)
+def test_a_fit_on_factors_is_that_of_the_other_kernels(factors, learner):
+    names = factors.names
+    model = warned(lambda: clone(learner).fit(factors[TRAIN, TRAIN]), *names[3:])
+    other = clone(learner).fit(factors.select(names[:3])[TRAIN, TRAIN])
+    assert not model.weights_.sel(kernel=list(names[3:])).any()
+    np.testing.assert_allclose(model.weights_[:3], other.weights_, rtol=1e-9)
+    expected = other.decision_function(factors.select(names[:3])[TEST, TRAIN])
+    np.testing.assert_allclose(model.decision_function(factors[TEST, TRAIN]), expected, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::dmkl.errors.ConstantKernelWarning")
+@pytest.mark.parametrize("of", ["K", "factors"])
+def test_every_analysis_goes_on_where_a_kernel_is_constant_in_one_fold(of, request):
+    K = request.getfixturevalue(of)
+    cv, grid, rare = [(TRAIN, TEST), (np.arange(32), np.arange(32, M))], {"p": [1.0, np.inf], "lam": [0.1]}, K.names[5]
+    result = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, baselines="all")
+    weights = result.scores.weight.sel(kernel=rare, p=np.inf).values.ravel()
+    np.testing.assert_array_equal(weights, [0.0, 1.0])
+    assert np.isfinite(result.baselines["score"]).all()
+    for fold, (train, test) in enumerate(cv):
+        model = dmkl.MKFDA(np.inf, 0.1).fit(K[train, train])
+        score = result.scores.score.sel(p=np.inf).isel(fold=fold).item()
+        assert model.score(K[test, train]) == score
+    options = {"grid": grid, "cv": cv}
+    assert np.isfinite(dmkl.permutation_test(dmkl.MKFDA(), K, n_permutations=19, **options).data.p_value)
+    assert dmkl.importance(dmkl.MKFDA(), K, **options).data.loss.sel(source=K.names[4]) == 0
+    assert np.isfinite(dmkl.evaluate(dmkl.MKFDA(), K, grid=grid, outer=cv, inner=2).scores.test_score).all()
+    assert not dmkl.stability(dmkl.MKFDA(), K, n_resamples=2).data["weight"].sel(kernel=K.names[4]).any()
+
+
+def test_a_kernel_that_is_constant_for_one_task_has_no_weight_there(K):
+    labels = np.stack([Y == 0, Y == 1], axis=1).astype(float)
+    labels[:12, 0] = np.nan
+    some = K.select([*GOOD, "rare"])
+    weights = warned(lambda: dmkl.MKFDA(np.inf).fit(some, labels), "rare").weights_
+    np.testing.assert_array_equal(weights.sel(kernel="rare"), [0.0, 1.0])
+
+
+@pytest.mark.parametrize("steps", [(), "center", "center,trace", "cosine", "cosine,center"])
+def test_kernels_that_are_all_zero_are_refused(steps):
+    for kernels in (np.zeros((2, M, M)), np.zeros((1, M, M)), *([np.ones((2, M, M))] if "center" in steps else [])):
+        with pytest.raises(DegenerateKernelError, match=r"all kernels .* are constant or zero"):
+            dmkl.MKFDA(steps=steps).fit(kernels, Y)
+
+
+def test_zeros_on_the_diagonal_alone_are_no_zero_kernel(K):
+    values = np.asarray(K.select(GOOD))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dmkl.errors.IndefiniteKernelWarning)
+        hollow = dmkl.create(None, values * (1 - np.eye(M)), labels=Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConstantKernelWarning)
+        assert dmkl.NCuts(2).fit(hollow).weights_.any()
