@@ -116,6 +116,7 @@ VARIABLES: Final = {
     "priors_": Variable("prior probability of the label", NUMBERS, ("label",)),
     "gap": Variable("proven relative gap, NaN where nothing is proven", NUMBERS),
     "objective": Variable("objective", NUMBERS),
+    "weights_error": Variable("estimated error of a weight relative to the largest weight", NUMBERS),
     "upper": Variable("upper bound of the best objective", NUMBERS),
     "lower": Variable("lower bound of the best objective", NUMBERS),
     "violation": Variable("relative violation of the constraints, |1 − S/θ|", NUMBERS),

@@ -427,9 +427,13 @@ class MKFDA(LearntWeights, FisherClassifier):
         α, over sample and class (one column for two classes), or sample and task; with weights of samples that of
         (½D⁻¹ + K(β)/2λ)α = H.
     gap_ : float or DataArray
-        The proven relative gap, ``(F(α) − S(α, β) + ‖R‖²)/|S|``, computed from the returned pair; the subspace solver
+        The proven relative gap, ``(F(α) − S(α, β) + ‖R‖²)/min(|S|, ‖H‖² − |S|)``, computed from the returned pair. It
+        is relative to what weights can change: for large λ, S is almost −‖H‖² for any weights. The subspace solver
         proves a sharper bound than ‖R‖² where it has combined kernels. With `dmkl.Dual(mu=...)` it holds for the
         Tikhonov form and for the bound ‖β‖_p ≤ ‖``weights_``‖_p alike.
+    weights_error_ : float or DataArray
+        Estimated error of the weights, relative to the largest: the largest entry of Newton's next step. The solvers
+        "direct" and "cg" go on until it is at most 1e-3, or until other weights are as good; others do not set it.
     objective_ : float or DataArray
         S(α, β); with `dmkl.Dual(mu=...)`, without the penalty.
     status_ : str

@@ -128,7 +128,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the set of weights, each with its value for the plain sum of all kernels."""
     _STATE: tuple[str, ...] = (
-        *("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_", "calibrated_on_"),
+        *("gap_", "objective_", "weights_error_", "status_", "n_iter_", "n_passes_", "solver_", "calibrated_on_"),
         *("best_", "factors_", "converged_", "n_trainings_", "n_cut_passes_"),
     )
     """Fitted attributes that are saved as JSON, if they are set."""
@@ -303,6 +303,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             self.intercept_ = xr.DataArray(function.bias, [columns], name="intercept")
         self.gap_ = by_problem(problems, [solution.gap for solution in outcomes], "gap")
         self.objective_ = by_problem(problems, [solution.objective for solution in outcomes], "objective")
+        errors = [solution.weights_error for solution in outcomes]
+        if not np.isnan(errors).all():
+            self.weights_error_ = by_problem(problems, errors, "weights_error")
         place = worst(outcomes)
         status = outcomes[place].status
         self.status_ = status.advice
@@ -368,7 +371,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         """Set the attributes of `_state`, after the labeled arrays."""
         for name, written in state.items():
             value = decode(written)
-            if name in ("gap_", "objective_") and np.ndim(value):
+            if name in ("gap_", "objective_", "weights_error_") and np.ndim(value):
                 # A problem may have several columns of dual variables: a task of LPBoost with several classes.
                 labeled = self.weights_ if self.weights_.ndim > 1 else self.dual_coef_
                 dim, values = labeled.dims[-1], np.array(value, dtype=np.float64)

@@ -154,8 +154,9 @@ class MKSVM(WeightedMachines):
     intercept_ : DataArray
         The bias of each machine.
     gap_ : float or DataArray
-        The proven relative gap ``(P − D)/|P|`` of each problem: P = ½Σβ_jv_j + C Σ max(0, 1 − y_if(x_i)) and
-        D = Σα − ½‖v‖_p*, v_j = uᵀK_ju, both computed from the returned numbers.
+        The proven relative gap ``(P − D)/min(P, ½Σβ_jv_j)`` of each problem: P = ½Σβ_jv_j + C Σ max(0, 1 − y_if(x_i))
+        and D = Σα − ½‖v‖_p*, v_j = uᵀK_ju, both computed from the returned numbers. It is relative to what weights can
+        change: for small C, P is almost C times the number of samples for any weights.
     objective_ : float or DataArray
         Σα − ½ Σ_j β_jv_j
     n_passes_, n_iter_, status_, history_, classes_

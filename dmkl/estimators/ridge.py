@@ -127,7 +127,8 @@ class MKRidge(LearntWeights, KernelRegressor):
         covariates (such as the levels of a category) the solution of least norm in units of their standard deviations.
         If "cosine" comes after the covariates, b is the ordinary least squares fit.
     gap_ : float or DataArray
-        The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/|S|`` of `MKFDA`, with this H and α = 2λc; see there.
+        The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/min(|S|, ‖H‖² − |S|)`` of `MKFDA`, with this H and α = 2λc;
+        see there.
     objective_ : float or DataArray
         S(α, β), which is −½Hᵀα for the exact α = 2λc. The minimum of the problem above is −S.
     status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_

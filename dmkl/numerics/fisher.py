@@ -364,14 +364,25 @@ _TINY = float(np.finfo(np.float64).tiny)
 _CROSSING = 1e-6
 
 
-def relative_gap(upper: float, lower: float, scale: float) -> float:
-    """The proven relative gap (upper − lower)/|scale|; infinite if the two bounds contradict each other.
+# Parts of an objective below this share of it are its rounding.
+_RESOLVED = 16 * float(np.finfo(np.float64).eps)
 
-    Both bound the same optimum, so a lower bound above an upper one shows that a point is outside its set or that
-    the arithmetic failed: such a pair proves nothing. If they cross by rounding alone, the gap is zero.
+
+def relative_gap(upper: float, lower: float, size: float, part: float = np.inf) -> float:
+    """The proven gap upper − lower relative to |size|, or to a smaller part; infinite if the bounds contradict.
+
+    `size` is that of the bounds, and `part` the part of it that kernel weights can change. Both bound the same
+    optimum, so a lower bound above an upper one shows that a point is outside its set or that the arithmetic failed:
+    such a pair proves nothing. If they cross by rounding alone, the gap is zero.
     """
-    gap = (upper - lower) / (abs(scale) or _TINY)
-    return max(gap, 0.0) if gap >= -_CROSSING else np.inf
+    size = abs(size) or _TINY
+    gap, scale = upper - lower, gap_scale(size, part)
+    return max(gap, 0.0) / scale if gap >= -max(_CROSSING * scale, _RESOLVED * size) else np.inf
+
+
+def gap_scale(size: float, part: float) -> float:
+    """The smaller of a size > 0 and a part of it; a part that is rounding counts as the least that is resolved."""
+    return max(min(size, part), _RESOLVED * size)
 
 
 @dataclass(frozen=True)
@@ -387,46 +398,65 @@ class Certificate:
 
     objective: float
     """S(α, β)"""
-    upper: float
-    """F(α)"""
     residual_sq: float
     """‖R‖², summed over all columns, or a tighter bound of S(α, β) − min_α S"""
     gradient: Float
     """q, (n,)"""
     kernel_part: float
     """βᵀq, the part of S that depends on the kernels"""
+    support: float
+    """The maximum of βᵀq over the set of weights"""
+    rest: float
+    """‖H − ½α‖², which is ‖H‖² − |S| − βᵀq for any α; infinite if it is unknown"""
 
     @classmethod
-    def of(cls, beta: Float, gradient: Float, linear: float, weights: Support, residual_sq: float) -> Certificate:
-        """The certificate from q(α) and ¼‖α‖² − tr(Hᵀα) (`linear`)."""
+    def of(
+        cls, beta: Float, gradient: Float, linear: float, weights: Support, residual_sq: float, rest: float
+    ) -> Certificate:
+        """The certificate from q(α), ¼‖α‖² − tr(Hᵀα) (`linear`) and ‖H − ½α‖² (`rest`)."""
         kernel_part = float(beta @ gradient)
-        # F(α) is the maximum of S(α, β) over the set of weights, so it is at least the saddle value for any α.
-        upper = linear + weights.support(gradient)
-        return cls(linear + kernel_part, upper, residual_sq, gradient, kernel_part)
+        support = weights.support(gradient)
+        return cls(linear + kernel_part, residual_sq, gradient, kernel_part, support, rest)
+
+    @property
+    def upper(self) -> float:
+        """F(α), the maximum of S(α, β) over the set of weights, and so at least the saddle value for any α."""
+        return self.objective + (self.support - self.kernel_part)
+
+    @property
+    def scale(self) -> float:
+        """min(|S|, ‖H‖² − |S|), to which gaps are relative.
+
+        The objective is between −‖H‖², that of kernels without effect, and 0. For large λ weights can change
+        ‖H‖² − |S| alone, which is of the order of 1/λ: a gap relative to |S| would be small for any weights.
+        """
+        return gap_scale(abs(self.objective) or _TINY, self.rest + self.kernel_part)
 
     @property
     def weights_gap(self) -> float:
-        """The part of the gap that better weights would close, relative to |S|."""
-        return relative_gap(self.upper, self.objective, self.objective)
+        """The part of the gap that better weights would close."""
+        # F − S as a difference of forms: that of F and S has the rounding of ‖H‖², which can be larger.
+        return relative_gap(self.support, self.kernel_part, self.objective, self.rest + self.kernel_part)
 
     @property
     def alpha_gap(self) -> float:
-        """The part of the gap that a better α-step would close, relative to |S|."""
-        return self.residual_sq / (abs(self.objective) or _TINY)
+        """The part of the gap that a better α-step would close."""
+        return self.residual_sq / self.scale
 
     @property
     def gap(self) -> float:
-        """(F − S + ‖R‖²)/|S|: the relative gap."""
+        """(F − S + ‖R‖²)/min(|S|, ‖H‖² − |S|): the relative gap."""
         return self.weights_gap + self.alpha_gap
 
     @property
     def share(self) -> float:
-        """βᵀq/|S|, in (0, 1].
+        """βᵀq relative to `scale`, in (0, 1].
 
         It is the smallest positive number if rounding makes βᵀq negative: the share is then unknown.
         """
-        # S = −¼‖α‖² − βᵀq at the minimum over α, so the share is at most one there.
-        return min(1.0, max(self.kernel_part / (abs(self.objective) or _TINY), _TINY))
+        # For an eigenvalue k of K(β)/λ and unit targets, |S| = 1/(1 + k), ‖H‖² − |S| = k/(1 + k) and βᵀq is their
+        # product, so the share is at most one at the minimum over α.
+        return min(1.0, max(self.kernel_part / self.scale, _TINY))
 
 
 def gradient(alpha: Float, products: Array, lam: float) -> Float:
@@ -455,4 +485,5 @@ def certify(
     combined = np.tensordot(beta, products, axes=1).astype(np.float64, copy=False)
     residual = h - 0.5 * alpha - combined / (2.0 * lam)
     residual_sq = float(np.sum(residual * residual))
-    return Certificate.of(beta, gradient(alpha, products, lam), linear, weights, residual_sq), residual
+    q, rest = gradient(alpha, products, lam), float(np.sum((h - 0.5 * alpha) ** 2))
+    return Certificate.of(beta, q, linear, weights, residual_sq, rest), residual

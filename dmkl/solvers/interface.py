@@ -301,7 +301,8 @@ class Outcome:
     of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias; they are None if not requested. `objective` is that of
     the returned pair, `bound` a proven bound of the optimum from the other side, and `gap` the proven relative gap:
     both are NaN without a proof, and the gap is infinite if objective and bound contradict each other
-    (`dmkl.numerics.fisher.relative_gap`). `steps` is the history, oldest first.
+    (`dmkl.numerics.fisher.relative_gap`). `steps` is the history, oldest first. `weights_error` estimates the largest
+    error of a weight relative to the largest weight; NaN if it was not estimated.
 
     `scores` of the held-out rows, (rows, columns), are there if the solver has them from the same products. `inverse`
     is the diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
@@ -320,6 +321,7 @@ class Outcome:
     scores: Float | None = None
     inverse: Float | None = None
     extra: Mapping[str, Float] = field(default_factory=dict)
+    weights_error: float = np.nan
 
     def __post_init__(self) -> None:
         # No solver can claim a proof without a number: NaN and infinity fail this test as well.

@@ -163,11 +163,13 @@ def _solve_group(total: Float, problems: Sequence[SharedProblem], tol: float) ->
             # R = H − Aα with α = 2λc: see `dmkl.numerics.fisher.Certificate`, of which F = S at given weights.
             residual = h - lam * dual - square @ dual
             objectives = -lam * np.einsum("mt,mt->t", h + residual, dual)
-            errors, scores = np.einsum("mt,mt->t", residual, residual), new @ dual
+            errors, squares = (np.einsum("mt,mt->t", columns, columns) for columns in (residual, h))
+            scores = new @ dual
             for t, k in enumerate(chosen):
                 objective, of_new = float(objectives[t]), scores[:, t : t + 1] + problems[k].offset
                 lower = objective - float(errors[t])
-                gap, weights = relative_gap(objective, lower, objective), problems[k].weights
+                part, weights = float(squares[t]) - abs(objective), problems[k].weights
+                gap = relative_gap(objective, lower, objective, part)
                 outcomes[k] = Outcome(
                     Status.CERTIFIED if gap <= tol else Status.STALLED,
                     weights,

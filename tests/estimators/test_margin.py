@@ -258,3 +258,14 @@ def test_a_search_finds_what_single_fits_do(kernels):
                 assert fits["objective"].sel(at).item() == pytest.approx(single.objective_.values.sum(), rel=2 * TIGHT)
                 assert fits["gap"].sel(at) <= TIGHT
     assert result.n_passes_ < passes / 3
+
+
+@pytest.mark.parametrize("C", [1e-6, 1e-4, 1e-2])
+def test_one_kernel_knows_the_classes_at_any_bound(C):
+    """For small C the objective is C times the number of samples for any weights, up to rounding."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4, 60, 3))
+    y = (X[2, :, 0] > 0).astype(int)
+    model = dmkl.MKSVM(p=1, C=C).fit(list(X @ X.mT), y)
+    np.testing.assert_allclose(model.weights_, [0, 0, 1, 0], atol=1e-6)
+    assert model.gap_ <= 1e-3

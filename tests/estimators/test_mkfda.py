@@ -78,7 +78,8 @@ def proven(model, case, **steps):
     alpha, beta = model.dual_coef_.values, model.weights_.values
     kernels = case.dense(**steps)
     lower, upper = bounds(kernels, alpha, beta, case.h, model.lam, float(model.p))
-    return (upper - lower) / abs(value(kernels, alpha, beta, case.h, model.lam))
+    size = abs(value(kernels, alpha, beta, case.h, model.lam))
+    return (upper - lower) / min(size, np.sum(case.h**2) - size)
 
 
 # --- against exact solutions --------------------------------------------------------------------------------
@@ -130,7 +131,9 @@ def test_the_best_pair_is_returned(master):
     with pytest.warns(ConvergenceWarning):
         model = dmkl.MKFDA(1, solver=dmkl.Direct(master=master), max_iter=3, tol=1e-13).fit(*digits().training)
     history = model.history_
-    gaps = (history.upper - history.objective + history.residual_sq) / abs(history.objective)
+    size = abs(history.objective)
+    scale = np.minimum(size, np.sum(digits().h ** 2) - size)
+    gaps = (history.upper - history.objective + history.residual_sq) / scale
     np.testing.assert_allclose(history.gap, gaps, rtol=1e-9, atol=1e-14)
     best = history.isel(iteration=int(np.argmin(history.gap.values)))
     assert (model.gap_, model.objective_) == (best.gap, best.objective)
@@ -340,3 +343,32 @@ def test_the_direct_solver_keeps_the_budget():
         words = ["solver='direct'", " MiB", "Take solver='cg'", "dmkl.memory"]
         check_refusal(words, lambda: dmkl.MKFDA(solver="direct").fit(K, labels), MemoryBudgetError)
     assert dmkl.MKFDA(solver="auto").fit(K, labels[:, 0]).solver_ == "direct"
+
+
+# --- weights where the objective hardly depends on them ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["direct", "cg", "subspace"])
+@pytest.mark.parametrize("lam", [1e3, 1e5, 1e8])
+def test_one_kernel_knows_the_target_at_any_ridge(lam, solver):
+    """Equal weights have an objective within 1e-4 of the best from λ = 1e3 on."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4, 60, 3))
+    y = X[2, :, 0] + 0.3 * rng.normal(size=60)
+    model = dmkl.MKRidge(p=1, lam=lam, solver=solver).fit(list(X @ X.mT), y)
+    np.testing.assert_allclose(model.weights_, [0, 0, 1, 0], atol=1e-6)
+    assert model.gap_ <= 1e-4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_are_as_accurate_as_they_are_said_to_be(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 5, 150)
+    kernels = [F @ F.T for F in (rng.normal(size=(150, 6)) + scale * np.eye(6)[y] for scale in (1.2, 1.3))]
+    exact = dmkl.MKFDA(p=2, lam=0.01, tol=1e-12).fit(kernels, y)
+    model = dmkl.MKFDA(p=2, lam=0.01).fit(kernels, y)
+    error = np.abs(model.weights_ - exact.weights_).max() / exact.weights_.max()
+    assert error <= 1e-3
+    assert model.weights_error_ <= 1e-3
+    model.save(tmp_path / "model")
+    assert dmkl.load(tmp_path / "model").weights_error_ == model.weights_error_

@@ -103,12 +103,11 @@ def solve_grid(
 
     K_j are given over the training rows, (n, m, m), and of the held-out rows, (n, rows, m). At most `max_steps` weights
     are tried for a target at a point. Returns arrays over targets and points: "weights", "objective" S(α, β), "upper"
-    F(α), "gap", which follows from these and a bound of S(α, β) − min_α S, "left", the gap relative to βᵀq, the part of
-    S that the kernels make, "scores", Σ_j β_jK_jα on the held-out rows in single precision, (…, rows, c), and "dual",
-    α of the precision `duals` if there is one.
+    F(α), "gap", which follows from these, ‖H‖² and a bound of S(α, β) − min_α S, "scores", Σ_j β_jK_jα on the held-out
+    rows in single precision, (…, rows, c), and "dual", α of the precision `duals` if there is one.
     """
     shape, (n, rows, m), c = (len(targets), len(points)), held_out.shape, targets[0].shape[1]
-    tables: dict[str, Array] = {name: np.empty(shape) for name in ("objective", "upper", "gap", "left")}
+    tables: dict[str, Array] = {name: np.empty(shape) for name in ("objective", "upper", "gap")}
     tables |= {"weights": np.empty((*shape, n)), "scores": np.empty((*shape, rows, c), np.float32)}
     tables |= {} if duals is None else {"dual": np.empty((*shape, m, c), duals)}
     # Targets are replaced by as few independent columns as they have, of unit norm, and solutions are turned back at
@@ -127,7 +126,6 @@ def solve_grid(
             tables["objective"][:, g] = squares * [certificate.objective for certificate in certificates]
             tables["upper"][:, g] = squares * [certificate.upper for certificate in certificates]
             tables["gap"][:, g] = [certificate.gap for certificate in certificates]
-            tables["left"][:, g] = [certificate.gap / certificate.share for certificate in certificates]
             if duals is not None:
                 tables["dual"][:, g] = white.duals(x) @ back
     return tables
@@ -288,9 +286,9 @@ class _Together:
         problems, before = self._problems, self._last
         self._last = self._solve_shared(p)
         for t, solution in enumerate(self._last):
-            left = solution.certificate.gap / solution.certificate.share
-            if left > problems.tol:  # too far from the others
-                start = solution.beta if left < 1.0 else onto_sphere(before[t].beta, p)
+            gap = solution.certificate.gap
+            if gap > problems.tol:  # too far from the others
+                start = solution.beta if gap < 1.0 else onto_sphere(before[t].beta, p)
                 single, _ = problems.solve(t, p, self._lam, start)
                 self._last[t] = replace(single, alpha=self.white.coordinates(single.alpha))
         return self._last
@@ -454,7 +452,9 @@ class _Whitened:
         evaluations = []
         for t, beta in enumerate(betas):
             check_forms(q[t], self._facts, float(size[t]), float(noise[t]))
-            certificate = Certificate.of(beta, q[t], float(fixed[t] - inner[t]), ball, float(excess[t]))
+            linear = float(fixed[t] - inner[t])
+            rest = max(0.0, 1.0 + linear)  # targets have unit norm
+            certificate = Certificate.of(beta, q[t], linear, ball, float(excess[t]), rest)
             evaluations.append(Evaluation(x[t], certificate))
         return evaluations
 
@@ -736,7 +736,7 @@ def _outcome(arrays: dict[str, Array], t: int, g: int, job: Job, options: Fisher
     """The outcome of a target at a point, by their positions."""
     weights = job.spread(arrays["weights"][t, g])
     objective, upper, gap = (float(arrays[name][t, g]) for name in ("objective", "upper", "gap"))
-    status = Status.CERTIFIED if arrays["left"][t, g] <= options.tol else Status.ITERATIONS
+    status = Status.CERTIFIED if arrays["gap"][t, g] <= options.tol else Status.ITERATIONS
     dual = arrays["dual"][t, g] if "dual" in arrays else None
     step = Step(weights, {"objective": objective, "upper": upper, "gap": gap})
     return Outcome(status, weights, dual, objective, upper, gap, steps=[step], scores=arrays["scores"][t, g])

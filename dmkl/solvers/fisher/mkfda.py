@@ -8,8 +8,9 @@ The iteration maximizes J(β) = min_α S(α, β) over a set of kernel weights. S
 
 A step maximizes the model qᵀ(b − β) − ½(b − β)ᵀC(b − β) over the set (the restricted master, a small conic program, or
 for many kernels a problem of the rank of C) and searches along b − β until J rises enough. The iteration ends when the
-certificate proves the gap: no stopping rule compares two steps. JMLR Algorithms 1 and 2 take cutting planes as the
-master instead (`master`), which at p = 1 need a hundred α-steps where Newton's method needs some five.
+certificate proves the gap and the next step is short: J is flat at its maximum, so that a small gap leaves larger
+errors of the weights, which the length of Newton's next step estimates. JMLR Algorithms 1 and 2 take cutting planes as
+the master instead (`master`), which at p = 1 need a hundred α-steps where Newton's method needs some five.
 
 The iteration does not depend on how α is computed. An oracle computes it for given weights: by matrices in memory here,
 by a Cholesky factor of the combined kernel (`wrapper`), by conjugate gradients through passes (`cg`), or for many
@@ -46,6 +47,10 @@ from dmkl.solvers.weight_sets import Ball, WeightSet
 Master = Literal["newton", "taylor", "exact"]
 DENSE = 100
 """Most kernels whose curvature is a matrix: a conic program takes longer than the factored master for more."""
+WEIGHTS_ERROR = 1e-3
+"""Newton's last step, relative to the largest weight."""
+_FLAT = 1e-10
+"""A gap of weights at which Newton's next step is rounding, or leads to weights that are as good."""
 
 
 def solve_mkfda(
@@ -158,11 +163,16 @@ class Solution:
     certificate: Certificate
     status: Status
     steps: Sequence[Step] = ()
+    weights_error: float = math.nan
+    """The largest entry of Newton's next step relative to the largest weight: an estimate, not a bound."""
 
     def outcome(self, **more: Any) -> Outcome:
         """The pair as a solver returns it: S(α, β) is the objective, F(α) its bound."""
         c, steps = self.certificate, self.steps or [certificate_step(self.certificate, self.beta)]
-        return Outcome(self.status, self.beta, self.alpha, c.objective, c.upper, c.gap, steps=steps, **more)
+        bounds = c.objective, c.upper, c.gap
+        return Outcome(
+            self.status, self.beta, self.alpha, *bounds, steps=steps, weights_error=self.weights_error, **more
+        )
 
 
 def maximize(
@@ -179,13 +189,15 @@ def maximize(
     """Maximize J over a set of weights; yields what the oracle asks for, and the restricted master as a `Task`.
 
     It begins with the weights `start`, (n,), of the set, evaluates at most `max_steps` weights, and ends when the
-    relative gap `tol` is proven. `master` chooses the next weights: "newton", or by the cutting planes of JMLR, "exact"
-    or in Taylor's form. With `of_kernels` the gap is relative to βᵀq, the part of S that the kernels make, instead of
-    |S|: for large λ, S hardly depends on the weights, and a small gap relative to |S| says little about them. Progress
-    is shown of a problem with a `name`.
+    relative gap `tol` is proven and, with Newton's master, the next step is at most `WEIGHTS_ERROR` of the largest
+    weight, or J rises by rounding alone. `master` chooses the next weights: "newton", or by the cutting planes of JMLR,
+    "exact" or in Taylor's form. With `of_kernels` the gap is relative to βᵀq, the part of S that the kernels make,
+    which a subspace knows and which is at most `Certificate.scale`, and the next step is not computed. Progress is
+    shown of a problem with a `name`.
     """
     # A set of one element (one kernel, p = ∞) leaves only the α-step to be solved.
     fixed = weights.is_fixed(len(start))
+    estimated = master == "newton" and not of_kernels and not fixed
     best: Solution | None = None
     steps: list[Step] = []
     planes: list[CuttingPlane] = []
@@ -195,7 +207,7 @@ def maximize(
         # S(α, β) ≤ J(β) + error of α and F(α) ≥ the optimum hold for the same α, so the certificate needs no exact α.
         evaluation = yield from oracle.evaluate(beta, tol, careful=careful)
         certificate = evaluation.certificate
-        # With of_kernels both gaps are relative to βᵀq = share · |S|.
+        # With of_kernels both gaps are relative to βᵀq = share · scale.
         scale = certificate.share if of_kernels else 1.0
         gap, weights_gap = certificate.gap / scale, certificate.weights_gap / scale
         q, objective = certificate.gradient, certificate.objective
@@ -207,15 +219,17 @@ def maximize(
         if best is not None and certificate.gap > 0.5 * best.certificate.gap:
             # The gap has stopped shrinking: perhaps the error of α shows in it to first order.
             careful = careful or certificate.alpha_gap > (0.1 * certificate.weights_gap) ** 2
-        # The returned pair is the one with the smallest proven gap, which need not be the last one.
-        if best is None or certificate.gap < best.certificate.gap:
+        # The returned pair is the one with the smallest proven gap, which need not be the last one; once the gap is
+        # proven, the last one at which J rose enough.
+        if best is None or (status != Status.CERTIFIED and certificate.gap < best.certificate.gap):
             best = Solution(evaluation.alpha, beta, certificate, status)
         if name is not None:
             progress.current().note(f"{name}step {len(steps)}, {progress.error_text(certificate.gap)}")
         if gap <= tol:
             status = Status.CERTIFIED
-            break
-        if fixed or weights_gap <= 0.1 * tol:
+            if not estimated:
+                break
+        elif status != Status.CERTIFIED and (fixed or weights_gap <= 0.1 * tol):
             # No other weights would help, and the α-step can do no better.
             status = Status.STALLED
             break
@@ -227,10 +241,16 @@ def maximize(
                 curvature = yield from oracle.curvature()
                 direction = yield Task("restricted-master", newton_direction, (q, curvature, beta, weights))
                 search = LineSearch(beta, direction, q, objective, slack=slack)
+                if gap <= tol:
+                    error = float(np.abs(direction).max() / beta.max())
+                    best = Solution(evaluation.alpha, beta, certificate, status, weights_error=error)
+                    # Of equal kernels any mixture is optimal: the step may be long where J is flat.
+                    if error <= WEIGHTS_ERROR or weights_gap <= _FLAT:
+                        break
             else:
                 search.shorten()
             if search.point is None:
-                status = Status.STALLED
+                status = Status.CERTIFIED if status == Status.CERTIFIED else Status.STALLED
                 break
             # The point is inside the set, which is convex: between the last accepted weights and the master's solution.
             beta = search.point
@@ -239,7 +259,7 @@ def maximize(
         else:
             beta = yield Task("restricted-master", taylor_master, (planes, beta, weights))
     assert best is not None
-    return Solution(best.alpha, best.beta, best.certificate, status, steps)
+    return replace(best, status=status, steps=steps)
 
 
 def certificate_step(certificate: Certificate, beta: Float, **counts: float) -> Step:
@@ -296,12 +316,14 @@ class MemoryOracle:
         size = float(np.sum(alpha * alpha)) / (4.0 * self.lam)
         check_forms(q, self.facts, size, m * self._unit * size)
         # S and F use ¼aᵀNa in a subspace, since ‖α‖² = aᵀNa for α = Va.
-        residual_sq, image = 0.0, alpha if self.inner is None else self.inner @ alpha
+        residual_sq, rest, image = 0.0, np.inf, alpha if self.inner is None else self.inner @ alpha
         if self.inner is None:
+            rest = float(np.sum((self.h - 0.5 * alpha) ** 2))
             residual = self.h.T - 0.5 * alpha.T - np.tensordot(beta, self._products, 1) / (2.0 * self.lam)
             residual_sq = float(np.sum(residual * residual))
         linear = 0.25 * float(np.sum(alpha * image)) - float(np.sum(self.h * alpha))
-        return Evaluation(alpha @ self._row_space, Certificate.of(beta, q, linear, self.weights, residual_sq))
+        certificate = Certificate.of(beta, q, linear, self.weights, residual_sq, rest)
+        return Evaluation(alpha @ self._row_space, certificate)
 
     def curvature(self) -> Generator[Any, Any, Float | Factored]:
         """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ; for many kernels its factor."""
@@ -316,7 +338,7 @@ class MemoryOracle:
 
 
 def solve_restricted(oracle: MemoryOracle, beta: Float, tol: float, max_steps: int = 60) -> Solution:
-    """Maximize J in a subspace from β, until F − S ≤ tol · min(|S|, βᵀq); the history is left out."""
+    """Maximize J in a subspace from β, until F − S ≤ tol · βᵀq; the history is left out."""
     solution = run_here(maximize(oracle, oracle.weights, beta, tol, max_steps=max_steps, of_kernels=True))
     return replace(solution, steps=())
 

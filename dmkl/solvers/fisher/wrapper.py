@@ -77,7 +77,7 @@ class AlphaStep(Oracle):
             if certificate.alpha_gap <= _allowed_alpha_gap(tol, certificate.weights_gap, careful=careful):
                 break
             # A tenth of the allowed residual, so that one refinement is enough in most cases.
-            target = 0.1 * _allowed_alpha_gap(tol, 0.0, careful=careful) * abs(certificate.objective)
+            target = 0.1 * _allowed_alpha_gap(tol, 0.0, careful=careful) * certificate.scale
             better = alpha + (yield from self.correct(residual, target))
             better_products = yield EachProduct(better)
             refined, better_residual = certify(better, better_products, *given)

@@ -315,6 +315,7 @@ class _Trial:
 
     def outcome(self, lower: float, steps: Sequence[Step]) -> Outcome:
         """The pair (d, u) as an outcome with a lower bound of the optimum; a d outside the set proves nothing."""
+        # Relative to T: prices may leave all weights at zero, where the kernels have no part in T.
         gap = relative_gap(self.objective, lower, self.objective) if self.violation <= _FEASIBLE else np.inf
         dual, bias = self.u[:, None], np.array([self.bias])
         return Outcome(Status.ITERATIONS, self.d, dual, self.objective, lower, gap, bias, steps)

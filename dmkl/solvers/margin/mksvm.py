@@ -36,7 +36,7 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.numerics.fisher import dual_norm, onto_sphere, relative_gap, uniform_weights
+from dmkl.numerics.fisher import dual_norm, gap_scale, onto_sphere, relative_gap, uniform_weights
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
 from dmkl.solvers.margin.svm import Bounds, SVMSolution, best_bias, hinge
@@ -58,15 +58,25 @@ class MarginCertificate:
     bias: Float  # b, the minimizer of P, (c,)
     forms: Float  # v, (n,)
 
+    energy: float  # ½ Σ_j β_jv_j, the part of P that the kernels make
+
     @property
     def gap(self) -> float:
-        """(P − lower)/|P|: the relative gap, of the SVM and of the weights together."""
-        return relative_gap(self.upper, self.lower, self.upper)
+        """(P − lower)/min(P, ½ Σ_j β_jv_j): the relative gap, of the SVM and of the weights together.
+
+        For small C the objective is almost the number of samples times C for any weights, which change ½ Σ_j β_jv_j.
+        """
+        return relative_gap(self.upper, self.lower, self.upper, self.energy)
 
     @property
     def weights_gap(self) -> float:
         """The part of the gap that better weights would close, or a u that is closer to that of such weights."""
-        return relative_gap(self.objective, self.lower, self.upper)
+        return relative_gap(self.objective, self.lower, self.upper, self.energy)
+
+    @property
+    def share(self) -> float:
+        """The part of P to which gaps are relative, in (0, 1]."""
+        return gap_scale(1.0, self.energy / (abs(self.upper) or 1.0))
 
 
 def certify_margin(
@@ -85,7 +95,7 @@ def certify_margin(
     losses = sum(hinge(f, float(b), signs, C) for f, b, signs in zip(scores.T, bias, y.T, strict=True))
     total, energy = float(np.sum(y * u)), 0.5 * float(beta @ forms)
     lower = total - (energy if given else 0.5 * dual_norm(forms, p))
-    return MarginCertificate(energy + losses, total - energy, lower, bias, forms)
+    return MarginCertificate(energy + losses, total - energy, lower, bias, forms, energy)
 
 
 def closed_form_weights(beta: Float, forms: Float, p: float) -> Float:
@@ -128,11 +138,12 @@ def mk_svm(
     steps: list[Step] = []
     search: LineSearch | None = None
     starts: list[Float | None] = [None] * y.shape[1]
-    gap = _UNKNOWN_GAP
+    gap, share = _UNKNOWN_GAP, 1.0
     for _ in range(max_iter):
         # For an SVM with a gap of g, v has a relative error of some √g: the tolerance is the square of the accuracy
-        # that weights of the last gap need. At fixed weights it is all of tol, except for a margin for rounding.
-        accuracy = 0.9 * tol if fixed else max((0.03 * max(tol, gap)) ** 2, _FINEST_MACHINE)
+        # that weights of the last gap need. At fixed weights it is all of tol, except for a margin for rounding. Gaps
+        # of machines are relative to P, those of the weights to a share of it.
+        accuracy = max(share * (0.9 * tol if fixed else (0.03 * max(tol, gap)) ** 2), _FINEST_MACHINE)
         requests = tuple(SVM(candidate, signs, C, accuracy, u_k) for signs, u_k in zip(y.T, starts, strict=True))
         machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
         # The next SVMs start from these u, which are feasible for all weights: the box does not depend on them.
@@ -141,7 +152,7 @@ def mk_svm(
         products = yield EachProduct(u)
         certificate = certify_margin(u, products, candidate, y, C, p, given=given is not None)
         check_forms(certificate.forms, facts, float(np.sum(u * u)))
-        gap = min(certificate.weights_gap, _UNKNOWN_GAP)
+        gap, share = min(certificate.weights_gap, _UNKNOWN_GAP), certificate.share
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
         steps.append(Step(candidate, figures))
         certified = certificate.gap <= tol
@@ -153,7 +164,8 @@ def mk_svm(
         if certified:
             return best
         # An SVM that was solved less accurately than the weights need may still close the gap: the loop goes on then.
-        if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
+        solved = accuracy <= max((0.9 if fixed else 0.1) * tol * share, _FINEST_MACHINE)
+        if solved and (fixed or certificate.weights_gap <= 0.1 * tol):
             # No other weights would reduce the gap, and the SVM cannot be solved more accurately.
             return replace(best, status=Status.STALLED)
         if search is None or search.accepts(-certificate.objective):

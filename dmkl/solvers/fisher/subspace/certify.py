@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -92,9 +92,9 @@ class OpenPoint:
     residual: Strips
     """R, (m, c)"""
     bound: float
-    """Upper bound of S(α, β) − min_α S relative to |S|, for exact products"""
+    """Upper bound of S(α, β) − min_α S relative to the scale of the certificate, for exact products"""
     rounding: Rounding
-    """Error bounds of rounding: d relative to √|S|, and its effect on F − S relative to |S|"""
+    """Error bounds of rounding: d relative to the root of the scale, and its effect on F − S relative to the scale"""
     direction: Strips | None = None
     """The preconditioned residual: the first-order error of α"""
     condition: float = np.inf
@@ -102,7 +102,7 @@ class OpenPoint:
 
     @property
     def alpha_gap(self) -> float:
-        """Upper bound of S(α, β) − min_α S relative to |S|, with rounding."""
+        """Upper bound of S(α, β) − min_α S relative to the scale of the certificate, with rounding."""
         return float((np.sqrt(self.bound) + self.rounding.residual) ** 2)
 
     @property
@@ -112,17 +112,8 @@ class OpenPoint:
 
     @property
     def hidden(self) -> float:
-        """The part of `left` that rounding hides, and that an exact solution would have too."""
-        return (self.rounding.weights + self.rounding.residual**2) / self.solution.certificate.share
-
-    @property
-    def left(self) -> float:
-        """The gap relative to βᵀq, the part of S that the kernels make, which is never less than the gap.
-
-        Points are solved until this is below the tolerance: for large λ the gap relative to |S| is small for any
-        weights.
-        """
-        return self.gap / self.solution.certificate.share
+        """The part of the gap that rounding hides, and that an exact solution would have too."""
+        return self.rounding.weights + self.rounding.residual**2
 
 
 def solve_restricted_problems(
@@ -152,7 +143,7 @@ def solve_restricted_problems(
 def residuals(
     spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
 ) -> Solver[dict[int, OpenPoint]]:
-    """Compute R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖²/|S| bounds what a better α would gain."""
+    """Compute R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖² bounds what a better α would gain."""
     opened: dict[int, OpenPoint] = {}
     slots = machine().slots_per_host
     for f, space in enumerate(spaces):
@@ -179,10 +170,13 @@ def residuals(
         # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
         squares = np.sum([sums for _, sums in computed], axis=0)
         for (k, solution), residual, unknown in zip(of_f.items(), left, hidden, strict=True):
-            # Bounds are kept relative to |S|, as gaps are; d bounds a norm and enters squared, hence the root.
-            size, square = abs(solution.certificate.objective), float(squares[slice(*residual.columns)].sum())
-            relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
-            opened[k] = OpenPoint(solution, residual, square / size, relative)
+            # The gap in the full space is relative to a part of ‖H‖², which the subspace does not know.
+            c, norm_sq = solution.certificate, float(np.sum(space.targets[points[k].target] ** 2))
+            certificate = replace(c, rest=max(0.0, norm_sq + (c.objective - c.kernel_part)))
+            # Bounds are kept relative to the scale, as gaps are; d bounds a norm and enters squared, hence the root.
+            scale, square = certificate.scale, float(squares[slice(*residual.columns)].sum())
+            relative = Rounding(unknown.residual / np.sqrt(scale), unknown.weights / scale)
+            opened[k] = OpenPoint(replace(solution, certificate=certificate), residual, square / scale, relative)
     return opened
 
 

@@ -250,11 +250,11 @@ class SubspaceSolver:
             else:
                 if not opened:
                     return False
-                self._worst.append(max(r.left for r in opened.values()))
+                self._worst.append(max(r.gap for r in opened.values()))
                 self._note_steps(opened)
                 for k, r in opened.items():
                     # Products in double precision, where rounding hides too much of a gap.
-                    if r.left < 1.0 and r.hidden > _HIDDEN * self.options.tol:
+                    if r.gap < 1.0 and r.hidden > _HIDDEN * self.options.tol:
                         self._spaces[self.points[k].space].double = True
                 blocks = yield from self._growth.next_blocks(number, opened, self._more)
         # Without a first block there would be no solution to return.
@@ -311,9 +311,7 @@ class SubspaceSolver:
         opened = yield from self._solve()
         yield from self._settle_certified(opened)
         yield from self._sharpen(opened, last=True)
-        # βᵀq may be too small a part of |S| to be resolved to the tolerance; the gap relative to |S| is what counts.
-        yield from self._take({k: r for k, r in opened.items() if r.gap <= self.options.tol}, settled=True)
-        yield from self._take({k: r for k, r in opened.items() if not r.gap <= self.options.tol}, settled=False)
+        yield from self._take(opened, settled=False)
         self._save()
 
     # --- solving and certifying ----------------------------------------------------------------------------------
@@ -328,13 +326,7 @@ class SubspaceSolver:
             solutions = yield from solve_restricted_problems(self._spaces, self.points, starts, tols)
             points |= yield from residuals(self._spaces, self.points, solutions)
             # Solve again the points that only their rough weights keep from being certified.
-            todo = [
-                k
-                for k in todo
-                if k not in fine
-                and points[k].left > tol
-                and points[k].alpha_gap <= tol * points[k].solution.certificate.share
-            ]
+            todo = [k for k in todo if k not in fine and points[k].gap > tol and points[k].alpha_gap <= tol]
             fine |= set(todo)
         for k, r in points.items():
             point, solution = self.progress[k], r.solution
@@ -366,7 +358,7 @@ class SubspaceSolver:
                 r.condition = near.condition
                 sharpened.append(r)
                 # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
-                worth = 2.0 * enough * abs(r.solution.certificate.objective) if near.bounds and not rough else -1.0
+                worth = 2.0 * enough * r.solution.certificate.scale if near.bounds and not rough else -1.0
                 # A bound needs M ⪯ A, hence the ridge that `ridge` rounds up; directions alone may use a coarser one.
                 rounded = preconditioners.rough_ridge if rough else preconditioners.ridge
                 rho = rounded(self.points[k].lam, near.scale, self._growth.step)
@@ -379,7 +371,7 @@ class SubspaceSolver:
             r.direction = direction
             # Bounds of single columns add up; one that was not computed leaves ‖R‖² as the bound.
             if np.isfinite(squares).all():
-                r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.certificate.objective))
+                r.bound = min(r.bound, 0.5 * float(squares.sum()) / r.solution.certificate.scale)
         for unsolved, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
             self._more.setdefault(unsolved.space, []).append(x)
         for k, r in opened.items():
@@ -388,9 +380,9 @@ class SubspaceSolver:
 
     def _settle_certified(self, opened: dict[int, OpenPoint]) -> Solver[None]:
         """Move certified points from the open ones to the settled ones, with their scores."""
-        certified = [k for k, r in opened.items() if r.left <= self.options.tol]
+        certified = [k for k, r in opened.items() if r.gap <= self.options.tol]
         yield from self._take({k: opened.pop(k) for k in certified}, settled=True)
-        self._note(max((r.left for r in opened.values()), default=0.0))
+        self._note(max((r.gap for r in opened.values()), default=0.0))
 
     def _take(self, opened: dict[int, OpenPoint], *, settled: bool) -> Solver[None]:
         """Compute the results of points from their pairs in the subspace."""
@@ -413,7 +405,7 @@ class SubspaceSolver:
         for k, r in opened.items() if self._alphas else ():
             # The history shows the bound of α that was used, which a preconditioner may have made less than ‖R‖².
             certificate = r.solution.certificate
-            left = max(r.gap - certificate.weights_gap, 0.0) * abs(certificate.objective)
+            left = max(r.gap - certificate.weights_gap, 0.0) * certificate.scale
             shown = replace(certificate, residual_sq=left)
             self.progress[k].steps.append(certificate_step(shown, r.solution.beta, products=self.n_passes))
 
@@ -485,7 +477,7 @@ class SubspaceSolver:
         wanted = min(_MOST_PRECONDITIONERS, max(_FEWEST_PRECONDITIONERS, _PRECONDITIONER_ROWS // rows))
         most = min(wanted, max(1, room), self._preconditioners_with_room())
         for f, (space, points) in enumerate(pairs):
-            betas, left = [r.solution.beta for r in points], [r.left for r in points]
+            betas, left = [r.solution.beta for r in points], [r.gap for r in points]
             references = [preconditioner.beta for preconditioner in space.preconditioners]
             chosen += [(f, beta) for beta in preconditioners.choose_reference_weights(betas, left, references, most)]
         if chosen:
