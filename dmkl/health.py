@@ -16,6 +16,7 @@ from zarr.abc.store import Store
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import CorruptTileError, DamagedFileError, StoreError, refuse
 from dmkl.features.stored import FactorReader
+from dmkl.features.tiles import FeatureTiles
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import Place
 from dmkl.kernelset import KernelSet
@@ -28,6 +29,7 @@ from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Want, sweep
 from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
+from dmkl.store.features import strips
 from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
 from dmkl.store.groups import differing_metadata, has_checksum, open_group
 from dmkl.store.reader import StoreReader
@@ -140,9 +142,11 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         for severity, message in _kernel_problems(of_kernel, resolution)
     ]
     findings += _set_problems(K.names, figures, resolution, same, factor)
-    if len(pairs := identical_samples(source, kernels)):
+    pairs, complete = identical_samples(source, kernels)
+    if len(pairs):
         first, second = (str(source.samples[at]) for at in pairs[0])
-        what = f"{len(pairs)} pairs of samples are identical in all kernels, such as {first!r} and {second!r}"
+        count = f"{'' if complete else 'at least '}{len(pairs):,}"
+        what = f"{count} pairs of samples are identical in all kernels, such as {first!r} and {second!r}"
         way_out = "keep each group of equal samples in one fold (groups=, --groups), or leave the copies out"
         findings.append(("warning", "", f"{what}: scores on copies of training samples mean nothing; {way_out}"))
     if isinstance(source, StoreReader):
@@ -162,33 +166,74 @@ _MOST_CANDIDATES = 1000
 """Pairs of samples whose entries are read."""
 
 
-def identical_samples(source: TileSource, kernels: Index) -> Index:
-    """Pairs of samples that no kernel tells apart, (pairs, 2), each sample with the next of its copies.
+def identical_samples(source: TileSource, kernels: Index) -> tuple[Index, bool]:
+    """Pairs of samples that no kernel tells apart, (pairs, 2), and whether these are all.
 
-    Candidates have equal k(x, x) and row sums in all kernels, which are at hand; k(x, x) + k(y, y) − 2k(x, y) decides.
-    Differences below 32 units in the last place of the stored type, of the diagonal, are rounding: measurements of one
-    sample that were repeated differ by more. None without row sums, which kernels kept as factors do not have.
+    Candidates have equal k(x, x) and row sums in all kernels, or, where there are no row sums, equal random
+    combinations of the features; k(x, x) + k(y, y) − 2k(x, y) decides. Differences below 32 units in the last place of
+    the stored type, of the diagonal, are rounding: measurements of one sample that were repeated differ by more. More
+    candidates than `_MOST_CANDIDATES`, each with the next of its copies, are left out.
     """
-    diagonal, sums = (source.diagonal(kernels), source.row_sum(kernels)) if source.symmetric else (None, None)
-    if diagonal is None or sums is None or not (np.isfinite(diagonal).all() and np.isfinite(sums).all()):
-        return np.empty((0, 2), dtype=np.int64)
+    none = np.empty((0, 2), dtype=np.int64)
+    diagonal = source.diagonal(kernels) if source.symmetric else None
+    sums = None if diagonal is None else source.row_sum(kernels)
+    if diagonal is None or not np.isfinite(diagonal).all():
+        return none, True
     resolution = 32 * float(np.finfo(source.dtype).eps)
     scale = np.abs(diagonal).max(axis=1, keepdims=True)
-    both = np.concatenate(
-        [diagonal / np.where(scale > 0, scale, 1), sums / np.where(scale > 0, scale, 1) / len(sums.T)]
-    )
+    scale[scale == 0] = 1
+    others = _combined_features(source, kernels) if sums is None else sums / scale / len(sums.T)
+    if not len(others) or not np.isfinite(others).all():
+        return none, True
+    both = np.concatenate([diagonal / scale, others])
     # Equal samples are neighbors in the order of one random combination of all figures.
     order = np.argsort(np.random.default_rng(0).standard_normal(len(both)) @ both, kind="stable")
-    near = (np.abs(np.diff(both[:, order], axis=1)) <= resolution).all(axis=0)
-    pairs = np.sort(np.column_stack([order[:-1], order[1:]])[near], axis=1)[:_MOST_CANDIDATES]
+    near = np.flatnonzero((np.abs(np.diff(both[:, order], axis=1)) <= resolution).all(axis=0))
+    links = near[:_MOST_CANDIDATES]
+    pairs = np.sort(np.column_stack([order[links], order[links + 1]]), axis=1)
     identical = np.ones(len(pairs), dtype=bool)
     side = source.tiling.tile
-    for p, (a, b) in enumerate(pairs.tolist()):
-        for (k, i, j), tile in source.stream([(int(k), a // side, b // side) for k in kernels]):
+    for i, j in np.unique(pairs // side, axis=0).tolist():
+        here = np.flatnonzero((pairs // side == (i, j)).all(axis=1))
+        a, b = pairs[here].T
+        for (k, _, _), tile in source.stream([(int(k), i, j) for k in kernels]):
             at = int(np.flatnonzero(kernels == k)[0])
             own = diagonal[at, a] + diagonal[at, b]
-            identical[p] &= own - 2.0 * float(tile[a - i * side, b - j * side]) <= resolution * abs(own)
-    return pairs[identical]
+            entries = tile[a - i * side, b - j * side].astype(np.float64)
+            identical[here] &= own - 2.0 * entries <= resolution * np.abs(own)
+    links = links[identical]
+    if not len(links):
+        return none, len(near) <= _MOST_CANDIDATES
+    of_groups = [
+        np.sort(order[run[0] : run[-1] + 2]) for run in np.split(links, np.flatnonzero(np.diff(links) > 1) + 1)
+    ]
+    every = [np.column_stack([group[at] for at in np.triu_indices(len(group), 1)]) for group in of_groups]
+    return np.concatenate(every), len(near) <= _MOST_CANDIDATES
+
+
+def _combined_features(source: TileSource, kernels: Index) -> Array:
+    """A random combination of the columns of each set of columns that kernels are computed from, (sets, samples)."""
+    features = source.origin if isinstance(source, HeldTiles) else source
+    features = features.computed if isinstance(features, FactorReader) else features
+    if not isinstance(features, FeatureTiles):
+        return np.empty((0, 0))
+    tables, rng = features.axes[0].tables, np.random.default_rng(0)
+    used: dict[str, dict[tuple[int, ...] | None, None]] = {}
+    for recipe in (features.recipes[k] for k in kernels):
+        if recipe.feature in tables:
+            used.setdefault(recipe.feature, {})[recipe.columns] = None
+    figures = []
+    for name, sets in used.items():
+        table = tables[name]
+        weights = np.zeros((table.shape[1], len(sets)))
+        for k, columns in enumerate(sets):
+            at = np.arange(table.shape[1]) if columns is None else np.asarray(columns)
+            weights[at, k] = rng.standard_normal(len(at))
+        parts = [np.nan_to_num(table.read(strip).astype(np.float64)) @ weights for strip in strips(table)]
+        values = np.concatenate(parts).T
+        largest = np.abs(values).max(axis=1, keepdims=True)
+        figures.append(values / np.where(largest > 0, largest, 1))
+    return np.concatenate(figures) if figures else np.empty((0, 0))
 
 
 def _examine_all(

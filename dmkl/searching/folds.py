@@ -84,10 +84,12 @@ def copies_between_folds(K: KernelSet, folds: Sequence[Fold]) -> dict[str, int]:
     source, at = K.view.source, K.view.final_positions()[0]
     place = np.full(len(source.samples), -1)
     place[at] = np.arange(len(at))
-    pairs = place[identical_samples(source, K.view.kernels)]
+    identical, complete = identical_samples(source, K.view.kernels)
+    pairs = place[identical]
     parts = parts_of(folds, len(at))[:, pairs[(pairs >= 0).all(axis=1)]]
     apart = ((parts >= 0).all(axis=2) & (parts[..., 0] != parts[..., 1])).any(axis=0)
-    return {"identical_pairs": len(apart), "identical_pairs_apart": int(apart.sum())} if len(apart) else {}
+    counts = {"identical_pairs": len(apart), "identical_pairs_apart": int(apart.sum())} if len(apart) else {}
+    return counts | ({"identical_pairs_incomplete": 1} if counts and not complete else {})
 
 
 def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:

@@ -83,9 +83,11 @@ def data_notes(attrs: Mapping[str, Any]) -> list[str]:
             "those held out included; build with splits or training samples to leave these out"
         )
     if n := int(attrs.get("identical_pairs", 0)):
+        at_least = "at least " if attrs.get("identical_pairs_incomplete") else ""
         notes.append(
-            f"{count(n, 'pair')} of samples identical in all kernels, {int(attrs['identical_pairs_apart'])} of them in "
-            "different parts of a fold: keep copies together (groups=, --groups), or scores are too high"
+            f"{at_least}{count(n, 'pair')} of samples identical in all kernels, "
+            f"{int(attrs['identical_pairs_apart'])} of them in different parts of a fold: keep copies together "
+            "(groups=, --groups), or scores are too high"
         )
     if n := int(attrs.get("folds_without_a_class", 0)):
         notes.append(

@@ -9,6 +9,7 @@ import pytest
 import zarr
 from helpers.damage import flip, tile_file
 from helpers.references import psd
+from sklearn.model_selection import KFold
 
 import dmkl
 from dmkl.errors import IndefiniteKernelWarning, MemoryBudgetError
@@ -203,6 +204,43 @@ def test_identical_samples_are_counted(dtype):
     assert len(texts) == 1
     assert texts[0].startswith("10 pairs of samples are identical in all kernels")
     assert "--groups" in texts[0]
+
+
+@pytest.mark.parametrize("function", ["linear", "cosine", "rbf"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_identical_samples_are_counted_in_kernels_of_features(function, stored, tmp_path):
+    rng = np.random.default_rng(7)
+    X = {name: rng.normal(size=(60, 9)) for name in "ab"}
+    X["a"][45] = X["a"][30]  # identical in one kernel
+    for values in X.values():
+        values[50:] = values[10:20]
+    specs = [
+        {"function": function, "feature": name, "columns": columns} for name in "ab" for columns in ([0, 1, 2], None)
+    ]
+    specs = [{key: value for key, value in spec.items() if value is not None} for spec in specs]
+    K = dmkl.build(tmp_path / "k" if stored else None, X, specs, tile=16)
+    if stored and function != "rbf":
+        assert K.provenance[0]["storage"] == "factors"
+    texts = [text for text in dmkl.health.check(K).message.values.tolist() if "pairs of samples" in text]
+    assert [text.split(" are identical")[0] for text in texts] == ["10 pairs of samples"]
+
+
+def test_all_pairs_of_copies_are_counted(monkeypatch):
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(30, 5))
+    X[[3, 9, 17, 26]] = X[0]  # 5 copies are 10 pairs
+    X[[5, 6]] = X[1]  # 3 copies are 3 pairs
+    K = dmkl.create(None, [X @ X.T], labels=rng.integers(0, 2, 30), tile=8)
+
+    def texts():
+        notes = dmkl.search(dmkl.Uniform(), K, grid={"lam": [0.1]}, baselines="none", cv=KFold(30)).notes()
+        return [text for text in (*dmkl.health.check(K).message.values.tolist(), *notes) if "identical in all" in text]
+
+    of_check, of_search = texts()
+    assert of_check.startswith("13 pairs of samples are identical")
+    assert of_search.startswith("13 pairs of samples identical in all kernels, 13 of them")
+    monkeypatch.setattr(dmkl.health, "_MOST_CANDIDATES", 2)
+    assert all(text.startswith("at least 3 pairs") for text in texts())
 
 
 def test_searches_and_evaluations_count_copies_in_other_folds():
