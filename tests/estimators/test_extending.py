@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,6 +99,29 @@ def test_a_solver_works_everywhere(lazy, tmp_path):
     assert result.n_passes_ <= 5
     with pytest.raises(InputError, match="'stacked', 'factors' or 'lazy', got 'laziest'"):
         dmkl.MKFDA(solver="laziest").fit(K[TRAIN, TRAIN], y[TRAIN])
+
+
+def test_the_examples_of_the_architecture_run(monkeypatch, models, tmp_path):
+    page = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    names = {
+        **{"np": np, "partial": partial, "KernelClassifier": KernelClassifier, "FisherSolver": FisherSolver},
+        **{"SOLVERS": dict(SOLVERS), "Outcome": Outcome, "Status": Status, "Step": Step, "__name__": "page"},
+    }
+    first, second = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    exec(compile(first, "page", "exec"), names)
+    exec(compile(second, "page", "exec"), names)
+    K, y = kernels()
+    monkeypatch.setitem(SOLVERS, "uniform", names["solver"])
+    with pytest.warns(dmkl.errors.ConvergenceWarning, match="relative gap"):
+        model = dmkl.MKFDA(2.0, 1e-2, solver="uniform").fit(K[TRAIN, TRAIN], y[TRAIN])
+    np.testing.assert_allclose(model.weights_, uniform_weights(len(K), 2.0))
+    fixed = names["FixedWeights"](share=0.2).fit(K[TRAIN, TRAIN], y[TRAIN])
+    np.testing.assert_allclose(fixed.weights_.values[0], 0.2)
+    assert fixed.score(K[TEST, TRAIN], y[TEST]) > 0.5
+    fixed.save(tmp_path / "model")
+    np.testing.assert_array_equal(dmkl.load(tmp_path / "model").predict(K[TEST, TRAIN]), fixed.predict(K[TEST, TRAIN]))
+    result = dmkl.search(names["FixedWeights"](), K, y, {"share": [0.2, 0.5]}, cv=3, baselines="none")
+    assert result.best_params_["share"] in (0.2, 0.5)
 
 
 def test_a_learner_works_everywhere(centroid, tmp_path):
