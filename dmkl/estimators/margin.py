@@ -363,8 +363,8 @@ class EasyMKL(MarginClassifier):
     decision
         As in `MKSVM`.
     steps
-        As in `MKFDA`; ("center", "multiplicative") by default: centered kernels with a mean diagonal of one. Weights grow
-        with the scale of a kernel. After ("center", "trace") entries are of size 1/m for m samples, and λ acts as
+        As in `MKFDA`; ("center", "multiplicative") by default: centered kernels with a mean diagonal of one. Weights
+        grow with the scale of a kernel. After ("center", "trace") entries are of size 1/m for m samples, and λ acts as
         mλ/(1 − λ + mλ) does by default: 0.1 as 0.98 for 500 samples.
     tol
         The relative gap of the two distances to prove.
