@@ -152,6 +152,7 @@ VARIABLES: Final = {
     "inner_score": Variable("mean score of the inner folds at the chosen point", NUMBERS),
     "best_kernel": _names("single kernel; empty for the sum of all"),
     "baseline": _names("baseline of a search", "baseline"),
+    "approximate": Variable("1 where the score is by an approximate decision rule", "iu", units=""),
     "class_score": Variable("validation average precision of a class against the rest", NUMBERS, ("class",)),
     "confusion": Variable("number of test rows by true and predicted class", "iu", ("true", "predicted")),
     "recall": Variable("share of the class that was predicted as it", NUMBERS),
@@ -217,7 +218,9 @@ VARIABLES: Final = {
 }
 
 PATTERNS: Final = {
-    r"sum_(score|test_score|inner_score|gap|objective)": Variable("{0} of the plain sum of the kernels", NUMBERS),
+    r"sum_(score|test_score|inner_score|gap|objective|approximate)": Variable(
+        "{0} of the plain sum of the kernels", NUMBERS
+    ),
     r"svm_(score|test_score|gap|objective)": Variable("{0} of the SVM on the sum of kernels", NUMBERS, ("C",)),
     r"alone_(score|test_score|gap|objective)": Variable("{0} of the kernel alone", NUMBERS, ("kernel",)),
     r"largest_(own|sum|svm)_(.+)": Variable("{1} by the largest score, of the {0} fits", VALUES),

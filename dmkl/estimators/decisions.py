@@ -29,6 +29,7 @@ from dmkl.numerics.discriminant import (
 from dmkl.numerics.fisher import Targets
 
 LEFT_OUT = "leave-one-out scores of the training rows"
+INTERPOLATED = f"{LEFT_OUT}, approximate"
 IN_FOLDS = "training rows that a fold of them left out"
 SEARCHED = "held-out rows of the folds of a search"
 GIVEN = "rows that were given to calibrate"

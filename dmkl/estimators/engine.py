@@ -125,6 +125,32 @@ def _needs_folder(plan: Plan) -> bool:
     return any(learner._method().needs_folder(n_points=n_points) for learner in learners.values())
 
 
+def factored(
+    K: KernelSet, fits: Sequence[FitOutcome], wanted: Sequence[tuple[int, int]], tally: Tally, workspace: Workspace
+) -> list[FitOutcome]:
+    """The outcomes of a plan that has run in the workspace, some of them with exact leave-one-out scores.
+
+    `wanted` are the numbers of fits and of their problems, the most important ones first: a method that limits the
+    work takes the first of them (`Method.factored`). The passes are added to the tally.
+    """
+    by_fit = [list(fit.outcomes) for fit in fits]
+    methods = _by_method([fit.data for fit in fits], [fit.prepared for fit in fits])
+    with progress.spending() as phases, looking_for_damage(K.view):
+        for place, (method, members) in enumerate(methods.items()):
+            part, counts = workspace if len(methods) == 1 else workspace.part(str(place)), Counter[int]()
+            at: dict[tuple[int, int], int] = {}
+            for k, (number, _) in enumerate(members):
+                at[number, counts[number]] = k
+                counts[number] += 1
+            outcomes = [by_fit[number][problem] for number, problem in at]
+            some = [at[key] for key in wanted if key in at]
+            better = method.factored([job for _, job in members], outcomes, some, Context(part, tally))
+            for (number, problem), outcome in zip(at, better, strict=True):
+                by_fit[number][problem] = outcome
+    tally.phases = {name: seconds + phases[name] for name, seconds in tally.phases.items()}
+    return [replace(fit, outcomes=outcomes) for fit, outcomes in zip(fits, by_fit, strict=True)]
+
+
 def least_lam(plan: Plan) -> list[float]:
     """The least λ that the stored precision resolves, for each fit of a plan; one pass for the statistics of all."""
     _check(plan)

@@ -27,7 +27,15 @@ from dmkl.estimators.checks import (
     one_for_each,
     one_of,
 )
-from dmkl.estimators.decisions import LEFT_OUT, Decision, DecisionRule, Priors, class_index, predicted_labels
+from dmkl.estimators.decisions import (
+    INTERPOLATED,
+    LEFT_OUT,
+    Decision,
+    DecisionRule,
+    Priors,
+    class_index,
+    predicted_labels,
+)
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, label_accuracy
 from dmkl.estimators.plan import (
     ClassWeight,
@@ -298,7 +306,10 @@ def _rule(fits: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) 
         weights = [*of_problems([target.weights or [np.ones(len(h)) for h in target.problems] for target in targets])]
     kind, classes, labels = targets[0].kind, targets[0].classes, targets[0].labels
     index = [numbers[numbers >= 0] for numbers in class_index(kind, classes, labels)]
-    learnt_on = LEFT_OUT if all(o.inverse is not None for fit in fits for o in fit.outcomes) else ""
+    solutions = [solution for fit in fits for solution in fit.outcomes]
+    interpolated = any(solution.interpolated for solution in solutions)
+    learnt_on = INTERPOLATED if interpolated else LEFT_OUT
+    learnt_on = learnt_on if all(solution.inverse is not None for solution in solutions) else ""
     scores = of_problems([_training_scores(fit) for fit in fits])
     for k, (part, numbers) in enumerate(zip(scores, index, strict=True)):
         # Rows that covariates determine are left out; where no row of a class would be left, they say nothing: zero.
@@ -466,8 +477,11 @@ class MKFDA(LearntWeights, FisherClassifier):
 
     Means, covariance and weights are those of leave-one-out scores of the training rows (`calibrated_on_`), which also
     calibrate the probabilities, if the combined kernel fits the memory budget. A search learns the rule of each point
-    from the same scores as its fit, as long as m³ summed over points and folds is at most 2³⁸; the rules of larger
-    grids are approximate at most points, those of fitted models are not. Where no step ends with centered kernels, the
+    from the same scores as its fit, as long as m³ summed over points and folds is at most 2³⁸. The rules of larger
+    grids are approximate at most points, where the diagonal of A⁻¹ is interpolated between points; the chosen point and
+    the best others are scored exactly before the choice, and `approximate` of `SearchResult.scores` marks the rest. Of
+    many tasks that one fit learns together (Σ m³ > 2³⁸) the rules may be approximate too: `calibrated_on_` says so.
+    Where no step ends with centered kernels, the
     targets of the others contain the class shares with the row that is left out. The weights and the scale of the
     kernels depend on the row that is left out, and similar rows may remain: if samples come in groups, call `calibrate`
     with rows of groups that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from scores of the

@@ -22,12 +22,12 @@ from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Answers, Plan
+from dmkl.estimators.plan import Plan
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import GridFits, Question, make_question, run_blocks
+from dmkl.searching.fits import GridFits, Question, make_question, run_blocks, with_exact_choices
 from dmkl.searching.folds import make_folds
-from dmkl.searching.grid import Choice, Rule, as_choice, mean_and_margin, mean_over_folds
+from dmkl.searching.grid import Choice, Rule, as_choice, joint_choices, mean_and_margin, mean_over_folds
 from dmkl.searching.search import SearchResult, shared_value
 from dmkl.searching.texts import cost_and_proof, count, with_error
 from dmkl.solvers.workspace import Workspace
@@ -412,12 +412,12 @@ def _fit_subsets(
     attributes of the first: n_fits, n_passes, and n_search_passes, the passes of the search if it ends before the fits
     of subsets begin.
     """
-    search = question.plan_fits()
+    search, choosing = question.plan_fits(), joint_choices(choice, len(question.folds))
     targets = [fit.targets for fit in search[:: len(question.models)]]
     cases, n_search_passes = [(question, list(range(len(targets))))], 0.0
 
-    def chosen_of(case: Question, answers: Answers) -> xr.Dataset:
-        scores = GridFits.of(case, answers).to_dataset(choice)
+    def chosen_of(case: Question, fits: GridFits) -> xr.Dataset:
+        scores = fits.to_dataset(choice)
         chosen = SearchResult(scores, rule=rule).chosen if case.grid else scores
         tested = {f"test_score{end}": f"score{end}" for end in case.name_ends if "test_score" in chosen}
         return chosen.drop_vars(tested.values()).rename(tested).transpose("fold", "kernel", ...)
@@ -425,17 +425,20 @@ def _fit_subsets(
     if not anew and len(question.models) > 1:
         answers = run(Plan(question.K, search, duals=False), workspace)
         n_search_passes = answers.tally.n_passes
-        scores = GridFits.of(question, answers).to_dataset(choice)
+        fits = with_exact_choices({"": question}, {"": answers}, choosing, rule, workspace)
+        scores = fits[""].to_dataset(choice)
         cases = list(_held_cases(question, SearchResult(scores, rule=rule)))
     blocks: dict[Any, Any] = {"search": search}
     for subset in subsets:
         kernels = np.array(subset, dtype=np.int64)
         blocks |= {(subset, k): case.plan_fits(targets, kernels) for k, (case, _) in enumerate(cases)}
     by_block = run_blocks(question.K, blocks, workspace)
-    everything = chosen_of(question, by_block["search"])
+    questions = {key: question if key == "search" else cases[key[1]][0] for key in by_block}
+    of_blocks = with_exact_choices(questions, by_block, choosing, rule, workspace)
+    everything = chosen_of(question, of_blocks["search"])
     of_subsets = {}
     for subset in subsets:
-        parts = [chosen_of(case, by_block[subset, k]).isel(fold=folds) for k, (case, folds) in enumerate(cases)]
+        parts = [chosen_of(case, of_blocks[subset, k]).isel(fold=folds) for k, (case, folds) in enumerate(cases)]
         whole = xr.concat(parts, "fold", data_vars="all") if len(parts) > 1 else parts[0]
         of_subsets[subset] = whole.sel(fold=everything["fold"].values)
     n_fits = sum(len(outcome.outcomes) for answers in by_block.values() for outcome in answers.fits)

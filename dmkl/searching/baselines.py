@@ -25,8 +25,8 @@ from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
-from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks
-from dmkl.searching.grid import Choice, Rule, best_index, mean_and_margin, mean_over_folds, points
+from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exact_choices
+from dmkl.searching.grid import Choice, Rule, best_index, joint_choices, mean_and_margin, mean_over_folds, points
 from dmkl.searching.texts import point_text, with_error
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import task_dim
@@ -58,7 +58,7 @@ Each needs directions of its own in the subspaces of a search."""
 
 
 def fit_with_baselines(
-    question: Question, choice: Choice, state: str | Path | None, which: Baselines
+    question: Question, choice: Choice, rule: Rule, state: str | Path | None, which: Baselines
 ) -> tuple[GridFits, xr.Dataset]:
     """Fit a grid on every fold, together with the baselines of `dmkl.search`; `state` is as in `open_workspace`.
 
@@ -68,7 +68,7 @@ def fit_with_baselines(
 
     The first result has the costs of everything, the second the scores of the baselines, NaN for kernels not tried.
     """
-    plain = _plain_question(question, which)
+    plain, choosing = _plain_question(question, which), joint_choices(choice, len(question.folds))
     alone = which == "all" and plain is not None
     later = alone and len(question.K) > FEW
     with question.open_workspace(state, continued=later) as workspace:
@@ -82,17 +82,19 @@ def fit_with_baselines(
             tally = answers["search"].tally
             tally.phases = {name: seconds + before[name] for name, seconds in tally.phases.items()}
         machines, left_out = _fit_machines(question, workspace, answers["search"], which)
-    search = GridFits.of(question, answers["search"])
-    baselines = {} if plain is None else {SUM: GridFits.of(plain, answers["sum"])}
+        n_passes = tally.n_passes - n_passes
+        fits = with_exact_choices(_questions(question, plain, answers), answers, choosing, rule, workspace)
+    search = fits["search"]
+    baselines = {SUM: fits["sum"]} if "sum" in fits else {}
     baselines = _with_largest(search, baselines | machines, which)
     results = [prefixed(prefix, fits.to_dataset(choice)) for prefix, fits in baselines.items()]
     if alone:
         assert plain is not None
-        of_kernels = {key: block for key, block in answers.items() if isinstance(key, int)}
+        of_kernels = {key: block for key, block in fits.items() if isinstance(key, int)}
         results.append(_alone_dataset(plain, of_kernels, choice, candidates))
     if not results:
         return search, xr.Dataset()
-    attrs = {"n_baseline_passes": tally.n_passes - n_passes} | ({"svm_left_out": left_out} if left_out else {})
+    attrs = {"n_baseline_passes": n_passes} | ({"svm_left_out": left_out} if left_out else {})
     return search, xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
 
 
@@ -106,17 +108,17 @@ def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Basel
             [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
             for of_fold in fits.decisions
         ]
-        by_largest[LARGEST[prefix]] = replace(fits, question=largest, decided=decided)
+        by_largest[LARGEST[prefix]] = replace(fits, question=largest, decided=decided, approximate=None)
     return baselines | by_largest
 
 
 def fit_with_sum(
-    question: Question, state: str | Path | None, which: Baselines
+    question: Question, choosing: Sequence[slice], rule: Rule, state: str | Path | None, which: Baselines
 ) -> tuple[GridFits, dict[str, GridFits]]:
     """Fit a grid on every fold, and in the same passes the sum of all kernels with weights one, unless "none".
 
-    Returns the baselines by prefix too: no sum if the learner has none. If the grid has no parameter of the sum, the
-    sum has the λ and the C of the learner.
+    Each of the slices `choosing` are folds with a joint choice. Returns the baselines by prefix too: no sum if the
+    learner has none. If the grid has no parameter of the sum, the sum has the λ and the C of the learner.
     """
     plain = _plain_question(question, which)
     if plain is not None and not plain.grid:
@@ -125,9 +127,14 @@ def fit_with_sum(
     properties = {} if which == "none" else {"the baselines": "none" if plain is None else "sum"}
     with question.open_workspace(state, properties) as workspace:
         answers = _fit_blocks(question, plain, workspace)
-    search = GridFits.of(question, answers["search"])
-    sums = {} if plain is None else {SUM: GridFits.of(plain, answers["sum"])}
-    return search, _with_largest(search, sums, which)
+        fits = with_exact_choices(_questions(question, plain, answers), answers, choosing, rule, workspace)
+    search = fits["search"]
+    return search, _with_largest(search, {SUM: fits["sum"]} if "sum" in fits else {}, which)
+
+
+def _questions(question: Question, plain: Question | None, answers: Mapping[Any, Answers]) -> dict[Any, Question]:
+    """The question of each block of `_fit_blocks`."""
+    return {key: question if plain is None or key == "search" else plain for key in answers}
 
 
 def _plain_question(question: Question, which: Baselines) -> Question | None:
@@ -186,19 +193,19 @@ def _largest_weights(search: GridFits, choice: Choice) -> Mask:
     return candidates
 
 
-def _alone_dataset(plain: Question, answers: Mapping[int, Answers], choice: Choice, candidates: Mask) -> xr.Dataset:
+def _alone_dataset(plain: Question, fits: Mapping[int, GridFits], choice: Choice, candidates: Mask) -> xr.Dataset:
     """The results of single kernels, over kernel."""
     results = []
-    for kernel, of_kernel in answers.items():
-        scores = prefixed(ALONE, GridFits.of(plain, of_kernel).to_dataset(choice))
+    for kernel, of_kernel in fits.items():
+        scores = prefixed(ALONE, of_kernel.to_dataset(choice))
         results.append(scores.where(xr.DataArray(candidates[:, kernel], dims="fold")))
-    coordinate = xr.Variable("kernel", np.array(plain.K.names)[list(answers)])
+    coordinate = xr.Variable("kernel", np.array(plain.K.names)[list(fits)])
     return xr.concat(results, coordinate, combine_attrs="drop").reindex(kernel=list(plain.K.names))
 
 
 def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
     """Scores, gaps and objectives with a prefix before their names."""
-    kinds = ("score", "test_score", "gap", "objective")
+    kinds = ("score", "test_score", "gap", "objective", "approximate")
     kept = [str(name) for name in scores.data_vars if str(name).startswith(kinds)]
     return scores[kept].rename({name: f"{prefix}_{name}" for name in kept})
 
@@ -296,7 +303,7 @@ def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[s
     """A baseline at the point that its validation scores choose, by the rule of the search."""
     names = [str(name) for name in scores.data_vars if str(name).startswith(f"{prefix}_")]
     # In an order that does not depend on how the data were read.
-    kinds = ("_test_score", "_score", "_gap", "_objective")
+    kinds = ("_test_score", "_score", "_gap", "_objective", "_approximate")
     names.sort(key=lambda name: (next(k for k, kind in enumerate(kinds) if kind in name), name))
     baseline = scores[names].rename({name: name.removeprefix(f"{prefix}_") for name in names})
     baseline = baseline.assign({name: values.drop_attrs(deep=False) for name, values in baseline.data_vars.items()})
@@ -306,6 +313,7 @@ def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[s
         mean, error = baseline["score"], xr.full_like(baseline["score"], np.nan)
     with_means = baseline.assign(mean_score=mean, standard_error=error)
     chosen = baseline.isel(best_index(with_means, parameters, by, rule) if parameters else {})
+    chosen = chosen.drop_vars("approximate", errors="ignore")
     chosen = chosen.reset_coords([name for name in parameters if name in baseline.coords])
     kernel = chosen["kernel"].drop_attrs() if "kernel" in parameters else xr.DataArray("")
     return chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=kernel.drop_vars("kernel", errors="ignore"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import defaultdict
@@ -39,7 +40,15 @@ from dmkl.searching.search import (
     fold_models,
     refine,
 )
-from dmkl.searching.texts import chosen_text, cost_and_proof, count, data_notes, edge_notes, with_error
+from dmkl.searching.texts import (
+    approximate_notes,
+    chosen_text,
+    cost_and_proof,
+    count,
+    data_notes,
+    edge_notes,
+    with_error,
+)
 from dmkl.solvers.interface import WORDS
 from dmkl.store.saved import Saved, task_dim
 
@@ -249,7 +258,8 @@ class EvaluationResult(GridResult):
         for search in self._searches.values():
             for name, values in search.rising_edges().items():
                 edges[name] += values
-        return [*edge_notes(grid, edges), *data_notes(self._data.attrs)]
+        approximate = approximate_notes(search.count_approximate() for search in self._searches.values())
+        return [*approximate, *edge_notes(grid, edges), *data_notes(self._data.attrs)]
 
     # --- saving and reading ------------------------------------------------------------------------------------------
 
@@ -344,15 +354,17 @@ def evaluate(
         "evaluate", estimator, K, y, grid, partial(nest_folds, outer, inner), scoring, groups, unknown, refit=True
     )
     check_memory_of_refinement(question, [fold.inner for fold in folds])
-    fits, of_baselines = fit_with_sum(question, state, baselines)
-    searches = _inner_searches(fits, folds, rule, time.monotonic() - started)
+    ends = np.cumsum([0, *(len(fold.inner) for fold in folds)]).tolist()
+    choosing = list(itertools.starmap(slice, itertools.pairwise(ends)))
+    fits, of_baselines = fit_with_sum(question, choosing, rule, state, baselines)
+    searches = _inner_searches(fits, folds, choosing, rule, time.monotonic() - started)
     for fold in folds:
         searches[fold.name] = refine(replace(question, folds=fold.inner), searches[fold.name], state)
     with lock_state(state):
         answers = run(Plan(question.K, _fits_at_choices(question, searches, folds)))
     tests: dict[str, Any] = {}
     for prefix, baseline in of_baselines.items():
-        inner = _inner_searches(baseline, folds, rule)
+        inner = _inner_searches(baseline, folds, choosing, rule)
         # As a separate plan: together with other points, another solver is chosen, which may have no leave-one-out
         # scores, so that decision rules would be learnt from other rows than without baselines.
         with lock_state(state):
@@ -371,14 +383,13 @@ def evaluate(
     return result
 
 
-def _inner_searches(fits: GridFits, folds: Sequence[Fold], rule: Rule, seconds: float = 0.0) -> dict[str, SearchResult]:
+def _inner_searches(
+    fits: GridFits, folds: Sequence[Fold], choosing: Sequence[slice], rule: Rule, seconds: float = 0.0
+) -> dict[str, SearchResult]:
     """The search of the inner folds, by outer fold."""
-    searches, first = {}, 0
-    for fold in folds:
-        scores = fits.of_folds(first, len(fold.inner)).to_dataset("joint", seconds)
-        searches[fold.name] = SearchResult(scores, rule=rule)
-        first += len(fold.inner)
-    return searches
+    of_fold = zip(folds, choosing, strict=True)
+    scores = {fold.name: fits.of_folds(inner).to_dataset("joint", seconds) for fold, inner in of_fold}
+    return {name: SearchResult(of_inner, rule=rule) for name, of_inner in scores.items()}
 
 
 def _with(search: SearchResult, prefix: str, baseline: SearchResult) -> SearchResult:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,10 +24,10 @@ from sklearn.base import clone
 
 from dmkl import progress
 from dmkl._version import __version__
-from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.errors import refuse
+from dmkl.arrays import Array, Float, Index, Mask, plain_repr
+from dmkl.errors import InputError, refuse
 from dmkl.estimators.decisions import predicted_labels
-from dmkl.estimators.engine import least_lam, run
+from dmkl.estimators.engine import factored, least_lam, run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
 from dmkl.estimators.saving import decode, encode
@@ -45,9 +45,12 @@ from dmkl.searching.grid import (
     LAM_TRACE,
     MOST_VARIATION,
     Choice,
+    Rule,
     as_grid,
+    choose_each,
     diagonal_variation,
     lams_of,
+    mean_and_error,
     points,
     shape,
 )
@@ -70,6 +73,8 @@ _POLICY = ("max_iter", "refine")
 """Parameters that decide when a search stops, or follow its fits: they may change when it continues."""
 _TOGETHER_BYTES = 2**26
 """Bytes of decisions that are scored together: those of all points may exceed the memory."""
+_BEST = (2, 4, 8, 16)
+"""Points of each choice that are scored exactly, round by round, until the chosen one is among them."""
 
 
 # --- the question ----------------------------------------------------------------------------------------------------
@@ -501,6 +506,8 @@ class GridFits:
     """(point, fold, metric, 2, task), scores on the validation rows and on the test rows, if solvers return them; then
     `decisions` and `decided` are empty, and `solved` is that of all tasks.
     """
+    approximate: Mask | None = None
+    """(point, fold, task): whether the decision rule is learnt from interpolated leave-one-out scores; None if none."""
 
     @classmethod
     def of(cls, question: Question, answers: Answers) -> GridFits:
@@ -532,11 +539,11 @@ class GridFits:
             answers.tally.phases,
             ", ".join(dict.fromkeys(outcome.solver or "own" for outcome in answers.fits)),
             judged,
+            _approximate(question, answers.fits),
         )
 
-    def of_folds(self, first: int, n: int) -> GridFits:
+    def of_folds(self, folds: slice) -> GridFits:
         """The results of some folds; the costs are those of all."""
-        folds = slice(first, first + n)
         return replace(
             self,
             question=replace(self.question, folds=self.question.folds[folds]),
@@ -545,7 +552,49 @@ class GridFits:
             decided=self.decided[folds],
             targets=self.targets[folds],
             judged=None if self.judged is None else self.judged[:, folds],
+            approximate=None if self.approximate is None else self.approximate[:, folds],
         )
+
+    def undecided(self, choosing: Sequence[slice], rule: Rule, n_best: int) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Fits and tasks with approximate scores that joint choices of folds depend on, with their ranks.
+
+        Of each choice those of the points that `rule` and the largest mean choose, or between which classes choose, and
+        of the `n_best` largest means; none if the points that are chosen are exact, or none can be.
+        """
+        assert self.approximate is not None
+        grid, numbers = self.question.grid, np.arange(len(self.question.fitted)).reshape(shape(self.question.grid))
+        scores, of_fits = self.scores()[0, 0], np.cumsum(self.question.fitted) - 1
+        by_class = [axis for axis, name in enumerate(grid) if name in self.question.by_class]
+        for folds, task in product(choosing, range(self.question.n_tasks)):
+            means = mean_and_error(scores[:, folds, task])
+            mean, error = (values.reshape(numbers.shape) for values in means)
+            try:
+                both = [tuple(choose_each(mean, error, grid, of)) for of in (rule, "best")] if grid else [()]
+            except InputError:  # no point can be chosen
+                continue
+            chosen = [int(numbers[at]) for at in both]
+            for at, axis in product(both, by_class):
+                chosen += np.moveaxis(numbers, axis, -1)[at[:axis] + at[axis + 1 :]].tolist()
+            if self.approximate[chosen, folds, task].any():
+                chosen += np.argsort(-mean.ravel(), kind="stable")[:n_best].tolist()
+                for rank, point in enumerate(dict.fromkeys(chosen)):
+                    for fold in np.arange(len(self.question.folds))[folds][self.approximate[point, folds, task]]:
+                        yield rank, (int(fold * len(self.question.models) + of_fits[point]), task)
+
+    def updated(self, before: Sequence[FitOutcome], after: Sequence[FitOutcome]) -> GridFits:
+        """The results after some of the rows of `Question.plan_fits` have exact leave-one-out scores."""
+        n, decided = len(self.question.models), [list(of_fold) for of_fold in self.decided]
+        changed = defaultdict[int, list[int]](list)
+        for number, pair in enumerate(zip(before, after, strict=True)):
+            if any(
+                old.interpolated != new.interpolated for old, new in zip(*(of.outcomes for of in pair), strict=True)
+            ):
+                changed[number // n].append(number)
+        for fold, numbers in changed.items():
+            outcomes = [after[number] for number in numbers]
+            for number, values in zip(numbers, outcomes[0].data.fit.learner._decide(outcomes), strict=True):
+                decided[fold][number - fold * n] = values
+        return replace(self, decided=[*decided], approximate=_approximate(self.question, after))
 
     def scores(self) -> Float:
         """Scores on the validation rows and on the test rows, (metric, 2, point, fold, task)."""
@@ -613,6 +662,8 @@ class GridFits:
         variables["weight"] = by_point(weights.swapaxes(2, 3), "kernel", "task")
         variables |= {name: by_point(values, "task") for name, values in zip(SOLVED[1:], others, strict=True)}
         variables["status"] = (*variables["status"], STATUS_FLAGS)
+        if self.approximate is not None:
+            variables["approximate"] = by_point(self.approximate[:, :, own].astype(np.int8), "task")
         for of_round in fields(Round):
             values = np.array([getattr(entry, of_round.name) for entry in self.rounds])
             variables[f"round_{of_round.name.removeprefix('n_')}"] = ("round", values)
@@ -634,6 +685,55 @@ class GridFits:
             "created_by": f"dmkl {__version__}",
         }
         return question.with_folds(xr.Dataset(variables, coords, attrs), question.folds)
+
+
+def with_exact_choices(
+    questions: Mapping[Any, Question],
+    answers: Mapping[Any, Answers],
+    choosing: Sequence[slice],
+    rule: Rule,
+    workspace: Workspace,
+) -> dict[Any, GridFits]:
+    """The results of some questions, answered by one plan in the workspace, with exact scores where they choose.
+
+    Each of the slices `choosing` are folds with a joint choice. Where scores are approximate
+    (`dmkl.solvers.fisher.registry`), the chosen points and the best others are scored exactly, those of all questions
+    in one pass, until the chosen points are exact: no other point then has a larger score, exact or approximate. After
+    the rounds of `_BEST`, at some 30 points of a choice, the best of the exact points is chosen (`grid.best_index`).
+    Where A of a single point takes too long to factor, all stay approximate; see `GridFits.approximate`.
+    """
+    fits = {key: GridFits.of(question, answers[key]) for key, question in questions.items()}
+    tally, outcomes = next(iter(answers.values())).tally, [outcome for key in fits for outcome in answers[key].fits]
+    ends = np.cumsum([len(answers[key].fits) for key in fits]).tolist()
+    parts = {key: slice(end - len(answers[key].fits), end) for key, end in zip(fits, ends, strict=True)}
+    for n_best in _BEST:
+        ranked = []  # rank, fit and problem
+        for key, of_key in fits.items():
+            if of_key.approximate is not None:
+                for rank, (fit, task) in of_key.undecided(choosing, rule, n_best):
+                    problems = enumerate(outcomes[parts[key]][fit].outcomes)
+                    several = of_key.question.targets.dim is not None
+                    own = [k for k, solution in problems if solution.interpolated and (k == task or not several)]
+                    ranked += [(rank, parts[key].start + fit, k) for k in own]
+        if not ranked:
+            break
+        K = next(iter(questions.values())).K
+        exact = factored(K, outcomes, [(fit, k) for _, fit, k in sorted(ranked)], tally, workspace)
+        fits = {key: of_key.updated(outcomes[parts[key]], exact[parts[key]]) for key, of_key in fits.items()}
+        outcomes = exact
+    costs: dict[str, Any] = {"n_passes": tally.n_passes, "rounds": tally.rounds, "phases": tally.phases}
+    return {key: replace(of_key, **costs) for key, of_key in fits.items()}
+
+
+def _approximate(question: Question, outcomes: Sequence[FitOutcome]) -> Mask | None:
+    """`GridFits.approximate` of the outcomes of the rows of `Question.plan_fits`."""
+    by_problem = [[solution.interpolated for solution in outcome.outcomes] for outcome in outcomes]
+    if not any(map(any, by_problem)):
+        return None
+    by_task = [of if len(of) == question.n_tasks else [any(of)] * question.n_tasks for of in by_problem]
+    approximate = np.zeros((len(question.fitted), len(question.folds), question.n_tasks), dtype=bool)
+    approximate[question.fitted] = np.reshape(by_task, (len(question.folds), -1, question.n_tasks)).swapaxes(0, 1)
+    return approximate
 
 
 def _judged(outcome: FitOutcome) -> Float:

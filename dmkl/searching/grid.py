@@ -182,6 +182,11 @@ def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> C
     return choice
 
 
+def joint_choices(choice: Choice, n_folds: int) -> list[slice]:
+    """The folds that choose a point together: all of them, or each alone."""
+    return [slice(n_folds)] if choice == "joint" else [slice(fold, fold + 1) for fold in range(n_folds)]
+
+
 # --- the rules -------------------------------------------------------------------------------------------------------
 
 
@@ -281,8 +286,15 @@ def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
 
 
 def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule: Rule) -> dict[str, xr.DataArray]:
-    """Position of the chosen value of each of the parameters `names`, over the dimensions `by` of separate choices."""
+    """Position of the chosen value of each of the parameters `names`, over the dimensions `by` of separate choices.
+
+    Points with approximate scores are chosen only where a choice has no others.
+    """
     mean, error = (scores[name].transpose(*names, *by).values for name in ("mean_score", "standard_error"))
+    if "approximate" in scores:
+        approximate = scores["approximate"] if "fold" in by else scores["approximate"].max("fold")
+        exact = np.isfinite(mean) & ~(approximate.transpose(*names, *by).values > 0)
+        mean = np.where(exact | ~exact.any(axis=tuple(range(len(names)))), mean, np.nan)
 
     def chooser(place: tuple[int, ...]) -> str:
         return ", ".join(f"{dim} {str(scores[dim].values[k])!r}" for dim, k in zip(by, place, strict=True))

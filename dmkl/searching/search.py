@@ -59,7 +59,15 @@ from dmkl.searching.grid import (
     mean_over_folds,
     shape,
 )
-from dmkl.searching.texts import cost_and_proof, count, data_notes, edge_notes, point_text, with_error
+from dmkl.searching.texts import (
+    approximate_notes,
+    cost_and_proof,
+    count,
+    data_notes,
+    edge_notes,
+    point_text,
+    with_error,
+)
 from dmkl.solvers.interface import WORDS
 from dmkl.solvers.refinement import check_refinement
 from dmkl.store.saved import Result, Saved, task_dim
@@ -232,6 +240,8 @@ class SearchResult(GridResult):
         ``held_out_…``               held_out[, class]       of `predictions`
         refined_score                fold[, task]            on the validation rows at refined_weight, if refined
         refined_weight               [fold,] kernel[, task]  weights refined after the choice (parameter `refine`)
+        approximate                  P, fold[, task]         1 where the score is by a decision rule from
+                                                             interpolated leave-one-out scores; missing without such
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, if any
         chance_p_value, chance_score [task]                  under permuted labels of the rows held out; see
@@ -474,10 +484,18 @@ class SearchResult(GridResult):
         machine = [] if left_out is None else [f"The SVM on the sum of kernels was not fitted: {left_out}"]
         return [
             *self._refined_lines(),
+            *approximate_notes([self.count_approximate()]),
             *edge_notes(self.grid, self.rising_edges()),
             *data_notes(self._data.attrs),
             *machine,
         ]
+
+    def count_approximate(self) -> tuple[int, int, int]:
+        """The numbers of scores, of approximate ones, and of those of chosen points among these; see `scores`."""
+        if "approximate" not in self._data:
+            return int((self._data["status"] >= 0).sum()), 0, 0
+        fitted, chosen = self._data["status"] >= 0, self.chosen["approximate"]
+        return int(fitted.sum()), int(self._data["approximate"].sum()), int(chosen.sum())
 
     def rising_edges(self) -> dict[str, list[float]]:
         """Values of λ and C that the `choosers` choose, NaN where no larger or smaller value promises a higher score.
@@ -720,7 +738,7 @@ def search(
     )
     choice = as_choice(choice, folds, question.K.samples)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
-    fits, of_baselines = fit_with_baselines(question, choice, state, baselines)
+    fits, of_baselines = fit_with_baselines(question, choice, rule, state, baselines)
     scores = fits.to_dataset(choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
     scores.attrs |= copies_between_folds(question.K, folds)

@@ -74,6 +74,18 @@ def edge_notes(grid: Mapping[str, Sequence[Any]], edges: Mapping[str, Sequence[f
     return notes
 
 
+def approximate_notes(counts: Iterable[tuple[int, int, int]]) -> list[str]:
+    """A sentence from the numbers of scores, of approximate ones and of chosen ones among these, of each search."""
+    n_all, n, n_chosen = (sum(of_searches) for of_searches in zip(*counts, strict=True))
+    if not n:
+        return []
+    chosen = f"{n_chosen} of these were chosen" if n_chosen else "those that were chosen are exact"
+    return [
+        f"{n:,} of {n_all:,} scores are approximate, by rules from interpolated leave-one-out scores, which fits there "
+        f"would not have; {chosen}"
+    ]
+
+
 def data_notes(attrs: Mapping[str, Any]) -> list[str]:
     """Cautions of the attributes of a result: bandwidths from held-out samples, folds that lack a class."""
     notes = []

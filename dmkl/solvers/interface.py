@@ -306,8 +306,8 @@ class Outcome:
 
     `scores` of the held-out rows, (rows, columns), are there if the solver has them from the same products. `inverse`
     is the diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
-    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`). `extra` are further arrays of the
-    solver, by name.
+    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`); `interpolated` says that it is
+    interpolated between those of other problems. `extra` are further arrays of the solver, by name.
     """
 
     status: Status
@@ -320,6 +320,7 @@ class Outcome:
     steps: Sequence[Step] = field(default_factory=tuple)
     scores: Float | None = None
     inverse: Float | None = None
+    interpolated: bool = False
     extra: Mapping[str, Float] = field(default_factory=dict)
     weights_error: float = np.nan
 

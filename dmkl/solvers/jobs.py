@@ -223,6 +223,12 @@ class Method(Protocol):
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """The outcomes of the jobs, in order."""
 
+    def factored(
+        self, jobs: Sequence[Job], outcomes: Sequence[Outcome], numbers: Sequence[int], context: Context
+    ) -> list[Outcome]:
+        """The outcomes, those with these numbers with `Outcome.inverse` from a factor, the first ones if many."""
+        return list(outcomes)
+
     def needs_folder(self, *, n_points: int) -> bool:
         """Whether it certainly writes files that all workers must be able to read.
 

@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
+from dmkl.solvers.fisher import registry
 
 GRID = {"p": [1.0, 2.0, np.inf], "lam": [1e-4, 1e-2, 1.0]}
 
@@ -63,3 +64,68 @@ def test_rules_of_a_large_grid_are_learnt_at_each_point():
             expected = float(dmkl.assess(model, K[test, train], scoring="neg_log_loss").score[0])
             score = float(search.scores["score"].isel(fold=0).sel(p=p, lam=lam))
             assert abs(score - expected) < 1e-4
+
+
+LARGE_GRID = {"p": [1.0, 2.0, np.inf], "lam": np.logspace(-3, 0, 4).tolist()}
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    """Constants of the registry by which few points of a small grid are factored."""
+    monkeypatch.setattr(registry, "_OPERATIONS", 2**10)
+
+
+@pytest.mark.parametrize("make", [kernels, factors])
+@pytest.mark.parametrize(("n_classes", "share"), [(2, 0.5), (2, 0.85), (4, 0.25), (4, 0.85)])
+def test_a_large_grid_chooses_by_scores_of_fits(make, n_classes, share, small_limits):
+    K = make(240, n_classes, share)
+    train, test = np.arange(160), np.arange(160, 240)
+    search = dmkl.search(
+        dmkl.MKFDA(tol=1e-7),
+        K,
+        grid=LARGE_GRID,
+        cv=[(train, test)],
+        scoring="neg_log_loss",
+        baselines="none",
+        refit=False,
+    )
+    scores = search.scores.isel(fold=0)
+    errors = np.zeros(scores.score.shape)
+    for i, p in enumerate(LARGE_GRID["p"]):
+        for j, lam in enumerate(LARGE_GRID["lam"]):
+            model = dmkl.MKFDA(p, lam, tol=1e-7).fit(K[train, train])
+            score = float(dmkl.assess(model, K[test, train], scoring="neg_log_loss").score[0])
+            errors[i, j] = abs(float(scores.score[i, j]) - score)
+    approximate = scores.approximate.values > 0
+    assert 0 < approximate.sum() < approximate.size
+    assert errors[~approximate].max() < 1e-5
+    assert errors[approximate].max() < 0.05
+    assert not search.chosen.approximate.any()
+    exact = scores.score.values[~approximate].max()
+    assert float(search.best_score_) == exact
+    assert f"{approximate.sum()} of 12 scores are approximate" in search.summary()
+
+
+def test_choices_of_folds_baselines_and_tasks_are_exact(small_limits):
+    K = kernels(150, 2, 0.5)
+    tasks = np.stack([K.labels, np.arange(150) % 2], axis=1).astype(float)
+    search = dmkl.search(dmkl.MKFDA(), K, tasks, grid=LARGE_GRID, cv=2, refit=False, rule="one_standard_error")
+    assert search.scores.approximate.any()
+    assert not search.chosen.approximate.any()
+    estimate = dmkl.evaluate(dmkl.MKFDA(), K, grid=LARGE_GRID, outer=2, inner=2)
+    assert "those that were chosen are exact" in estimate.summary()
+
+
+def test_a_model_of_many_tasks_says_that_its_rules_are_approximate(small_limits):
+    K = kernels(120, 2, 0.5)
+    tasks = np.random.default_rng(0).integers(0, 2, (120, 9)).astype(float)
+    assert dmkl.MKFDA(solver="subspace").fit(K, tasks).calibrated_on_.endswith(", approximate")
+    assert not dmkl.MKFDA(solver="subspace").fit(K, tasks[:, 0]).calibrated_on_.endswith(", approximate")
+
+
+def test_a_continued_search_makes_no_pass_for_exact_choices(small_limits, tmp_path):
+    K = kernels(150, 2, 0.5)
+    asked = {"grid": LARGE_GRID, "cv": 2, "refit": False, "state": tmp_path / "state"}
+    first, again = (dmkl.search(dmkl.MKFDA(), K, **asked) for _ in range(2))
+    np.testing.assert_array_equal(first.scores.score, again.scores.score)
+    assert again.n_passes_ == first.n_passes_

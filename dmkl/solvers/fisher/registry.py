@@ -14,8 +14,11 @@ up the combined kernels.
   in double precision, and the diagonals are exact: those that a fit of that point alone has.
 - A larger grid factors A at some of its points, each as far as possible from those before in the coordinates
   log(1 + β_j tr K_j/λ), by which A changes (Gonzalez: Clustering to minimize the maximum intercluster distance,
-  Theoretical Computer Science 38, 1985). Between them the logits of h_i = 1 − ½(A⁻¹)_ii are interpolated by radial
-  functions, linear in the distance: scores of these points are approximate.
+  Theoretical Computer Science 38, 1985). With d = (A⁻¹)_ii − 2P_ii, s_i = 2(1 − P_ii)/d − 1 is at most
+  Σ_j β_j k_j(x_i, x_i)/λ(1 − P_ii), by Jensen's inequality, and nearly that for large λ, where scores depend on small
+  differences of d from 2(1 − P_ii). Between the factored points the logarithm of the quotient of both is interpolated
+  by radial functions, linear in the distance: scores there are approximate (`Outcome.interpolated`). A search factors
+  the points that it may choose, and chooses by their exact scores (`dmkl.searching.fits.with_exact_choices`).
 """
 
 from __future__ import annotations
@@ -119,6 +122,12 @@ class FisherMethod:
         options = replace(self.options, leave_one_out=leave_one_out)
         outcomes = solver.solve(jobs, options, context)
         return with_inverse_diagonals(jobs, outcomes, context) if leave_one_out and solver.leaves_out else outcomes
+
+    def factored(
+        self, jobs: Sequence[Job], outcomes: Sequence[Outcome], numbers: Sequence[int], context: Context
+    ) -> list[Outcome]:
+        """See `Method.factored`."""
+        return with_inverse_diagonals(jobs, outcomes, context, numbers)
 
     def needs_folder(self, *, n_points: int) -> bool:
         """See `Method.needs_folder`; "auto" takes a solver that keeps files where a target has three points or more."""
@@ -229,13 +238,15 @@ def check_resolution(jobs: Sequence[Job]) -> None:
 
 _OPERATIONS = 2**38
 """Σ m³ of all factors for leave-one-out scores, some seconds on two cores; beyond it diagonals are interpolated."""
+_RESCORED_OPERATIONS = 2**42
+"""Operations for points that a search factors at once before it chooses, a minute on two cores."""
 _LEAST_FACTORS, _MOST_FACTORS = 6, 256
 """Factors of each training set between which diagonals are interpolated."""
 _LEVERAGE_OPERATIONS = 2**41
 """Operations for leverages from factors that leave-one-out scores are worth, half a minute on two cores: with samples
 so many for each component, leverages are small."""
 _NEARLY_ZERO = 1e-12
-"""Lower bound of h and 1 − h, so that their logit stays finite in spite of rounding."""
+"""Lower bound of s and 1 − P_ii, so that quotients and logarithms stay finite in spite of rounding."""
 
 
 class _Sum(NamedTuple):
@@ -247,12 +258,18 @@ class _Sum(NamedTuple):
     """The problems of each λ of the request."""
 
 
-def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], context: Context) -> list[Outcome]:
+def with_inverse_diagonals(
+    jobs: Sequence[Job], outcomes: Sequence[Outcome], context: Context, factored: Sequence[int] | None = None
+) -> list[Outcome]:
     """Add `Outcome.inverse` to outcomes; they stay as they are if combined kernels do not fit the memory budget.
 
-    The diagonals are stored in the checkpoint, so that a continued run needs no pass for them.
+    If outcomes have it, A is factored for those with the numbers `factored`, the first of them that take
+    `_RESCORED_OPERATIONS`. The diagonals are stored in the checkpoint, so that a continued run needs no pass for them.
     """
     missing, thin = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None], _have_factors(jobs)
+    if factored is not None:
+        costs = np.cumsum([_operations(jobs[k].training.square.view) for k in factored])
+        missing = list(factored[: int(np.searchsorted(costs, _RESCORED_OPERATIONS, side="right"))])
     views = [training.square.view for training in {job.training for job in jobs}]
     # From factors, 2mD² operations for the leverages of each training set.
     operations = (2.0 * v.shape[1] * float(v.factor_widths.sum()) ** 2 for v in views if v.factor_widths is not None)
@@ -260,7 +277,7 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
         return list(outcomes)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
     pairs = []
-    for total in _sums(jobs, outcomes, missing):
+    for total in _sums(jobs, outcomes, missing, every=factored is not None):
         content = numbers[id(total.lens)].encode() + total.request.weights.tobytes()
         key = hashlib.sha256(content + np.array(total.request.lams).tobytes()).hexdigest()[:32]
         pairs.append((key, total))
@@ -270,22 +287,23 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     # Each request holds a factor while it is answered.
     at_once = None if thin else max(1, machine().total_bytes // needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
-    context.tally.n_passes += before
+    if factored is None:  # of an earlier run, which includes those of points that it factored later
+        context.tally.n_passes += before
     answers, n_passes = drive(list(new.values()), at_once=at_once, tally=context.tally)
     diagonals |= zip(new, answers, strict=True)
     if new and not context.workspace.temporary:
         save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)})
     complete, projected = list(outcomes), dict[int, Float | float]()
+    for lens in {id(job.training.square): job.training.square for job in jobs}.values():
+        vectors = lens.null_vectors()  # the diagonal of 2P is not part of the answers
+        projected[id(lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
     exact: dict[int, Float] = {}
     for key, total in pairs:
         for members, diagonal in zip(total.members, diagonals[key], strict=True):
             exact |= dict.fromkeys(members, diagonal)
-    for k, diagonal in (exact | _interpolated(jobs, outcomes, missing, exact)).items():
-        lens = jobs[k].training.square
-        if id(lens) not in projected:  # the diagonal of 2P, which is not part of the answers
-            vectors = lens.null_vectors()
-            projected[id(lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
-        complete[k] = replace(outcomes[k], inverse=diagonal + projected[id(lens)])
+    for k, diagonal in (exact | _interpolated(jobs, outcomes, missing, exact, projected)).items():
+        inverse = diagonal + projected[id(jobs[k].training.square)]
+        complete[k] = replace(outcomes[k], inverse=inverse, interpolated=k not in exact)
     return complete
 
 
@@ -297,8 +315,8 @@ def _groups(jobs: Sequence[Job], missing: Sequence[int]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
-    """The points whose A is factored, for each training set, those of equal weights together."""
+def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int], *, every: bool) -> list[_Sum]:
+    """The points whose A is factored, for each training set, those of equal weights together; `every` one if asked."""
     groups = _groups(jobs, missing)
     cost = sum(len(members) * _operations(jobs[members[0]].training.square.view) for members in groups)
     sums = []
@@ -307,8 +325,8 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
         for k in members:
             points.setdefault((outcomes[k].weights.tobytes(), float(jobs[k].problem.lam)), []).append(k)
         lens, firsts = jobs[members[0]].training.square, [same[0] for same in points.values()]
-        if cost <= _OPERATIONS:
-            chosen = range(len(firsts))
+        if every or cost <= _OPERATIONS:
+            chosen: Sequence[int] = range(len(firsts))
         else:
             least = min(_LEAST_FACTORS, max(1, int(_LEVERAGE_OPERATIONS / _operations(lens.view))))
             n_factors = min(_MOST_FACTORS, max(least, int(_OPERATIONS / cost * len(members))))
@@ -351,22 +369,39 @@ def _spread(points: Float, n: int) -> list[int]:
     return chosen
 
 
+def _largest_sizes(jobs: Sequence[Job], outcomes: Sequence[Outcome], members: Sequence[int], free: Float) -> Float:
+    """Σ_j β_j k_j(x_i, x_i)/λ(1 − P_ii) of some problems of a training set, (problems, m)."""
+    diagonal = jobs[members[0]].training.square.diagonal()
+    weights = np.array([np.maximum(outcomes[k].weights, 0.0) / jobs[k].problem.lam for k in members])
+    sums = weights.sum(axis=1, keepdims=True) if diagonal is None else weights @ diagonal
+    return np.maximum(sums / free, _NEARLY_ZERO)
+
+
 def _interpolated(
-    jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int], exact: dict[int, Float]
+    jobs: Sequence[Job],
+    outcomes: Sequence[Outcome],
+    missing: Sequence[int],
+    exact: dict[int, Float],
+    projected: dict[int, Float | float],
 ) -> dict[int, Float]:
-    """The diagonals of problems whose A was not factored, from those of their training set that were."""
+    """The diagonals of problems whose A was not factored, from those of their training set that were.
+
+    `projected` is the diagonal of 2P by the identity of the lens.
+    """
     interpolated: dict[int, Float] = {}
     for members in _groups(jobs, missing):
         others = [k for k in members if k not in exact]
         if not others:
             continue
         from scipy.interpolate import RBFInterpolator
-        from scipy.special import expit, logit
 
         # One problem of each factored point.
         nodes = list({id(exact[k]): k for k in members if k in exact}.values())
-        logits = logit(np.clip([0.5 * exact[k] for k in nodes], _NEARLY_ZERO, 1.0 - _NEARLY_ZERO))
-        function = RBFInterpolator(_coordinates(jobs, outcomes, nodes), logits, kernel="linear")
-        values = 2.0 * expit(function(_coordinates(jobs, outcomes, others)))
+        free = np.maximum(1.0 - 0.5 * projected[id(jobs[members[0]].training.square)], _NEARLY_ZERO)
+        sizes = np.maximum(2.0 * free / np.array([exact[k] for k in nodes]) - 1.0, _NEARLY_ZERO)
+        ratios = np.log(sizes / _largest_sizes(jobs, outcomes, nodes, free))
+        function = RBFInterpolator(_coordinates(jobs, outcomes, nodes), ratios, kernel="linear")
+        logs = np.minimum(function(_coordinates(jobs, outcomes, others)), 0.0)
+        values = 2.0 * free / (1.0 + np.exp(logs) * _largest_sizes(jobs, outcomes, others, free))
         interpolated |= dict(zip(others, values, strict=True))
     return interpolated
