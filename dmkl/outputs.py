@@ -77,15 +77,17 @@ def as_frame(array: xr.DataArray, columns: str, prefix: str = "") -> pd.DataFram
 
 _TITLES = dict(sample_fold="fold", sample_group="group", true_label="true", predicted_label="predicted")
 _TITLES |= dict(prediction="predicted", score="score", standard_deviation="standard deviation")
-_TITLES |= dict(probability="probability")
+_TITLES |= dict(covariate_prediction="by covariates", kernel_prediction="by kernels", probability="probability")
 """Titles of the columns of predictions, by their variable, in this order."""
 
 
 def prediction_table(predictions: xr.Dataset) -> pd.DataFrame:
     """Predictions (`EvaluationResult.predictions`) as a table with a row for each sample, such as ``.to_csv`` writes.
 
-    Its columns are sample, fold, group, true, predicted, score and probability, as far as there are such, with the
-    class, task or target in the title if there are several: "score CLASS". That of two classes is of the second.
+    Its columns are sample, fold, group, true, predicted, score, by covariates, by kernels and probability, as far as
+    there are such, with the class, task or target in the title if there are several: "score CLASS". That of two classes
+    is of the second. "by covariates" and "by kernels" are the two parts of the predictions of a regression on
+    covariates.
     """
     positive = predictions["class"].values[-1] if "class" in predictions.coords else ""
     columns: dict[str, Any] = {"sample": predictions["sample"].values}

@@ -406,7 +406,7 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     if not result.choosers or result.by_class or many:
         lines = others
     elif result.tasks:
-        lines = [*result.baseline_lines(), *result.notes(), *others[-2:]]
+        lines = [*result.residual_lines(), *result.baseline_lines(), *result.notes(), *others[-2:]]
     else:
         lines = [line for line in others[1:] if not line.startswith("  ")]
     for line in lines:

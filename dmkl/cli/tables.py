@@ -260,7 +260,7 @@ def _baseline_rows(result: SearchResult) -> Iterator[list[str | Text]]:
         yield [
             *(_cell(baseline[name].item()) if name in baseline else "" for name in result.parameters),
             _with_error(*map(float, mean_over_folds(baseline["score"]))),
-            _gap(float(baseline["gap"].max())),
+            _gap(float(baseline["gap"].max())) if "gap" in baseline else "",
             "",
             Text(f"{kernel} alone" if kernel else title, style="cyan"),
         ]
@@ -295,6 +295,7 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
         "best_score": _chosen(result, "best_score_"),
         "points": result.table().to_dict("records"),
         "baselines": _records(_chosen(result, "baselines")),
+        **({"residual_score": scores["residual_score"].values} if "residual_score" in scores else {}),
         "fits": dict(zip(WORDS, statuses.tolist(), strict=True)),
         "largest_gap": float(scores["gap"].max()),
         "solver": attrs["solver"],
@@ -361,6 +362,7 @@ def describe_evaluation(result: EvaluationResult) -> Description:
         "folds": frame.to_dict("records"),
         "choices": result.choices.to_dict("records"),
         "baselines": _records(result.baselines),
+        **({"residual_score": result.scores["residual_score"].values} if "residual_score" in result.scores else {}),
         **(measures_as_mapping(result.classes, result.confusion) if has_classes else {}),
     }
     if not has_classes and result.scores["test_score"].size > MOST_CHOICES:

@@ -53,7 +53,7 @@ from dmkl.estimators.plan import (
 from dmkl.estimators.predicting import Predicting
 from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, model_class, write_model
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
-from dmkl.numerics.covariates import Covariates, basis
+from dmkl.numerics.covariates import Covariates, regress
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
 from dmkl.numerics.steps import Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
@@ -757,11 +757,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
 def _permuted_residuals(labels: Array, order: Array, design: Array) -> Array:
     """Labels whose residuals on a design are permuted (Freedman, Lane 1983), each column over its known values."""
     columns = labels.reshape(len(labels), -1).astype(np.float64)
-    fitted = np.empty(columns.shape)
-    for k, y in enumerate(columns.T):
-        is_labeled = ~np.isnan(y)
-        B = basis(design[is_labeled])
-        fitted[:, k] = design @ (B @ ((design[is_labeled] @ B).T @ y[is_labeled] / is_labeled.sum()))
+    fitted, _ = regress(design, columns, design)
     return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
+from dmkl.numerics.discriminant import is_determined
 
 # Singular values of the standardized design below this fraction of the largest are zero: columns are collinear.
 _TOLERANCE = 1e-8
@@ -185,3 +186,25 @@ def basis(design: Array, weights: Array | None = None) -> Array:
             f"{combination.shape[1]} dimensions, expected fewer than samples; give fewer covariates, or more samples"
         )
     return combination
+
+
+def regress(design: Array, values: Float, new: Array) -> tuple[Float, Float]:
+    """Least squares of each column of `values`, (m, columns), on [1, Z] over the rows where it is not NaN.
+
+    Returns the predictions for the rows [1, z] of `new`, (rows, columns), and the leave-one-out predictions
+    (f − hy)/(1 − h) of the rows of `design`, (m, columns), f the fit and h the leverage. These are NaN where the value
+    is unknown, and where the covariates determine the row. InputError as from `basis`.
+    """
+    predicted, left_out = np.empty((len(new), values.shape[1])), np.full(values.shape, np.nan)
+    masks, which = np.unique(~np.isnan(values), axis=1, return_inverse=True)
+    for k, mask in enumerate(masks.T):
+        rows, columns = np.flatnonzero(mask), np.flatnonzero(which == k)
+        B, y = basis(design[rows]), values[np.ix_(rows, columns)]
+        Q = design[rows] @ B
+        coefficients = Q.T @ y / len(rows)
+        predicted[:, columns] = new @ (B @ coefficients)
+        leverage = np.vecdot(Q, Q) / len(rows)
+        kept = ~is_determined(leverage)
+        h = leverage[kept, None]
+        left_out[np.ix_(rows[kept], columns)] = (Q[kept] @ coefficients - h * y[kept]) / (1.0 - h)
+    return predicted, left_out

@@ -34,7 +34,7 @@ from dmkl.variables import describe
 
 Baselines = Literal["sum", "rules", "all", "none"]
 
-SUM, SVM, ALONE = "sum", "svm", "alone"
+SUM, SVM, ALONE, COVARIATES = "sum", "svm", "alone", "covariates"
 LARGEST = {"": "largest_own", SUM: "largest_sum", SVM: "largest_svm"}
 """Prefixes of the names of scores; those of the largest score by the prefix of the same fits."""
 TITLES = {
@@ -44,6 +44,7 @@ TITLES = {
     SVM: "SVM on the sum of kernels",
     LARGEST[SVM]: "SVM on the sum of kernels by the largest score",
     ALONE: "best single kernel",
+    COVARIATES: "covariates alone",
 }
 
 COSTS = (1.0, 4.0, 16.0)
@@ -92,6 +93,8 @@ def fit_with_baselines(
         assert plain is not None
         of_kernels = {key: block for key, block in fits.items() if isinstance(key, int)}
         results.append(_alone_dataset(plain, of_kernels, choice, candidates))
+    if which != "none":
+        results.append(prefixed(COVARIATES, xr.Dataset(question.covariate_scores(question.folds))))
     if not results:
         return search, xr.Dataset()
     attrs = {"n_baseline_passes": n_passes} | ({"svm_left_out": left_out} if left_out else {})

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from dmkl.estimators.saving import read
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
-from dmkl.searching.baselines import TITLES, concat_baselines, fit_with_sum, prefixed
+from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import GridFits, Question, as_variable, lock_state, make_question, values_of, with_statuses
 from dmkl.searching.folds import Fold, copies_between_folds, nest_folds
 from dmkl.searching.grid import Rule, chance_notes, mean_over_folds
@@ -85,6 +85,8 @@ class EvaluationResult(GridResult):
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, at the choice of the
         sum_inner_score,                                        inner folds for it; see `baselines`
         sum_gap, sum_lam …
+        covariates_test_score …  fold[, task]                   of least squares on the covariates alone
+        residual_score[_NAME]  fold[, task]                     as in `SearchResult.scores`
         largest_own_test_score …, fold[, task]                  of the estimator and the sum by the largest score
         largest_sum_test_score …
         ====================== ================================ ========================================================
@@ -241,6 +243,7 @@ class EvaluationResult(GridResult):
             rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
             lines.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
         lines += chance_notes(scores["test_score"], scores, "test")
+        lines += self.residual_lines()
         lines += self.baseline_lines()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {'; '.join(chosen_text(name, values_of(scores[name])) for name in self.parameters)}")
@@ -320,7 +323,8 @@ def evaluate(
         A baseline to compare with (`EvaluationResult.baselines`), in the passes of the inner folds and a few more:
         "sum", the plain sum of the kernels, whose λ (or C, and all other parameters that do not concern weights) the
         inner folds choose as well; "rules", as in `dmkl.search` but for the support vector machine: the sum, and the
-        estimator and the sum by the largest score in place of class means; "none".
+        estimator and the sum by the largest score in place of class means; "none". The first two also have least
+        squares on the covariates alone, if steps have any.
     state
         A folder that all workers see. The inner fits are saved there after every pass, and the same call continues from
         there. Temporary if None.
@@ -373,6 +377,8 @@ def evaluate(
         values = _test_variables(baseline.question, inner, tested.fits)
         tests |= {f"{prefix}_{name}": value for name, value in values.items()}
         searches = {name: _with(search, prefix, inner[name]) for name, search in searches.items()}
+    if baselines != "none":
+        tests |= {f"{COVARIATES}_{name}": values for name, values in question.covariate_scores(folds).items()}
     scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)
     scores.attrs["seconds"] = time.monotonic() - started
     scores.attrs |= copies_between_folds(question.K, folds)
@@ -421,14 +427,17 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(outcome.data.fit, rows)) for outcome in outcomes]))
     fits = [outcome.data.fit for outcome in outcomes]
-    parts = [(fit.held_out, fit.targets, of.decision, of.decided) for fit, of in zip(fits, outcomes, strict=True)]
+    parts = []
+    for fit, of in zip(fits, outcomes, strict=True):
+        of_covariates = question.covariate_part([cast(KernelLearner, fit.learner)], fit.train, fit.held_out)
+        parts.append((fit.held_out, fit.targets, of.decision, of.decided, of_covariates))
     variables |= question.held_out_variables(parts)
-    variables |= question.chance_variables([(rows, of_fold, [decided]) for rows, of_fold, _, decided in parts])
+    variables |= question.chance_variables([(rows, of_fold, [decided]) for rows, of_fold, _, decided, _ in parts])
     if question.targets.kind != "regression":
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
         counts = [
             confusion(question.labels[rows], predicted_labels(of_fold.kind, of_fold.classes, decided), classes, tasks)
-            for rows, of_fold, _, decided in parts
+            for rows, of_fold, _, decided, _ in parts
         ]
         variables["confusion"] = xr.concat(counts, "fold")
     first = next(iter(searches.values())).scores

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import islice, product
@@ -26,15 +26,15 @@ from dmkl import progress
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index, Mask, plain_repr
 from dmkl.errors import InputError, refuse
-from dmkl.estimators.decisions import predicted_labels
+from dmkl.estimators.decisions import LEFT_OUT, HeldOut, class_index, predicted_labels
 from dmkl.estimators.engine import factored, least_lam, run
-from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.learner import KernelClassifier, KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
 from dmkl.estimators.saving import decode, encode
 from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
-from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.covariates import Covariates, regress
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
 from dmkl.progress import PHASES
@@ -65,8 +65,9 @@ SOLVED = ("weights", "gap", "objective", "status")
 """Results of the solvers, for each point, fold and task."""
 MOST_OUTPUTS = 100
 """Most tasks or targets whose predictions are kept."""
-Part = tuple[Index, Targets, Float, Float]
-"""Rows that a fold holds out, the targets of its training rows, and scores before and after the decision rule."""
+Part = tuple[Index, Targets, Float, Float, Float | None]
+"""Rows that a fold holds out, the targets of its training rows, scores before and after the decision rule, and the part
+of them that is the covariates', if it is a regression on some."""
 _FEW = 4096
 """With more samples, single precision resolves every λ of the papers, unless a few samples dominate the kernel."""
 _POLICY = ("max_iter", "refine")
@@ -285,6 +286,87 @@ class Question:
                 row[:] = evaluate(metric, targets.kind, targets.classes, self.labels[held_out], decision)[0]
         return scores
 
+    # --- covariates --------------------------------------------------------------------------------------------------
+
+    def _regress(self, learners: Sequence[KernelLearner], train: Index, rows: Index) -> tuple[Float, Float] | None:
+        """`regress` the targets, ±1 for classes, on all covariates in the steps of the learners; None without any."""
+        tables = dict.fromkeys(step for each in learners for step in each._steps() if isinstance(step, Covariates))
+        if not tables:
+            return None
+        of_train, of_rows = (
+            np.column_stack([np.ones(len(at)), *(table.of(self.K.samples[at])[:, 1:] for table in tables)])
+            for at in (train, rows)
+        )
+        targets = self.targets_of(train)
+        if targets.kind == "regression":
+            return regress(of_train, targets.labels.reshape(len(train), -1).astype(np.float64), of_rows)
+        index = np.stack(class_index(targets.kind, targets.classes, targets.labels), axis=1)
+        is_class = index == np.arange(len(targets.classes)) if targets.kind == "multiclass" else index == 1
+        return regress(of_train, np.where(index < 0, np.nan, 2.0 * is_class - 1.0), of_rows)
+
+    def covariate_part(self, learners: Sequence[KernelLearner], train: Index, rows: Index) -> Float | None:
+        """The least squares fit of y on covariates as predicted for `rows`, in the shape of their labels.
+
+        `learners` are those of each target, or one for all. NaN for targets whose learner has no covariates. None if
+        this is no regression, or no point of the grid has covariates.
+        """
+        if self.targets.kind != "regression" or not any(
+            isinstance(step, Covariates) for model in self.models for step in model._steps()
+        ):
+            return None
+        part = np.full((len(rows), self.n_tasks), np.nan)
+        for t in range(self.n_tasks):
+            if len(learners) > 1 or t == 0:
+                fit = self._regress([learners[t]], train, rows)
+            if fit is not None:
+                part[:, t] = fit[0][:, t]
+        return part.reshape(self.labels[rows].shape)
+
+    def covariate_scores(self, folds: Sequence[Fold]) -> dict[str, Any]:
+        """Scores of the least squares on all covariates of the grid, of validation and test rows of each fold.
+
+        They are variables "score" and "test_score" over (fold[, task]); none without covariates. Classes are
+        regressed on as ±1; their labels are those of the largest prediction, or of class means of leave-one-out
+        predictions where these decide. NaN for folds whose training rows are too few for that.
+        """
+        scores = np.full((2, len(self.metrics), len(folds), self.n_tasks), np.nan)
+        for f, fold in enumerate(folds):
+            rows = np.concatenate([fold.validation, fold.test])
+            with suppress(InputError):  # of several tables that together leave nothing
+                if (fit := self._regress(self.models, fold.train, rows)) is None:
+                    return {}
+                targets = self.targets_of(fold.train)
+                if (decided := self._decide_by_covariates(targets, *fit)) is None:
+                    continue
+                decided = decided[:, 0] if targets.one_column else decided
+                n = len(fold.validation)
+                for part, at in enumerate((slice(n), slice(n, None))):
+                    if len(rows[at]):
+                        truth = self.labels[rows[at]]
+                        values = evaluate(self.metrics, targets.kind, targets.classes, truth, decided[at])
+                        scores[part, :, f] = values.reshape(len(values), -1)
+        names = ["score", *(["test_score"] if any(len(fold.test) for fold in folds) else [])]
+        return {
+            f"{name}{end}": self.variable(("fold", "task"), scores[part, k])
+            for part, name in enumerate(names)
+            for k, end in enumerate(self.name_ends)
+        }
+
+    def _decide_by_covariates(self, targets: Targets, scores: Float, left_out: Float) -> Float | None:
+        """The decision values of least squares on covariates; None if some class has too few rows to learn a rule."""
+        if not self.by_means:
+            return scores
+        assert isinstance(self.estimator, KernelClassifier)
+        index, priors = class_index(targets.kind, targets.classes, targets.labels), self.estimator._priors(targets)
+        columns = left_out.T if targets.kind == "multilabel" else [left_out[:, 0]]
+        index = [np.where(np.isnan(column), -1, of) for column, of in zip(columns, index, strict=True)]
+        held_out = HeldOut(left_out, index)
+        return (
+            held_out.learn_rule(targets.kind, priors, LEFT_OUT).decision(scores)
+            if held_out.enough_for(priors)
+            else None
+        )
+
     # --- labeled data ------------------------------------------------------------------------------------------------
 
     def variable(self, dims: Sequence[str], values: Array) -> tuple[tuple[str, ...], Array]:
@@ -331,12 +413,19 @@ class Question:
     def held_out_variables(self, parts: Iterable[Part]) -> dict[str, Any]:
         """The variables of `GridResult.predictions`, from a part of each fold; none for many outputs."""
         targets, arrays = self.targets, defaultdict[str, list[Array]](list)
-        for fold, (rows, of_fold, scores, decided) in enumerate(parts if self.n_tasks <= MOST_OUTPUTS else ()):
+        residual_scores = []
+        for fold, (rows, of_fold, scores, decided, of_covariates) in enumerate(
+            parts if self.n_tasks <= MOST_OUTPUTS else ()
+        ):
             arrays["sample"].append(rows.astype(np.int32))
             arrays["fold"].append(np.full(len(rows), fold, dtype=np.int32))
             arrays["true_label"].append(self.labels[rows])
             if targets.kind == "regression":
                 arrays["prediction"].append(scores)
+                if of_covariates is not None:
+                    arrays["covariate_prediction"].append(of_covariates)
+                    arrays["kernel_prediction"].append(scores - of_covariates)
+                    residual_scores.append(self._score_residuals(rows, scores, of_covariates))
                 continue
             arrays["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
             arrays["score"].append(_in_columns(targets, of_fold, scores, np.nan))
@@ -346,6 +435,12 @@ class Question:
         joined = {name: np.concatenate(values) for name, values in arrays.items()}
         dims = ("held_out", targets.dim or "class")
         variables: dict[str, Any] = {f"held_out_{name}": (dims[: of.ndim], _plain(of)) for name, of in joined.items()}
+        for end, values in zip(
+            self.name_ends if residual_scores else (),
+            np.stack(residual_scores, 1) if residual_scores else (),
+            strict=True,
+        ):
+            variables[f"residual_score{end}"] = self.variable(("fold", "task"), values)
         return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
 
     def chance_variables(
@@ -365,6 +460,17 @@ class Question:
             name: self.variable(("task",), np.array(values))
             for name, values in zip(names, zip(*by_task, strict=True), strict=True)
         }
+
+    def _score_residuals(self, rows: Index, scores: Float, of_covariates: Float) -> Float:
+        """Scores of predictions without the part of covariates against y without it, (metric, task)."""
+        values = np.full((len(self.metrics), self.n_tasks), np.nan)
+        if np.isfinite(of_covariates).any() and len(rows):
+            truth = self.labels[rows].astype(np.float64) - of_covariates
+            classes = self.targets.classes
+            values[:] = evaluate(self.metrics, "regression", classes, truth, scores - of_covariates).reshape(
+                values.shape
+            )
+        return values
 
 
 def make_question(

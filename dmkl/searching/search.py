@@ -145,6 +145,17 @@ class GridResult(Result):
         """
         return compare(self.comparison())
 
+    def residual_lines(self) -> list[str]:
+        """A sentence with the score of the kernels' part of a regression on covariates; none without covariates."""
+        score = self._data.get("residual_score")
+        if score is None or not np.isfinite(score).any():
+            return []
+        value = with_error(*mean_over_folds(score.mean([dim for dim in score.dims if dim != "fold"])))
+        scoring = self._data.attrs["scoring"]
+        return [
+            f"{scoring} {value} of the kernels' part: the prediction − Zb against y − Zb, b from the covariates alone"
+        ]
+
     @property
     def folds(self) -> dict[str, tuple[Index, ...]]:
         """The folds by name: rows of `scores.sample` that train, validate and test, if the folds have such rows.
@@ -177,7 +188,9 @@ class GridResult(Result):
         Dataset
             Over sample: sample_fold, sample_group (if there are groups), true_label, predicted_label, score (of the
             second of two classes; else over class or task) and, if class means decide, probability over class or task;
-            of a regression prediction in place of the last three. `dmkl.prediction_table` makes a DataFrame of it.
+            of a regression prediction in place of the last three; with covariates also covariate_prediction, b₀ + Zb by
+            least squares of y on Z in the training rows, and kernel_prediction, the prediction minus that.
+            `dmkl.prediction_table` makes a DataFrame of it.
 
         Raises
         ------
@@ -232,6 +245,10 @@ class SearchResult(GridResult):
         sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone;
         sum_test_score, sum_gap …                            see `baselines`
         svm_score, svm_test_score …  C, fold                 of the support vector machine on the sum, if fitted
+        covariates_score,            fold[, task]            of least squares on the covariates alone, if steps have any
+        covariates_test_score …
+        residual_score[_NAME]        fold[, task]            of kernel_prediction against y minus covariate_prediction
+                                                             (see `predictions`), of a regression with covariates
         largest_own_score,           P, … fold               where the largest score decides: of the fits of the search,
         largest_sum_score …                                  the sum and the machine (svm)
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
@@ -391,7 +408,9 @@ class SearchResult(GridResult):
         Dataset
             score, test_score (if folds have test rows), gap, objective over baseline, fold and task, as in `scores`;
             the chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None if the
-            search ran without baselines. A discriminant also has the support vector machine on the sum, with C.
+            search ran without baselines. A discriminant also has the support vector machine on the sum, with C. If
+            steps have covariates, "covariates alone" are the least squares of y on all of them, or of ±1 for each
+            class with the decision rule of the classifier; no parameters are chosen and no gap is needed (NaN).
         """
         return choose_baselines(self._data, self._rule, self.choosers)
 
@@ -460,6 +479,7 @@ class SearchResult(GridResult):
             lines += self._chosen_lines()
             rows = "test" if "test_score" in scores else "validation"
             lines += chance_notes(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
+            lines += self.residual_lines()
             lines += [*self.baseline_lines(), *self.notes()]
         except InputError as error:
             lines.append(str(error))
@@ -711,7 +731,8 @@ def search(
         out with a note if it needs more memory than the budget, or many passes). "rules": for a learner that decides by
         class means of scores (its parameter `decision`), the same baselines by class means, and the learner and each of
         them by the largest score, at points that this rule chooses. "all": the best single kernel too,
-        which takes a few more passes, and several times the seconds. "none".
+        which takes a few more passes, and several times the seconds. "none". All but the last also have least squares
+        on the covariates alone, if steps have any (`dmkl.residualize`).
     state
         A folder that all workers see. The search is saved there after every pass, and the same call continues from
         there; a folder with another search is refused. Temporary if None.
@@ -760,7 +781,9 @@ def _held_out_parts(fits: GridFits, result: SearchResult) -> Iterator[Part]:
         n = len(fold.validation)
         rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
         scores, decided = (_at_choice(question, result, f, of[f])[of_rows] for of in (fits.decisions, fits.decided))
-        yield rows, fits.targets[f], scores, decided
+        at = [_chosen_place(question, result, f, task) for task in range(question.n_tasks)]
+        of_covariates = question.covariate_part([question.models[place] for place in at], fold.train, rows)
+        yield rows, fits.targets[f], scores, decided, of_covariates
 
 
 def _chance_of_search(fits: GridFits, result: SearchResult) -> dict[str, Any]:

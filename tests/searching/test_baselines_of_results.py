@@ -13,6 +13,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
 
 import dmkl
+from dmkl.estimators.decisions import DecisionRule
 from dmkl.passes.execute import Machine
 from dmkl.searching import baselines as module
 
@@ -286,3 +287,129 @@ def test_an_evaluation_is_the_same_without_its_baselines(K):
     for name in ("test_score", "weight", "p", "lam"):
         np.testing.assert_allclose(results[0].scores[name], results[1].scores[name], rtol=0, atol=1e-10)
     assert results[1].baselines is None
+
+
+# --- covariates ------------------------------------------------------------------------------------------------------
+
+COVARIATES = np.random.default_rng(11).normal(size=(60, 2)) * (1.0, 30.0) + (0.0, 50.0)
+OF_COVARIATES = NUMBERS + COVARIATES @ (1.5, 0.05)
+
+
+def of_samples():
+    return dmkl.residualize(COVARIATES)
+
+
+def least_squares(train, rows, y):
+    """The predictions of NumPy's least squares on [1, Z]."""
+    design = np.column_stack([np.ones(60), COVARIATES])
+    return design[rows] @ np.linalg.lstsq(design[train], y[train], rcond=None)[0]
+
+
+def r2(truth, predicted):
+    return 1.0 - np.sum((truth - predicted) ** 2) / np.sum((truth - truth.mean()) ** 2)
+
+
+@pytest.fixture(scope="module")
+def unnamed():
+    return dmkl.create(None, kernels((1.0, 0.0)), names=["k0", "k1"])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_covariates_alone_and_the_kernels_part_of_a_regression(unnamed, tmp_path, nested):
+    K, learner, grid = unnamed, dmkl.MKRidge(np.inf, steps=(of_samples(), "trace")), {"lam": LAM}
+    if nested:
+        outer = [(np.concatenate(parts[:2]), parts[2]) for parts in folds()]
+        result = dmkl.evaluate(learner, K, OF_COVARIATES, grid, outer=outer, inner=2)
+    else:
+        result = dmkl.search(learner, K, OF_COVARIATES, grid, folds(), scoring=["r2", "neg_mean_squared_error"])
+    alone = result.baselines.sel(baseline="covariates alone")
+    for f, parts in enumerate(result.folds.values()):
+        train, test = parts[0], parts[-1]
+        by_covariates = least_squares(train, test, OF_COVARIATES)
+        np.testing.assert_allclose(alone["test_score"][f], r2(OF_COVARIATES[test], by_covariates), rtol=1e-9)
+        if not nested:
+            error = np.mean((OF_COVARIATES[parts[1]] - least_squares(train, parts[1], OF_COVARIATES)) ** 2)
+            np.testing.assert_allclose(alone["score_neg_mean_squared_error"][f], -error, rtol=1e-9)
+        of_fold = np.flatnonzero(result.predictions["sample_fold"] == result.scores["fold"][f])
+        rows = result.predictions.isel(sample=of_fold)
+        rows = rows.sel(sample=unnamed.samples[test])
+        np.testing.assert_allclose(rows["covariate_prediction"], by_covariates, rtol=1e-9)
+        of_kernels = rows["prediction"].values - by_covariates
+        np.testing.assert_allclose(rows["kernel_prediction"], of_kernels, atol=1e-9)
+        expected = r2(OF_COVARIATES[test] - by_covariates, of_kernels)
+        np.testing.assert_allclose(result.scores["residual_score"][f], expected, rtol=1e-9)
+    assert "Covariates alone: " in result.summary()
+    assert f"r2 {float(result.scores['residual_score'].mean()):.4g}" in result.summary()
+    assert {"predicted", "by covariates", "by kernels"} <= set(dmkl.prediction_table(result.predictions))
+    result.save(tmp_path / "result")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, result.baselines)
+
+
+def test_covariates_alone_of_several_targets_use_the_known_values_of_each(unnamed):
+    K, y = unnamed, np.column_stack([OF_COVARIATES, NUMBERS])
+    y[::7, 1] = np.nan
+    learner = dmkl.MKRidge(np.inf, 0.1, steps=("trace", of_samples()))
+    result = dmkl.search(learner, K, y, {"lam": LAM}, folds(tested=False), refit=False)
+    alone, predictions = result.baselines.sel(baseline="covariates alone"), result.predictions
+    for f, (train, held_out) in enumerate(result.folds.values()):
+        for t, column in enumerate(y.T):
+            known = [rows[~np.isnan(column[rows])] for rows in (train, held_out)]
+            by_covariates = least_squares(*known, column)
+            np.testing.assert_allclose(
+                alone["score"].isel(fold=f, target=t), r2(column[known[1]], by_covariates), rtol=1e-9
+            )
+            fold = np.flatnonzero(predictions["sample_fold"] == result.scores["fold"][f])
+            rows = predictions["prediction"].isel(sample=fold, target=t).sel(sample=unnamed.samples[known[1]])
+            expected = r2(column[known[1]] - by_covariates, rows.values - by_covariates)
+            np.testing.assert_allclose(result.scores["residual_score"].isel(fold=f, target=t), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("decision", ["largest", "means"])
+def test_covariates_alone_of_a_classification(unnamed, n_classes, decision):
+    """By the largest, least squares on class targets; by class means the rule of scikit-learn's regression left out."""
+    y = np.digitize(COVARIATES[:, 0] + 0.3 * NUMBERS, [-0.3, 0.4][: n_classes - 1])
+    learner = dmkl.MKFDA(2.0, 0.1, steps=(of_samples(), "trace"), decision=decision)
+    result = dmkl.evaluate(learner, unnamed, y, {"lam": [0.1]}, outer=3, inner=2, scoring="accuracy")
+    alone = result.baselines.sel(baseline="covariates alone")["test_score"].values
+    assert "residual_score" not in result.scores  # a classifier predicts from the kernels alone
+    for f, (train, test) in enumerate(result.folds.values()):
+        targets = 2.0 * (y[:, None] == np.arange(n_classes)) - 1.0
+        scores = least_squares(train, test, targets)
+        if decision == "means":
+            left_out = [least_squares(np.setdiff1d(train, [i]), [i], targets)[0] for i in train]
+            columns = slice(1, None) if n_classes == 2 else slice(None)
+            rule = DecisionRule.learn(
+                "binary" if n_classes == 2 else "multiclass",
+                [np.array(left_out)[:, columns]],
+                [y[train]],
+                [np.bincount(y[train]) / len(train)],
+                "",
+            )
+            decided = rule.decision(scores[:, columns])
+            predicted = (decided[:, 0] > 0) if n_classes == 2 else np.argmax(decided, axis=1)
+        else:
+            predicted = np.argmax(scores, axis=1)
+        assert alone[f] == np.mean(predicted == y[test])
+    assert alone.mean() > 0.6
+
+
+def test_no_row_of_covariates_without_covariates_or_baselines(unnamed):
+    plain = dmkl.search(dmkl.MKRidge(np.inf, 0.1), unnamed, NUMBERS, {"lam": LAM}, folds(), refit=False)
+    assert "covariates alone" not in plain.baselines["baseline"]
+    assert "covariate_prediction" not in plain.predictions
+    learner = dmkl.MKRidge(np.inf, 0.1, steps=(of_samples(), "trace"))
+    none = dmkl.search(learner, unnamed, OF_COVARIATES, {"lam": LAM}, folds(), baselines="none", refit=False)
+    assert none.baselines is None
+    assert "residual_score" in none.scores
+
+
+def test_chains_of_steps_with_and_without_covariates(unnamed):
+    """Covariates alone have one score; the kernels' part is that of the chain that is chosen."""
+    grid = {"lam": [0.1], "steps": [("center", "trace"), (of_samples(), "trace")]}
+    result = dmkl.search(dmkl.MKRidge(np.inf), unnamed, OF_COVARIATES, grid, folds(), refit=False)
+    train, *_, test = result.folds["0"]
+    expected = r2(OF_COVARIATES[test], least_squares(train, test, OF_COVARIATES))
+    np.testing.assert_allclose(result.baselines.sel(baseline="covariates alone")["test_score"][0], expected, rtol=1e-9)
+    assert all(chosen["steps"] == (of_samples(), "trace") for chosen in result.best_params_.values())
+    assert np.isfinite(result.scores["residual_score"]).all()
