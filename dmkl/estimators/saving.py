@@ -118,7 +118,8 @@ def write_model(model: Any, path: Path) -> None:
     for name in model._TABLES:
         write_dataset(getattr(model, name), path, "a", name.rstrip("_"))
     for name, array in further.items():
-        write_dataset(array.to_dataset(name=array.name or name.rstrip("_")), path, "a", name.rstrip("_"))
+        node = name.rstrip("_")
+        write_dataset(array.to_dataset(name=node if array.name is None else array.name), path, "a", node)
     if not isinstance(features, str):
         features.save(zarr.open_group(path, mode="r+", zarr_format=3, use_consolidated=False))
     consolidate(path)

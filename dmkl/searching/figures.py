@@ -194,7 +194,7 @@ def _scored(
 ) -> tuple[xr.Dataset, list[list[str]], _Rings]:
     """The columns and rows of a map in which a point has a score, their labels, and the rings among them."""
     scored = points["mean_score"].notnull()
-    kept = [np.flatnonzero(scored.any(other)) for other in scored.dims[::-1]]
+    kept = [np.flatnonzero(scored.values.any(axis=axis)) for axis in (1, 0)]
     at = {tuple(int(np.searchsorted(*pair)) for pair in zip(kept, place, strict=True)): n for place, n in rings.items()}
     shown = [[of[k] for k in which] for of, which in zip(labels, kept, strict=True)]
     return points.isel(dict(zip(scored.dims, kept, strict=True))), shown, at

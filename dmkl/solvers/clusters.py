@@ -73,7 +73,7 @@ def kernel_k_means(
     H, dual = np.where(kept, H, 0.0), np.where(kept, H / np.where(kept, values, 1.0), 0.0)
     status = Status.CONVERGED if change <= tol and is_exact else Status.FALLING
     is_indefinite = least < -2.0 * float(weights @ noise)
-    extra = {"embedding": H, "least": least if is_indefinite else 0.0}
+    extra = {"embedding": H, "least": np.array(least if is_indefinite else 0.0)}
     return Outcome(status, weights, dual, objective, steps=steps, extra=extra)
 
 

@@ -106,7 +106,7 @@ def refined_weights(
     if not np.isfinite(value(start)).all():
         return weights, before, before
     optimum = least_squares(value, start, derivative, (start - _REACH, start + _REACH), max_nfev=steps + 1)
-    after, J = optimum.fun, optimum.jac
+    after, J = optimum.fun, np.asarray(optimum.jac)
     curvature = J.T @ J
     curvature[np.diag_indices_from(curvature)] += np.mean(after**2) / _REACH**2 + np.finfo(float).tiny
     leverages = np.einsum("rn,nr->r", J, np.linalg.lstsq(curvature, J.T)[0])
