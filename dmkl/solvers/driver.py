@@ -193,8 +193,13 @@ def _entries(requests: Asked) -> tuple[list[Any], float]:
 
 
 def _tasks(requests: Asked) -> tuple[list[Any], float]:
-    work = [partial(request.function, *request.arguments) for _, request in requests]
-    return run_tasks(requests[0][1].name, work), 0.0
+    # The arguments of each task are sent apart from the graph if they are large.
+    work = [partial(_apply, request.function) for _, request in requests]
+    return run_tasks(requests[0][1].name, work, own=[request.arguments for _, request in requests]), 0.0
+
+
+def _apply(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(*arguments)
 
 
 def _products(requests: Asked) -> tuple[list[Any], float]:

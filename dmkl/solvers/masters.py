@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import clarabel
 import numpy as np
@@ -105,8 +106,7 @@ class CuttingPlane:
 # --- Newton's master --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Factored:
+class Factored(NamedTuple):
     """A curvature C = RRᵀ by its factor R, (n, r), for so many kernels that C itself is too large to compute with."""
 
     root: Float

@@ -14,7 +14,8 @@ from helpers.references import in_memory, psd
 import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.solvers import driver
-from dmkl.solvers.interface import CombinedFactor, FactorForms
+from dmkl.solvers.interface import CombinedFactor, FactorForms, Task, ask
+from dmkl.solvers.masters import Factored
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
 
@@ -82,6 +83,16 @@ def test_no_square_matrix_of_the_samples_leaves_the_factor(monkeypatch):
     assert (101, m) in shapes
     assert (m, m) not in shapes
     np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h, 2.0, 0.1, tol=1e-7).weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("large", [np.ones((1200, 1200)), Factored(np.ones((1200, 1200)))])
+def test_large_arguments_of_a_master_are_not_in_the_graph(large):
+    """Dask warns of a graph of 10 MB, and a warning is an error here."""
+    request = Task("restricted-master", len, (large,))
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        with Client(cluster):
+            (length,), _ = driver.drive([(in_memory(psd(2, 6), 6).lens(), ask(request))])
+    assert length == len(large)
 
 
 def test_what_plain_arrays_are_refused():
