@@ -98,6 +98,25 @@ def test_targets_unlike_the_others_get_factors_of_their_own(monkeypatch):
     check_solutions(K, targets, solve(K, targets, POINTS, 1e-7), 1e-7)
 
 
+def test_the_bound_of_a_residual_holds_and_is_sharp_in_the_directions_of_a_kernel_that_loses_weight():
+    """S(α, β) − min S = ½rᵀW⁻¹r in whitened coordinates, which the bound rᵀW̄⁻¹r/2μ may not be below."""
+    m, rng = 12, np.random.default_rng(4)
+    kernels = np.zeros((3, m, m))
+    for j in range(3):  # kernels of separate samples: W ≈ (β_j/β̄_j) W̄ over those of kernel j, if λ is small
+        block = slice(4 * j, 4 * j + 4)
+        kernels[j, block, block] = 0.25 * np.eye(4) + 0.05 * np.cov(rng.normal(size=(4, 9)))
+    mean, smallest = np.full(3, 1 / 3), np.array([0.02, 0.5, 0.48])
+    problems = SimpleNamespace(kernels=kernels, held_out=np.zeros((3, 0, m)), facts=UNKNOWN, targets=[np.eye(m)[:, :1]])
+    white = many._Whitened(problems, 1e-6, mean, np.float64)
+    betas = np.vstack([smallest, rng.dirichlet(np.ones(3), 40)])
+    h = rng.normal(size=(len(betas), 1, m))
+    h[0, 0] = np.r_[rng.normal(size=4), np.zeros(8)]  # in the samples of the kernel that loses weight
+    _, bound = many._Mean(white, mean).solve(betas, h, np.zeros_like(h), np.full(len(betas), np.inf))
+    excess = [0.5 * r[0] @ np.linalg.solve(white.system(beta), r[0]) for beta, r in zip(betas, h, strict=True)]
+    assert (bound >= np.array(excess) * (1 - 1e-9)).all()
+    assert bound[0] == pytest.approx(excess[0], rel=1e-3)
+
+
 def test_points_that_stay_open_have_the_gap_of_their_pair():
     K, rng = gaussian() + 1e-3 * np.eye(40), np.random.default_rng(0)
     targets = [rng.standard_normal((40, 2)) for _ in range(3)]
