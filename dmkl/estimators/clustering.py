@@ -149,7 +149,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
         return data.jobs(lambda _: partial(rule, diagonal.sum(axis=1), start, weights, data.facts))
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
-        if least := outcome.outcomes[0].extra["least"]:
+        if least := float(outcome.outcomes[0].extra["least"]):
             warn(
                 f"the weighted sum of the kernels has an eigenvalue of {least:.3g} or less: a kernel is not positive "
                 "semidefinite. The eigenvectors are those of the sum plus a multiple of the identity; `dmkl check` "
