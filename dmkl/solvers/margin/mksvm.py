@@ -58,7 +58,7 @@ class MarginCertificate:
     bias: Float  # b, the minimizer of P, (c,)
     forms: Float  # v, (n,)
 
-    energy: float  # ½ Σ_j β_jv_j, the part of P that the kernels make
+    part: float  # ½ Σ_j β_jv_j, the part of P that weights can change; infinite if weights are given
 
     @property
     def gap(self) -> float:
@@ -66,17 +66,17 @@ class MarginCertificate:
 
         For small C the objective is almost the number of samples times C for any weights, which change ½ Σ_j β_jv_j.
         """
-        return relative_gap(self.upper, self.lower, self.upper, self.energy)
+        return relative_gap(self.upper, self.lower, self.upper, self.part)
 
     @property
     def weights_gap(self) -> float:
         """The part of the gap that better weights would close, or a u that is closer to that of such weights."""
-        return relative_gap(self.objective, self.lower, self.upper, self.energy)
+        return relative_gap(self.objective, self.lower, self.upper, self.part)
 
     @property
     def share(self) -> float:
         """The part of P to which gaps are relative, in (0, 1]."""
-        return gap_scale(1.0, self.energy / (abs(self.upper) or 1.0))
+        return gap_scale(1.0, self.part / (abs(self.upper) or 1.0))
 
 
 def certify_margin(
@@ -95,7 +95,7 @@ def certify_margin(
     losses = sum(hinge(f, float(b), signs, C) for f, b, signs in zip(scores.T, bias, y.T, strict=True))
     total, energy = float(np.sum(y * u)), 0.5 * float(beta @ forms)
     lower = total - (energy if given else 0.5 * dual_norm(forms, p))
-    return MarginCertificate(energy + losses, total - energy, lower, bias, forms, energy)
+    return MarginCertificate(energy + losses, total - energy, lower, bias, forms, np.inf if given else energy)
 
 
 def closed_form_weights(beta: Float, forms: Float, p: float) -> Float:
@@ -150,7 +150,7 @@ def mk_svm(
         u = np.stack([machine.u for machine in machines], axis=1).astype(np.float64)
         starts = list(u.T)
         products = yield EachProduct(u)
-        certificate = certify_margin(u, products, candidate, y, C, p, given=given is not None)
+        certificate = certify_margin(u, products, candidate, y, C, p, given=fixed)
         check_forms(certificate.forms, facts, float(np.sum(u * u)))
         gap, share = min(certificate.weights_gap, _UNKNOWN_GAP), certificate.share
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
