@@ -142,7 +142,8 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         for severity, message in _kernel_problems(of_kernel, resolution)
     ]
     findings += _set_problems(K.names, figures, resolution, same, factor)
-    pairs, complete = identical_samples(source, kernels)
+    sound = not any(of_kernel.damaged for of_kernel in figures)
+    pairs, complete = identical_samples(source, kernels) if sound else (np.empty((0, 2), dtype=np.int64), True)
     if len(pairs):
         first, second = (str(source.samples[at]) for at in pairs[0])
         count = f"{'' if complete else 'at least '}{len(pairs):,}"
@@ -154,8 +155,8 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         findings += [] if source.has_checksum else [("note", "", UNSEALED)]
     sizes = np.zeros((len(kernels), 2), dtype=np.int64)
     if isinstance(source, FactorReader):
-        sound = {k: f for k, f in zip(kernels.tolist(), figures, strict=True) if k in source.kept and not f.damaged}
-        of_table = {source.computed.recipes[k].feature: k for k in sound}
+        readable = {k: f for k, f in zip(kernels.tolist(), figures, strict=True) if k in source.kept and not f.damaged}
+        of_table = {source.computed.recipes[k].feature: k for k in readable}
         findings += [("error", "", str(e)) for e in map(source.verify, of_table.values()) if e is not None]
         sizes = np.array([source.factor_size(k) for k in kernels.tolist()])
     findings.sort(key=lambda finding: SEVERITIES.index(finding[0]))

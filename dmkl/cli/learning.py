@@ -81,7 +81,7 @@ class GridOptions:
     """The options that say which parameters are searched."""
 
     p: str | None = _grid_option("Norms of weights, as 4/3,1+2^-6. [default: 12 from 1 to inf]", "P,P,…", "--p", "-p")
-    lam: str | None = _grid_option("Values of λ. [default: 10 powers of 10 or 4; easy-mkl: 0.02 to 0.9]", "λ,λ,…")
+    lam: str | None = _grid_option("Values of λ. [default: those of the model]", "λ,λ,…")
     C: str | None = _grid_option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C")
     grid: list[str] | None = _grid_option("Values of another parameter; repeatable.", "NAME=V,V,…")
 

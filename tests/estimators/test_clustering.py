@@ -12,7 +12,13 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 
 import dmkl
-from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, IndefiniteKernelWarning, InputError
+from dmkl.errors import (
+    ConstantKernelWarning,
+    DegenerateKernelError,
+    IndefiniteKernelError,
+    IndefiniteKernelWarning,
+    InputError,
+)
 from dmkl.solvers import in_memory
 
 M, N_CLUSTERS = 60, 3
@@ -122,19 +128,25 @@ def test_a_kernel_of_low_rank_takes_all_weight(blobs):
 
 @pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
 def test_what_is_refused(blobs, kind, tmp_path):
-    constant = [*blobs, np.ones((M, M))]
     K = dmkl.create(tmp_path / "set.zarr", blobs, labels=CLASSES)
     questions = (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance)
     for error, message, action in (
         (InputError, "n_clusters is 61, and there are 60 samples", lambda: kind(M + 1).fit(blobs)),
         (InputError, "does not weigh samples", lambda: kind(2).fit(blobs, sample_weight=np.ones(M))),
-        (InputError, "'kernel_4' is constant over these samples", lambda: kind(2, steps="center").fit(constant)),
         *((InputError, "learns without labels", partial(question, kind(2), K)) for question in questions),
         (InputError, "predicts clusters; compare them", lambda: dmkl.assess(kind(2).fit(K), K)),
         (InputError, "a cluster and a class per sample", lambda: dmkl.cluster_agreement(CLASSES, CLASSES[1:])),
     ):
         with pytest.raises(error, match=message):
             action()
+
+
+@pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
+def test_a_constant_kernel_has_weight_zero(blobs, kind):
+    with pytest.warns(ConstantKernelWarning, match="'kernel_4'"):
+        model = kind(N_CLUSTERS).fit([*blobs, np.ones((M, M))])
+    assert model.weights_.values[-1] == 0
+    assert (model.weights_.values[:-1] > 0).all()
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")

@@ -75,7 +75,7 @@ def test_a_page_of_a_search_answers_at_once(result, report):
     assert f"{result.best_score_:.4g} ± " in answer
     weights = result.chosen["weight"].mean("fold")
     assert f"the largest: {weights.idxmax().item()} (" in answer
-    assert all(words in page for words in ("best of many", "of the grid: search larger values too"))
+    assert "best of many" in page
     # The choice and each baseline with the paired difference; then the first ten points of the grid.
     assert page.of("th")[:3] == ["model", "accuracy in validation", "difference"]
     scores = result.chosen["score"].values

@@ -242,7 +242,7 @@ def maximize(
                 direction = yield Task("restricted-master", newton_direction, (q, curvature, beta, weights))
                 search = LineSearch(beta, direction, q, objective, slack=slack)
                 if gap <= tol:
-                    error = float(np.abs(direction).max() / beta.max())
+                    error = float(np.abs(direction).max()) / (float(beta.max()) or 1.0)
                     best = Solution(evaluation.alpha, beta, certificate, status, weights_error=error)
                     # Of equal kernels any mixture is optimal: the step may be long where J is flat.
                     if error <= WEIGHTS_ERROR or weights_gap <= _FLAT:
