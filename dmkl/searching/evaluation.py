@@ -85,7 +85,7 @@ class EvaluationResult(GridResult):
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, at the choice of the
         sum_inner_score,                                        inner folds for it; see `baselines`
         sum_gap, sum_lam …
-        covariates_test_score …  fold[, task]                   of least squares on the covariates alone
+        covariates_test_score, fold[, task]                     of least squares on the covariates alone
         residual_score[_NAME]  fold[, task]                     as in `SearchResult.scores`
         largest_own_test_score …, fold[, task]                  of the estimator and the sum by the largest score
         largest_sum_test_score …
