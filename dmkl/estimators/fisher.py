@@ -477,10 +477,10 @@ class MKFDA(LearntWeights, FisherClassifier):
 
     Means, covariance and weights are those of leave-one-out scores of the training rows (`calibrated_on_`), which also
     calibrate the probabilities, if the combined kernel fits the memory budget. A search learns the rule of each point
-    from the same scores as its fit, as long as m³ summed over points and folds is at most 2³⁸. The rules of larger
+    from the same scores as its fit, as long as m³ summed over points and folds is at most 2³⁶. The rules of larger
     grids are approximate at most points, where the diagonal of A⁻¹ is interpolated between points; the chosen point and
     the best others are scored exactly before the choice, and `approximate` of `SearchResult.scores` marks the rest. Of
-    many tasks that one fit learns together (Σ m³ > 2³⁸) the rules may be approximate too: `calibrated_on_` says so.
+    many tasks that one fit learns together (Σ m³ > 2³⁶) the rules may be approximate too: `calibrated_on_` says so.
     Where no step ends with centered kernels, the
     targets of the others contain the class shares with the row that is left out. The weights and the scale of the
     kernels depend on the row that is left out, and similar rows may remain: if samples come in groups, call `calibrate`

@@ -73,6 +73,7 @@ LARGE_GRID = {"p": [1.0, 2.0, np.inf], "lam": np.logspace(-3, 0, 4).tolist()}
 def small_limits(monkeypatch):
     """Constants of the registry by which few points of a small grid are factored."""
     monkeypatch.setattr(registry, "_OPERATIONS", 2**10)
+    monkeypatch.setattr(registry, "_NODE_OPERATIONS", 2**10)
 
 
 @pytest.mark.parametrize("make", [kernels, factors])

@@ -236,8 +236,9 @@ def check_resolution(jobs: Sequence[Job]) -> None:
 
 # --- leave-one-out scores ---------------------------------------------------------------------------------------------
 
-_OPERATIONS = 2**38
-"""Σ m³ of all factors for leave-one-out scores, some seconds on two cores; beyond it diagonals are interpolated."""
+_OPERATIONS, _NODE_OPERATIONS = 2**36, 2**35
+"""Σ m³ of all points up to which each is factored for leave-one-out scores, a second on two cores, and of the points
+between which diagonals are interpolated beyond it: a tenth of the time of a search of a thousand samples."""
 _RESCORED_OPERATIONS = 2**42
 """Operations for points that a search factors at once before it chooses, a minute on two cores."""
 _LEAST_FACTORS, _MOST_FACTORS = 6, 256
@@ -329,7 +330,7 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
             chosen: Sequence[int] = range(len(firsts))
         else:
             least = min(_LEAST_FACTORS, max(1, int(_LEVERAGE_OPERATIONS / _operations(lens.view))))
-            n_factors = min(_MOST_FACTORS, max(least, int(_OPERATIONS / cost * len(members))))
+            n_factors = min(_MOST_FACTORS, max(least, int(_NODE_OPERATIONS / cost * len(members))))
             chosen = _spread(_coordinates(jobs, outcomes, firsts), n_factors)
         by_weights: dict[bytes, list[int]] = {}
         for at in sorted(chosen):
