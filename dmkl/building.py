@@ -89,7 +89,7 @@ def build(
         values for a parameter is a grid, a pattern such as ``"*"`` for the feature means all that match, `columns`
         takes some columns, or one kernel for each entry of a mapping from names to columns, such as a ``.gmt`` file of
         gene sets.
-        The key `transform` transforms counts first (`dmkl.features.transforms`).
+        The key `transform` transforms counts or genotypes, or imputes missing values (`dmkl.features.transforms`).
         The key `rank` keeps a kernel as a factor Z of so many columns, K ≈ ZZᵀ, or with "auto" as one of as few as
         keep 99 % of its trace (`dmkl.features.approximation`). The set stores Z instead of the features, and its
         provenance what is lost.

@@ -141,8 +141,8 @@ def build(
     ),
     rank: str | None = _kernels_option("Rank of approximations; auto keeps 99 % of the trace.", "N|auto"),
     transform: str | None = _kernels_option(
-        "Transform counts (size-factor, log1p, tfidf) or genotypes (grm, grm=vanraden) first. [default: grm of .bed "
-        "with linear, otherwise none]",
+        "Transform counts (size-factor, log1p, tfidf) or genotypes (grm, grm=vanraden) first, or impute missing "
+        "values. [default: grm of .bed with linear, otherwise none]",
         "NAME,…",
     ),
     columns: Path | None = _kernels_option(

@@ -262,8 +262,8 @@ _KEYS: dict[str, Any] = {
     ),
     "min_columns": _key(_Count, "an integer ≥ 1", 0),
     "transform": _grid(
-        Literal["size-factor", "log1p", "tfidf", "grm", "grm=vanraden", "none"],
-        "'size-factor', 'log1p', 'tfidf' or a list of these in their order, 'grm', 'grm=vanraden' or 'none'",
+        Literal["impute", "size-factor", "log1p", "tfidf", "grm", "grm=vanraden", "none"],
+        "'impute', 'size-factor', 'log1p', 'tfidf' or a list of these in their order, 'grm', 'grm=vanraden' or 'none'",
     ),
     "degree": _grid(_Count, "an integer ≥ 1 or a list of them", (3,)),
     "gamma": _grid(_Positive, "a number > 0 or a list of them"),
@@ -290,6 +290,8 @@ _KEYS: dict[str, Any] = {
 }
 GENETIC = ("grm", "grm=vanraden")
 """Transforms of genotypes."""
+IMPUTING = ("impute", *GENETIC)
+"""Transforms that replace missing values; the others refuse them."""
 # A list of these is not a grid.
 LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
 """Keys of kernels of low rank."""
@@ -487,9 +489,8 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                     if name in named:
                         raise InputError(_same_name(name, named[name], (where, fields)))
                     named[name] = (where, fields)
-                    default = ("grm",) if table is not None and table.genotypes and function == "linear" else ()
-                    steps = [{"step": step} for step in keys.get("transform") or default if step != "none"]
-                    made = {"transform": {"of": feature, "steps": steps}} if steps else {}
+                    steps = _steps(keys.get("transform", ()), function, table)
+                    made = {"transform": {"of": feature, "steps": [{"step": step} for step in steps]}} if steps else {}
                     recipes.append(Recipe(name, function, feature, columns, parameters, made))
         sets = keys.get("columns", ())
         empty = [name for name in sets if name not in subsets] if isinstance(sets, dict) else []
@@ -506,6 +507,17 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                 "compare the sets' members with the names of the columns"
             )
     return recipes, list(dict.fromkeys(notes))  # several functions of one spec leave out the same sets
+
+
+def _steps(asked: Sequence[str], function: str, table: FeatureMatrix | None) -> Sequence[str]:
+    """The steps of a transform; those of genotypes, some of which are usually missing, begin with one that imputes."""
+    genotypes = table is not None and table.genotypes
+    steps = [step for step in asked if step != "none"]
+    if genotypes and not asked and function == "linear":
+        steps = ["grm"]
+    elif genotypes and (not steps or steps[0] not in IMPUTING):
+        steps = ["impute", *steps]
+    return steps
 
 
 def _features(

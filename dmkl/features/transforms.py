@@ -1,5 +1,9 @@
 """Transforms of tables, whose numbers are learned from the training samples and kept with the kernels.
 
+Of any numbers, some of which are missing (NaN):
+
+    impute         x_ik, or if it is missing the mean of column k over the training samples that have it
+
 Of counts x ≥ 0:
 
     size-factor    x_ik t/t_i,  t_i = Σ_k x_ik over all columns of the table, t the median of the t_i > 0 of training
@@ -15,9 +19,11 @@ the table with 0 < p_k < 1 in training (the others become 0):
 
 Their linear kernels are the relationship matrices of GCTA (Yang, Lee, Goddard, Visscher, American Journal of Human
 Genetics 88, 2011, Eq. 3) and VanRaden (Journal of Dairy Science 91, 2008, method 1), and those of parts of the columns,
-such as chromosomes, add up to these.
+such as chromosomes, add up to these. p_k is a frequency among the known genotypes of training, and a missing genotype
+becomes 0, as 2p_k does; GCTA divides by the number of variants that both samples of a pair have, and here N is the same
+for all. Tables of genotypes (`FeatureMatrix.genotypes`) with another transform, or none, are imputed first.
 
-New samples are transformed with the numbers of training: t is in the recipe, and the factors of
+New samples are transformed with the numbers of training: t is in the recipe, and the means of impute and the factors of
 tfidf are a table of one row, 2p and the factors of grm one of two. The recipe also has the `Scale` of the table
 before the first step, with which tables of new samples are compared.
 """
@@ -34,7 +40,7 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
 from dmkl.features.approximation import table_in_memory
-from dmkl.features.specs import GENETIC, Recipe
+from dmkl.features.specs import GENETIC, IMPUTING, Recipe
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names
@@ -65,15 +71,16 @@ class Scale:
         for strip in strips(table):
             values = table.read(strip)[rows[(rows >= strip.start) & (rows < strip.stop)] - strip.start]
             values = (values if columns is None else values[:, columns])[: _SCALE_ROWS - n]
-            parts.append(values[np.isfinite(values).all(axis=1)])
+            parts.append(values[np.isfinite(values).any(axis=1)])
             n += len(parts[-1])
             if n >= _SCALE_ROWS:
                 break
         values = np.concatenate(parts)
-        nonzero = values[values != 0]
+        present = np.isfinite(values)
+        nonzero = values[present & (values != 0)]
         if not len(nonzero):
             return cls(0, 0.0, 0.0, 0.0)
-        size = float(np.median(np.abs(values).mean(axis=1, dtype=np.float64)))
+        size = float(np.median(np.abs(values).mean(axis=1, dtype=np.float64, where=present)))
         return cls(len(nonzero), float((nonzero == np.rint(nonzero)).mean()), float((nonzero < 0).mean()), size)
 
     def differences(self, new: Scale, of_dosages: bool, same_columns: bool) -> list[str]:
@@ -116,17 +123,21 @@ class Transform:
     def __call__(self, values: Array, name: str, first: int, samples: Sequence[str] | None, columns: Names) -> Array:
         """Transform the rows from `first` on, in place.
 
-        InputError if a value is negative, no dosage, or NaN in part of a row.
+        InputError if a value is negative (unless it is only imputed), no dosage, or missing where none is imputed.
         """
-        check_rows(name, values, first, samples, columns)
-        if (values < 0).any():
+        steps = [step for step, _ in self.steps]
+        if steps and steps[0] in IMPUTING:
+            absent = np.asarray(np.isnan(values).all(axis=1))
+        else:
+            absent = check_rows(name, values, first, samples, columns)
+        if steps != ["impute"] and (values < 0).any():
             i, k = map(int, np.argwhere(values < 0)[0])
             sample, column = first + i if samples is None else samples[first + i], k if columns is None else columns[k]
             refuse(
                 f"transform is for counts, with no negative values, but {name!r} has {values[i, k]:g} at sample "
                 f"{sample!r}, column {column!r}; name a table of counts (feature=, --feature), or leave transform out"
             )
-        if self.steps and self.steps[0][0] in GENETIC:
+        if steps and steps[0] in GENETIC:
             _refuse_more_than_two(values, name)
         for step, learned in self.steps:
             if learned is None:
@@ -134,9 +145,12 @@ class Transform:
             elif step == "size-factor":
                 totals = values.sum(axis=1, keepdims=True, dtype=np.float64)
                 values *= learned / np.where(totals > 0, totals, 1)
-            elif step in GENETIC and isinstance(learned, np.ndarray):
-                values -= learned[0]
-                values *= learned[1]
+            elif step in IMPUTING and isinstance(learned, np.ndarray):
+                lacking = np.isnan(values) & ~absent[:, None]
+                if step in GENETIC:
+                    values -= learned[0]
+                    values *= learned[1]
+                np.copyto(values, learned if step == "impute" else 0, where=lacking)
             else:
                 values *= learned
         return values
@@ -150,19 +164,21 @@ class Transform:
         """Learn the next step from the training rows, transformed by the steps before it."""
         if step == "log1p":
             return None
-        totals, n, n_present = [np.zeros(0)], 0, np.zeros((1, matrix.shape[1]))
+        totals, counts, sums = [np.zeros(0)], np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1])
         for strip in strips(matrix):
             at = train[(train >= strip.start) & (train < strip.stop)] - strip.start
-            values = self.read(matrix, samples, (strip,))[at]
-            values = values[~np.isnan(values[:, 0])]  # the others lack the table
-            totals.append(values.sum(axis=1, dtype=np.float64))
-            presence = values > 0
+            imputes_first = step in IMPUTING and not self.steps
+            values = (matrix.read(strip) if imputes_first else self.read(matrix, samples, (strip,)))[at]
+            values = values[~np.isnan(values).all(axis=1)]  # the others lack the table
             if step in GENETIC:
                 _refuse_more_than_two(values, matrix.name)
-                presence = values
-            n, n_present = n + len(values), n_present + presence.sum(axis=0, dtype=np.float64)
+            totals.append(values.sum(axis=1, dtype=np.float64))
+            counts += np.isfinite(values).sum(axis=0)
+            sums += np.nansum(values > 0 if step == "tfidf" else values, axis=0, dtype=np.float64)
+        if step == "impute":
+            return _means(matrix, sums, counts)
         if step in GENETIC:
-            twice = n_present[0] / max(n, 1)  # 2p
+            twice = sums / np.maximum(counts, 1)  # 2p
             variances = np.maximum(twice * (1.0 - 0.5 * twice), 0.0)
             if not variances.any():
                 refuse(f"{step} needs a variant that varies, and none of {matrix.name!r} does in the training samples")
@@ -171,11 +187,22 @@ class Transform:
             variances[varies] = 1.0 / np.sqrt(scale)
             return np.stack([twice, variances])
         if step == "tfidf":
-            return np.asarray(np.log1p((1 + n) / (1 + n_present)))
+            return np.log1p((1 + counts) / (1 + sums))[None]
         total = np.concatenate(totals)
         if not total.any():
             refuse(f"size-factor needs a total > 0, and {matrix.name!r} is 0 in all training samples; leave it out")
         return float(np.median(total[total > 0]))
+
+
+def _means(matrix: FeatureMatrix, sums: Float, counts: Float) -> Float:
+    """The means (1, columns); InputError for columns without any value."""
+    if len(lacking := np.flatnonzero(counts == 0)):
+        names = [k if matrix.columns is None else matrix.columns[k] for k in lacking]
+        refuse(
+            f"{matrix.name!r} has no value in {len(lacking):,} of its {matrix.shape[1]:,} columns in the training "
+            f"samples: {first_names(names)}; leave these out (genotypes: plink2 --exclude, or transform grm)"
+        )
+    return (sums / counts)[None]
 
 
 def _refuse_more_than_two(values: Array, name: str) -> None:

@@ -262,8 +262,8 @@ def check_rows(
         those = f"{count} of the rows {first_row} to {first_row + len(values) - 1} {'is' if count == 1 else 'are'}"
         refuse(
             f"features {name!r}: {sample} is {values[i, k]} in column {column}; {those} NaN in part or infinite. A "
-            "sample has finite values in all columns of a source, or NaN in all where it lacks the source: impute what "
-            "is missing, or drop the sample"
+            "sample has finite values in all columns of a source, or NaN in all where it lacks the source: drop the "
+            "sample, or let the transform impute what is missing (transform='impute', --transform impute)"
         )
     return missing
 

@@ -128,8 +128,22 @@ def test_what_is_no_count_is_refused(value, message, steps):
         dmkl.build_cross(K, {"X": wrong})
 
 
+@pytest.mark.parametrize("steps", [["impute"], ["impute", "log1p"]])
+def test_missing_values_become_means_of_training(steps):
+    values = COUNTS.mask(np.random.default_rng(1).random(COUNTS.shape) < 0.2)
+    values -= 5.0 * (steps == ["impute"])  # which takes negative values too
+    values.iloc[30] = np.nan  # lacks the table
+    K = dmkl.build(None, {"X": values}, {"function": "linear", "transform": steps}, train=TRAIN, missing="zero")
+    filled = values.fillna(values.iloc[TRAIN].mean())
+    Z = (np.log1p(filled) if "log1p" in steps else filled).to_numpy()
+    rows = np.delete(np.arange(40), 30)
+    np.testing.assert_allclose(np.asarray(K[rows, rows])[0], Z[rows] @ Z[rows].T, rtol=1e-5, atol=1e-5)
+    cross = dmkl.build_cross(K[TRAIN, TRAIN], {"X": values.iloc[31:, ::-1]})
+    np.testing.assert_allclose(np.asarray(cross)[0], Z[31:] @ Z[TRAIN].T, rtol=1e-5, atol=1e-5)
+
+
 def test_steps_are_named():
-    with pytest.raises(InputError, match="transform must be 'size-factor', 'log1p', 'tfidf' or a list of these"):
+    with pytest.raises(InputError, match="transform must be 'impute', 'size-factor', 'log1p', 'tfidf' or a list of"):
         dmkl.build(None, {"X": COUNTS}, {"function": "linear", "transform": "log"})
     with pytest.raises(InputError, match="'X' is 0 in all training samples"):
         dmkl.build(None, {"X": COUNTS * 0}, {"function": "rbf", "transform": "size-factor"})

@@ -1,4 +1,4 @@
-"""Genotypes of PLINK as features: dosages by name, missing ones imputed, a kernel for each chromosome."""
+"""Genotypes of PLINK as features: dosages by name, missing ones imputed from training, a kernel for each chromosome."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ RAW = {"function": "linear", "transform": "none"}
 
 
 def relationships(X, train, method="grm"):
-    """GCTA's and VanRaden's matrices by loops over individuals, with the frequencies of the training rows."""
-    p = X[train].mean(axis=0) / 2
+    """GCTA's and VanRaden's matrices by loops over individuals, with the frequencies of the training rows.
+
+    A missing genotype adds nothing to the sums.
+    """
+    p = np.nanmean(X[train], axis=0) / 2
     kept = (p > 0) & (p < 1)
     X, p = X[:, kept], p[kept]
     own = 2 * p * (1 - p)
     A = np.empty((len(X), len(X)))
     for i, x in enumerate(X):
         for k, other in enumerate(X):
-            terms = (x - 2 * p) * (other - 2 * p)
+            terms = np.nan_to_num((x - 2 * p) * (other - 2 * p))
             A[i, k] = np.mean(terms / own) if method == "grm" else terms.sum() / own.sum()
     return A
 
@@ -78,16 +81,15 @@ class TestWithTheReader:
         values = dosages()
         features = as_features(written(tmp_path / "a.bed", values))
         block = features.blocks["dosages"]
-        expected = np.where(np.isnan(values), np.nanmean(values, axis=0), values)
         assert (block.dtype, block.columns) == (np.dtype("f4"), tuple(VARIANTS))
         for rows in (slice(0, N), slice(3, 8), slice(N, N)):
-            np.testing.assert_allclose(block.read(rows), expected[rows], rtol=1e-6)
+            np.testing.assert_array_equal(block.read(rows), values[rows])
         assert features.samples == [f"i{i}" for i in range(N)]
         assert features.labels.labels is None  # the phenotype is used only on request
         assert len(features.notes) == 1
         assert "a.bed: dosages count allele A1 of the .bim; new samples are predicted from" in features.notes[0]
         moved = as_features(tmp_path / "a.bed", samples=["i7", "i2"]).blocks["dosages"]
-        np.testing.assert_allclose(moved.read(slice(0, 2)), expected[[7, 2]], rtol=1e-6)
+        np.testing.assert_array_equal(moved.read(slice(0, 2)), values[[7, 2]])
 
     def test_a_kernel_for_each_chromosome_and_new_samples(self, tmp_path, capsys):
         bed, out = written(tmp_path / "old.bed", dosages()), tmp_path / "set.zarr"
@@ -97,7 +99,7 @@ class TestWithTheReader:
         K = dmkl.open(out)
         assert K.names == ("dosages-linear-chr1", "dosages-linear-chr2", "dosages-linear-chrX")
         assert K.labels.tolist() == [i % 2 + 1 for i in range(N)]
-        X = as_features(bed).blocks["dosages"].read(slice(0, N)).astype(float)
+        X = np.where(np.isnan(dosages()), np.nanmean(dosages(), axis=0), dosages())
         for kernel, c in zip(np.asarray(K), "12X", strict=True):
             part = X[:, np.array(CHROMOSOMES) == c]
             np.testing.assert_allclose(kernel, part @ part.T, rtol=1e-6)
@@ -121,8 +123,8 @@ class TestWithTheReader:
     def test_linear_kernels_are_relationship_matrices(self, tmp_path, method, storage):
         values = dosages()
         values[:10, 4] = 2.0  # does not vary in training
-        bed, train = written(tmp_path / "a.bed", values), np.arange(10)
-        X = as_features(bed).blocks["dosages"].read(slice(0, N)).astype(float)
+        values[[2, 11, 12], [6, 2, 0]] = np.nan
+        bed, train, X = written(tmp_path / "a.bed", values), np.arange(10), values
         expected = relationships(X, train, method)
         spec = {"function": "linear"} if method == "grm" else {"function": "linear", "transform": method}
         K = dmkl.build(tmp_path / "k", bed, spec, train=train, storage=storage)
@@ -141,15 +143,41 @@ class TestWithTheReader:
             dmkl.build(None, bed, {"function": "linear", "transform": ["grm", "log1p"]})
         assert "Linear kernels standardize them (transform grm)" in as_features(bed).notes[0]
 
+    @pytest.mark.parametrize("spec", [{"function": "linear"}, RAW, {"function": "rbf", "gamma": 0.1}])
+    def test_missing_genotypes_take_the_means_of_training(self, tmp_path, spec):
+        """Kernels of training samples and of each held-out one do not depend on genotypes of other held-out ones."""
+        rng = np.random.default_rng(3)
+        values = rng.integers(0, 3, (N, P)).astype(float)
+        values[rng.random((N, P)) < 0.25] = np.nan
+        train, test = np.arange(8), np.arange(8, N)
+        X = np.where(np.isnan(values), np.nanmean(values[train], axis=0), values)
+        squares = ((X[:, None] - X) ** 2).sum(axis=2)
+        dense = {"none": X @ X.T, None: relationships(values, train)}[spec.get("transform")]
+        expected = dense if spec["function"] == "linear" else np.exp(-0.1 * squares)
+        whole = np.asarray(dmkl.build(None, written(tmp_path / "a.bed", values), spec, train=train))[0]
+        np.testing.assert_allclose(whole, expected, atol=2e-5)
+        others = values.copy()
+        others[9:] = rng.integers(0, 3, (N - 9, P))
+        changed = np.asarray(dmkl.build(None, written(tmp_path / "b.bed", others), spec, train=train))[0]
+        np.testing.assert_array_equal(changed[:9, :9], whole[:9, :9])
+        # As new samples of a file of their own.
+        known = dmkl.build(tmp_path / "t", written(tmp_path / "t.bed", values[train]), spec)
+        assert not problems(tmp_path / "t")
+        new = written(tmp_path / "n.bed", values[test])
+        np.testing.assert_allclose(np.asarray(dmkl.build_cross(known, new))[0], expected[8:, :8], atol=2e-5)
+
     def test_what_is_refused(self, tmp_path):
         values = dosages()
         bed = written(tmp_path / "a.bed", values, ["rs0", ".", *VARIANTS[2:-1], "."])
         with pytest.raises(InputError, match=r"ids of variants must be unique, but these repeat: \.; plink2 --set-all"):
             as_features(bed)
         values[:, 3] = np.nan
-        block = as_features(written(bed, values)).blocks["dosages"]
-        with pytest.raises(InputError, match="has no genotype of 1 variants: rs3; leave them out"):
-            block.read(slice(0, N))
+        with pytest.raises(InputError, match="has no value in 1 of its 9 columns in the training samples: rs3; leave"):
+            dmkl.build(None, written(bed, values), RAW)
+        values = dosages()
+        values[4] = np.nan
+        with pytest.raises(InputError, match="samples lack features: 'dosages: impute' is missing for 1 of 13"):
+            dmkl.build(None, written(bed, values), RAW)
         with pytest.raises(InputError, match=r"no kernel.* 'dosages'|dosages .*kernel"):
             open_files(bed)
         bed.write_bytes(bed.read_bytes()[:-4])

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Individual
 
-_VARIANTS = 1024
-"""Variants that are read together for their means."""
-
 
 def bed_arrays(path: Path) -> list[FileArray]:
     """Return the dosages (individuals, variants): copies of allele A1 of the .bim, 0, 1 or 2, as float32.
 
-    Rows are named by IID and FID of the .fam, columns by the ids of the .bim. A missing genotype is the mean dosage of
-    its variant over the individuals of the file.
+    Rows are named by IID and FID of the .fam, columns by the ids of the .bim. Missing genotypes are NaN, which
+    kernels replace with means over training samples (`dmkl.features.transforms`).
     """
     try:
         from bed_reader import open_bed
@@ -37,27 +33,9 @@ def bed_arrays(path: Path) -> list[FileArray]:
         way_out = "plink2 --set-all-var-ids '@:#:$r:$a' --make-bed names them by place and alleles"
         refuse(f"{path}: ids of variants must be unique, but these repeat: {first_names(twice)}; {way_out}")
 
-    def stored(key: Any) -> Array:
+    def dosages(key: Any) -> Array:
         with damaged_as(damaged, Exception):
             return np.asarray(bed.read(key, dtype="float32", order="C"))
-
-    @cache
-    def means() -> Float:
-        total, counts = np.zeros(len(variants)), np.zeros(len(variants), dtype=np.int64)
-        for start in range(0, len(variants), _VARIANTS):
-            part = slice(start, start + _VARIANTS)
-            values = stored(np.s_[:, part])
-            total[part], counts[part] = np.nansum(values, axis=0, dtype=np.float64), np.isfinite(values).sum(axis=0)
-        if lacking := [variants[k] for k in np.flatnonzero(counts == 0)]:
-            way_out = "of new samples with the means of training in their place (--missing-features mean)"
-            what = f"{path} has no genotype of {len(lacking)} variants: {first_names(lacking)}"
-            refuse(f"{what}; leave them out (plink2 --exclude), {way_out}")
-        return total / counts
-
-    def dosages(key: Any) -> Array:
-        values = stored(key)
-        missing = np.isnan(values)
-        return np.where(missing, means()[key[1]], values) if missing.any() else values
 
     shape = (len(names), len(variants))
     matrix = Lazy(shape, np.float32, dosages)
