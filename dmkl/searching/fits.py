@@ -194,8 +194,14 @@ class Question:
             if self.models[0]._JUDGES:
                 truth = self.labels[held_out].reshape(len(held_out), -1)
                 judge = partial(judge_predictions, self.metrics, truth, len(fold.validation))
-            of_rows = (fold.train, of_fold, self.tasks, held_out, kernels)
-            fits += [Fit(model, *of_rows, title=f"{fold.title}: ", judge=judge) for model in self.models]
+            of_rows, judges = (fold.train, of_fold, self.tasks, held_out, kernels), dict[Any, Any]()
+            for model in self.models:
+                chain = tuple(model._steps())
+                if judge is not None and self.on_covariates and chain not in judges:
+                    of_covariates = self.covariate_part([model], fold.train, held_out)
+                    assert of_covariates is not None
+                    judges[chain] = partial(judge, of_covariates=of_covariates.reshape(len(held_out), -1))
+                fits.append(Fit(model, *of_rows, title=f"{fold.title}: ", judge=judges.get(chain, judge)))
         return fits
 
     @contextmanager
@@ -288,6 +294,12 @@ class Question:
 
     # --- covariates --------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def on_covariates(self) -> bool:
+        """Whether this is a regression on covariates, at some point of the grid."""
+        steps = (step for model in self.models for step in model._steps())
+        return self.targets.kind == "regression" and any(isinstance(step, Covariates) for step in steps)
+
     def _regress(self, learners: Sequence[KernelLearner], train: Index, rows: Index) -> tuple[Float, Float] | None:
         """`regress` the targets, ±1 for classes, on all covariates in the steps of the learners; None without any."""
         tables = dict.fromkeys(step for each in learners for step in each._steps() if isinstance(step, Covariates))
@@ -310,16 +322,14 @@ class Question:
         `learners` are those of each target, or one for all. NaN for targets whose learner has no covariates. None if
         this is no regression, or no point of the grid has covariates.
         """
-        if self.targets.kind != "regression" or not any(
-            isinstance(step, Covariates) for model in self.models for step in model._steps()
-        ):
+        if not self.on_covariates:
             return None
-        part = np.full((len(rows), self.n_tasks), np.nan)
+        part, by_chain = np.full((len(rows), self.n_tasks), np.nan), defaultdict[Any, list[int]](list)
         for t in range(self.n_tasks):
-            if len(learners) > 1 or t == 0:
-                fit = self._regress([learners[t]], train, rows)
-            if fit is not None:
-                part[:, t] = fit[0][:, t]
+            by_chain[tuple(learners[t if len(learners) > 1 else 0]._steps())].append(t)
+        for tasks in by_chain.values():
+            if (fit := self._regress([learners[tasks[0] if len(learners) > 1 else 0]], train, rows)) is not None:
+                part[:, tasks] = fit[0][:, tasks]
         return part.reshape(self.labels[rows].shape)
 
     def covariate_scores(self, folds: Sequence[Fold]) -> dict[str, Any]:
@@ -411,12 +421,16 @@ class Question:
         return data.assign_coords(coords).assign(variables).assign_attrs(attrs)
 
     def held_out_variables(self, parts: Iterable[Part]) -> dict[str, Any]:
-        """The variables of `GridResult.predictions`, from a part of each fold; none for many outputs."""
+        """The variables of `GridResult.predictions`, from a part of each fold; of many outputs residual_score alone."""
         targets, arrays = self.targets, defaultdict[str, list[Array]](list)
-        residual_scores = []
+        residual_scores, few = [], self.n_tasks <= MOST_OUTPUTS
         for fold, (rows, of_fold, scores, decided, of_covariates) in enumerate(
-            parts if self.n_tasks <= MOST_OUTPUTS else ()
+            parts if few or self.on_covariates else ()
         ):
+            if of_covariates is not None:
+                residual_scores.append(residual_scores_of(self.metrics, self.labels[rows], scores, of_covariates))
+            if not few:
+                continue
             arrays["sample"].append(rows.astype(np.int32))
             arrays["fold"].append(np.full(len(rows), fold, dtype=np.int32))
             arrays["true_label"].append(self.labels[rows])
@@ -425,7 +439,6 @@ class Question:
                 if of_covariates is not None:
                     arrays["covariate_prediction"].append(of_covariates)
                     arrays["kernel_prediction"].append(scores - of_covariates)
-                    residual_scores.append(self._score_residuals(rows, scores, of_covariates))
                 continue
             arrays["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
             arrays["score"].append(_in_columns(targets, of_fold, scores, np.nan))
@@ -435,12 +448,8 @@ class Question:
         joined = {name: np.concatenate(values) for name, values in arrays.items()}
         dims = ("held_out", targets.dim or "class")
         variables: dict[str, Any] = {f"held_out_{name}": (dims[: of.ndim], _plain(of)) for name, of in joined.items()}
-        for end, values in zip(
-            self.name_ends if residual_scores else (),
-            np.stack(residual_scores, 1) if residual_scores else (),
-            strict=True,
-        ):
-            variables[f"residual_score{end}"] = self.variable(("fold", "task"), values)
+        if residual_scores:
+            variables |= self.residual_variables(np.stack(residual_scores))
         return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
 
     def chance_variables(
@@ -461,16 +470,10 @@ class Question:
             for name, values in zip(names, zip(*by_task, strict=True), strict=True)
         }
 
-    def _score_residuals(self, rows: Index, scores: Float, of_covariates: Float) -> Float:
-        """Scores of predictions without the part of covariates against y without it, (metric, task)."""
-        values = np.full((len(self.metrics), self.n_tasks), np.nan)
-        if np.isfinite(of_covariates).any() and len(rows):
-            truth = self.labels[rows].astype(np.float64) - of_covariates
-            classes = self.targets.classes
-            values[:] = evaluate(self.metrics, "regression", classes, truth, scores - of_covariates).reshape(
-                values.shape
-            )
-        return values
+    def residual_variables(self, scores: Float) -> dict[str, Any]:
+        """Scores of the kernels' part of a regression on covariates, (fold, metric, task), as variables."""
+        by_metric = zip(self.name_ends, np.moveaxis(scores, 1, 0), strict=True)
+        return {f"residual_score{end}": self.variable(("fold", "task"), values) for end, values in by_metric}
 
 
 def make_question(
@@ -569,14 +572,36 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
 # --- the plan and its answers ----------------------------------------------------------------------------------------
 
 
+def residual_scores_of(metrics: Mapping[str, Metric], truth: Array, predicted: Float, of_covariates: Float) -> Float:
+    """Scores of predictions without the part of covariates against y without it, (metric, target)."""
+    n_targets = 1 if truth.ndim == 1 else truth.shape[1]
+    if not len(truth) or not np.isfinite(of_covariates).any():
+        return np.full((len(metrics), n_targets), np.nan)
+    residuals = truth.astype(np.float64) - of_covariates
+    scores = evaluate(metrics, "regression", (), residuals, predicted - of_covariates)
+    return np.reshape(scores, (len(metrics), n_targets))
+
+
 def judge_predictions(
-    metrics: Mapping[str, Metric], truth: Array, n_validation: int, predicted: Float, columns: Index
+    metrics: Mapping[str, Metric],
+    truth: Array,
+    n_validation: int,
+    predicted: Float,
+    columns: Index,
+    of_covariates: Float | None = None,
 ) -> Float:
-    """Scores of predictions of some targets on the validation rows and on the test rows, (metric, 2, target)."""
-    scores = np.full((len(metrics), 2, predicted.shape[1]), np.nan)
+    """Scores of predictions of some targets on the validation rows and on the test rows, (metric, 2, target).
+
+    With the part of covariates in the predictions of all targets, scores without it follow: (2 · metric, 2, target).
+    """
+    n = len(metrics)
+    scores = np.full((n if of_covariates is None else 2 * n, 2, predicted.shape[1]), np.nan)
     for part, rows in enumerate((slice(n_validation), slice(n_validation, None))):
         if len(truth[rows]):
-            scores[:, part] = evaluate(metrics, "regression", (), truth[rows][:, columns], predicted[rows])
+            of_rows = truth[rows][:, columns], predicted[rows]
+            scores[:n, part] = evaluate(metrics, "regression", (), *of_rows)
+            if of_covariates is not None:
+                scores[n:, part] = residual_scores_of(metrics, *of_rows, of_covariates[rows][:, columns])
     return scores
 
 
@@ -610,7 +635,8 @@ class GridFits:
     """Passes, the purpose of each, seconds by phase, and the name of the solver."""
     judged: Float | None = None
     """(point, fold, metric, 2, task), scores on the validation rows and on the test rows, if solvers return them; then
-    `decisions` and `decided` are empty, and `solved` is that of all tasks.
+    `decisions` and `decided` are empty, and `solved` is that of all tasks. With covariates the scores of the kernels'
+    part follow those of the metrics.
     """
     approximate: Mask | None = None
     """(point, fold, task): whether the decision rule is learnt from interpolated leave-one-out scores; None if none."""
@@ -630,7 +656,8 @@ class GridFits:
         if question.models[0]._JUDGES:
             for name, values in solved.items():
                 solved[name] = np.broadcast_to(values, (*values.shape[:2], question.n_tasks, *values.shape[3:]))
-            judged = np.full((*solved["gap"].shape[:2], len(question.metrics), 2, question.n_tasks), np.nan)
+            n_scores = len(question.metrics) * (1 + question.on_covariates)
+            judged = np.full((*solved["gap"].shape[:2], n_scores, 2, question.n_tasks), np.nan)
             for f, outcomes in enumerate(by_fold):
                 judged[question.fitted, f] = [_judged(outcome) for outcome in outcomes]
             by_fold = []
@@ -704,9 +731,9 @@ class GridFits:
 
     def scores(self) -> Float:
         """Scores on the validation rows and on the test rows, (metric, 2, point, fold, task)."""
-        if self.judged is not None:
-            return np.moveaxis(self.judged, (2, 3), (0, 1))
         question = self.question
+        if self.judged is not None:
+            return np.moveaxis(self.judged[:, :, : len(question.metrics)], (2, 3), (0, 1))
         sizes = (len(question.fitted), len(question.folds), question.n_tasks)
         scores = np.full((len(question.metrics), 2, *sizes), np.nan)
         # Scikit-learn's checks of arguments take longer than most scorers, and all arguments here are of one kind.
@@ -727,6 +754,17 @@ class GridFits:
                         of_points = np.concatenate(values, axis=1)
                         scores[:, part, question.fitted, f] = of_points.reshape(*of_points.shape[:2], -1)
         return scores
+
+    def residual_scores(self, chosen: Mapping[str, xr.DataArray], *, tested: bool) -> Float:
+        """Scores of the kernels' part that solvers have returned for the `chosen` positions, (fold, metric, task).
+
+        On the test rows if `tested`, else on the validation rows.
+        """
+        assert self.judged is not None
+        of_parts = self.judged[:, :, len(self.question.metrics) :, int(tested)]
+        dims = ["fold", "metric", self.question.targets.dim or "task"]
+        by_point = of_parts.reshape(*shape(self.question.grid), *of_parts.shape[1:])
+        return xr.DataArray(by_point, dims=[*self.question.grid, *dims]).isel(chosen).transpose(*dims).values
 
     def _class_scores(self) -> Float:
         """Average precision of the score of each class against the rest on validation rows, (point, fold, class)."""

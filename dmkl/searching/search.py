@@ -768,6 +768,9 @@ def search(
     result = SearchResult(scores, rule=rule)
     with suppress(InputError):  # of no point that can be chosen
         held_out = question.held_out_variables(_held_out_parts(fits, result))
+        if fits.judged is not None and question.on_covariates:
+            tested = any(len(fold.test) for fold in folds)
+            held_out |= question.residual_variables(fits.residual_scores(result.best_index_, tested=tested))
         result = SearchResult(result.scores.assign(held_out | _chance_of_search(fits, result)), rule=rule)
     result = refine(question, result, state)
     return _refit(fits, result, state) if refit else result
@@ -780,9 +783,9 @@ def _held_out_parts(fits: GridFits, result: SearchResult) -> Iterator[Part]:
     for f, fold in enumerate(question.folds if fits.judged is None else ()):
         n = len(fold.validation)
         rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
-        scores, decided = (_at_choice(question, result, f, of[f])[of_rows] for of in (fits.decisions, fits.decided))
-        at = [_chosen_place(question, result, f, task) for task in range(question.n_tasks)]
-        of_covariates = question.covariate_part([question.models[place] for place in at], fold.train, rows)
+        places = _chosen_places(question, result, f)
+        scores, decided = (_at_choice(question, places, of[f])[of_rows] for of in (fits.decisions, fits.decided))
+        of_covariates = question.covariate_part([question.models[place] for place in places], fold.train, rows)
         yield rows, fits.targets[f], scores, decided, of_covariates
 
 
@@ -796,9 +799,8 @@ def _chance_of_search(fits: GridFits, result: SearchResult) -> dict[str, Any]:
     return question.chance_variables(parts, by_fold="fold" in result.choosers)
 
 
-def _at_choice(question: Question, result: SearchResult, fold: int, values: Sequence[Float]) -> Float:
+def _at_choice(question: Question, places: Sequence[int], values: Sequence[Float]) -> Float:
     """Those of the values of the fits of a fold that are of the chosen point, of each task."""
-    places = [_chosen_place(question, result, fold, task) for task in range(question.n_tasks)]
     if question.targets.dim is None:
         return values[places[0]]
     return np.stack([values[place][:, t] for t, place in enumerate(places)], axis=1)
@@ -885,6 +887,11 @@ def _chosen_place(
     return int(np.count_nonzero(question.fitted[:point]))
 
 
+def _chosen_places(question: Question, result: SearchResult, fold: int) -> list[int]:
+    """The numbers of the fits of the chosen point, of each task."""
+    return [_chosen_place(question, result, fold, task) for task in range(question.n_tasks)]
+
+
 def _chosen_scores(fits: GridFits, result: SearchResult, fold: int) -> HeldOut:
     """Scores of the validation rows of a fold at the chosen point of each task, or of each class that chooses."""
     question, targets = fits.question, fits.targets[fold]
@@ -899,7 +906,7 @@ def _chosen_scores(fits: GridFits, result: SearchResult, fold: int) -> HeldOut:
         several = columns[0].ndim > 1
         scores = np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if several else columns[1]
     else:
-        scores = _at_choice(question, result, fold, fits.decisions[fold])
+        scores = _at_choice(question, _chosen_places(question, result, fold), fits.decisions[fold])
     rows = question.folds[fold].validation
     index = class_index(targets.kind, targets.classes, question.labels[rows])
     return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
+import sklearn.base
 import xarray as xr
 from sklearn.dummy import DummyClassifier
 from sklearn.kernel_ridge import KernelRidge
@@ -362,6 +363,47 @@ def test_covariates_alone_of_several_targets_use_the_known_values_of_each(unname
             rows = predictions["prediction"].isel(sample=fold, target=t).sel(sample=unnamed.samples[known[1]])
             expected = r2(column[known[1]] - by_covariates, rows.values - by_covariates)
             np.testing.assert_allclose(result.scores["residual_score"].isel(fold=f, target=t), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("weights", [None, "shared"])
+@pytest.mark.parametrize("how", ["tested", "validated", "nested"])
+def test_the_kernels_part_of_many_targets(unnamed, monkeypatch, weights, how):
+    """Of more targets than predictions are kept for, and where solvers return scores alone: that of fits."""
+    y = np.column_stack([OF_COVARIATES, NUMBERS, OF_COVARIATES**2])
+    y[::9, 1] = np.nan
+    chains = (("trace", of_samples()), ("center", "trace"))
+    learner = dmkl.MKRidge(np.inf, steps=chains[0])
+    if weights == "shared":
+        learner = dmkl.MKRidge(weights="shared", n_candidates=3, steps=chains[0])
+    scoring = ["r2", "neg_median_absolute_error"]
+    monkeypatch.setattr("dmkl.searching.fits.MOST_OUTPUTS", 2)
+    if how == "nested":
+        outer = [(np.concatenate(parts[:2]), parts[2]) for parts in folds()]
+        result = dmkl.evaluate(learner, unnamed, y, {"lam": LAM}, outer=outer, inner=2, scoring=scoring)
+    else:
+        grid, cv = {"lam": LAM, "steps": chains}, folds(tested=how == "tested")
+        result = dmkl.search(learner, unnamed, y, grid, cv, scoring=scoring, refit=False)
+    assert "held_out_prediction" not in result.scores
+    assert "of the kernels' part: " in result.summary()
+    for f, (fold, parts) in enumerate(result.folds.items()):
+        for t, column in enumerate(y.T):
+            train, rows = (of[~np.isnan(column[of])] for of in (parts[0], parts[-1]))
+            at = {"fold": f, "target": t}
+            if how == "nested":
+                names = ["lam"] if weights is None else ["lam", "candidate"]
+                params = {name: result.scores[name].isel(at).item() for name in names}
+            else:
+                params = (result.best_params_[fold] if how == "tested" else result.best_params_)[str(t)]
+            model = sklearn.base.clone(learner).set_params(**params).fit(unnamed[train, train], column[train])
+            by_covariates = least_squares(train, rows, column)
+            residual = column[rows] - by_covariates
+            of_kernels = model.predict(unnamed[rows, train]).values - by_covariates
+            expected = r2(residual, of_kernels), -np.median(np.abs(residual - of_kernels))
+            if params.get("steps") == chains[1]:
+                expected = np.nan, np.nan
+            actual = [result.scores[f"residual_score{end}"].isel(at) for end in ("", "_neg_median_absolute_error")]
+            np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    assert np.isfinite(result.scores["residual_score"].isel(target=0)).all()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
