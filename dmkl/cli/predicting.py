@@ -45,6 +45,7 @@ def predict(
     resources: Resources,
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
     features: list[Path] | None = samples_option("Features of new samples instead of STORE; repeatable.", "FILE"),
+    labels: options.Labels = None,
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
@@ -71,7 +72,8 @@ def predict(
     Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained on;
     all rows of a rectangular set (new samples × training samples); and all samples of --features, whose columns are
     matched by name. Only kernels with a weight are read or computed. Scores do not include samples that the model was
-    trained on, unless there are no others. With --probabilities it prints on which samples they were calibrated.
+    trained on, by their names, unless there are no others. True labels are those of STORE, or those in the files of
+    --features or in --labels. With --probabilities it prints on which samples they were calibrated.
 
     Examples
     --------
@@ -79,6 +81,7 @@ def predict(
         dmkl predict model new.zarr --out predictions.csv --probabilities
         dmkl predict model kernels.zarr --rows 0,5,10:20 --contributions shares.csv
         dmkl predict model --features new.npz --out predictions.csv
+        dmkl predict model --features query.h5ad --labels query.h5ad:cell_type
         dmkl predict model kernels.zarr --anndata cells.h5ad
     """
     import numpy as np
@@ -93,7 +96,7 @@ def predict(
         check_table(place)
         lock_output(place, overwrite=overwrite, what="file")
     lock_pictures(plot, overwrite=overwrite)
-    _check_source(store, features, split, rows, join, missing, missing_features)
+    _check_source(store, features, labels, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model  # after `import_base`
 
@@ -108,19 +111,30 @@ def predict(
         chosen = _rows_to_predict(K, estimator, split, part, rows)
         source = {"K": K[chosen, columns_of_model(K, estimator, model)]}
         truth = None if K.labels is None else K.labels[chosen]
-        new = _is_new(K, estimator)[chosen]
+        new = _is_new_row(K, estimator)[chosen]
         has_label = np.ones(len(new), dtype=bool)
     else:
         from dmkl.inputs import as_features
+        from dmkl.inputs.columns import counts
+        from dmkl.inputs.label_tables import given_data
         from dmkl.inputs.labels import Labels, labels_in
 
-        tables = as_features(features or [], join=join)
+        tables, given_labels = as_features(features or [], join=join), given_data(labels=labels)
+        for item in given_labels:
+            item.expected = tables.samples
+            wanted = tables.samples if item.table.row_names else None  # names of further samples do no harm
+            tables = as_features(features or [], samples=wanted, join=join, side_data=given_labels)
         for note in tables.notes:
             say_aside("note", note)
         n_samples = next(iter(tables.blocks.values())).shape[0]
         source = {"features": tables, "join": join, "missing": missing, "missing_features": missing_features}
         given, new = np.asarray(tables.labels.labels), np.ones(n_samples, dtype=bool)
-        has_label = is_known(given) if given.ndim == 1 else new
+        if tables.samples is not None and not counts(tables.samples):
+            new = _is_new(np.array(tables.samples), estimator)
+        if not new.all():
+            those = f"{count(int((~new).sum()), 'sample')} of these {n_samples:,}"
+            say_aside("note", f"the model was trained on {those}, by their names: predictions of them fit their labels")
+        has_label = is_known(given) if given.ndim == 1 else np.ones(n_samples, dtype=bool)
         labeled = given[has_label] if given.ndim and has_label.any() else None
         n_known = int(has_label.sum())
         truth = labels_in(
@@ -154,23 +168,23 @@ def predict(
         shares = None if contributions is None and kernel_scores is None else estimator.contributions(**source)
     if truth is not None and not is_known(truth).any():
         truth = None
-    labels = scores.values if regression else estimator.labels_of(scores.values)
+    predicted = scores.values if regression else estimator.labels_of(scores.values)
     scored = (new if new.any() else ~new) & (True if truth is None else has_label)
     result = None if truth is None else score_model(estimator, scores.values[scored], truth[scored], measures, unknown)
     has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None
     if unassigned_below is not None and calibrated is not None:
-        labels = np.where(calibrated.max("class") < unassigned_below, "unassigned", labels.astype(str))
+        predicted = np.where(calibrated.max("class") < unassigned_below, "unassigned", predicted.astype(str))
     if out is not None:
-        frame, dataset = _tables(scores, labels, estimator, calibrated if probabilities else None, deviation)
+        frame, dataset = _tables(scores, predicted, estimator, calibrated if probabilities else None, deviation)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
 
         more, obsm = {}, {key: scores}
-        if labels.ndim == 1:
-            more["obs/predicted"] = xr.DataArray(labels, {"sample": scores["sample"]})
-        if calibrated is not None and labels.ndim == 1:
+        if predicted.ndim == 1:
+            more["obs/predicted"] = xr.DataArray(predicted, {"sample": scores["sample"]})
+        if calibrated is not None and predicted.ndim == 1:
             more["obs/confidence"], obsm[f"{key}_probability"] = calibrated.max("class"), calibrated.drop_vars("class")
             more[f"uns/{key}_classes"] = xr.DataArray(estimator.classes_.astype(str).astype(object))
         into_annotated(anndata, scores=obsm, more=more, overwrite=overwrite)
@@ -190,7 +204,7 @@ def predict(
                 "model": model,
                 "store": store,
                 "features": files,
-                "samples": len(labels),
+                "samples": len(predicted),
                 "trained_on": int((~new).sum()),
                 **(result.mapping if result else {"scores" if regression else "accuracy": None}),
                 **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
@@ -200,9 +214,10 @@ def predict(
             }
         )
         return
-    samples = f"{count(int(scored.sum()), 'sample')} of {store or ', '.join(map(str, features or []))}"
+    where = store or ", ".join(map(str, features or []))
+    samples = f"{count(int(scored.sum()), 'sample')} of {where}"
     if result is None:
-        say(f"Predicted {samples}; their labels are not known.")
+        say(f"Predicted {count(len(predicted), 'sample')} of {where}; their labels are not known.")
     else:
         trained = "which the model was trained on: this says nothing about new samples"
         result.print(samples if new.any() else f"{samples}, {trained}")
@@ -224,6 +239,7 @@ def predict(
 def _check_source(
     store: str | None,
     features: list[Path] | None,
+    labels: Path | None,
     split: int | None,
     rows: str | None,
     join: str,
@@ -238,7 +254,12 @@ def _check_source(
         refuse(f"{'--split' if rows is None else '--rows'} is for STORE; all samples of --features are predicted")
     if split is not None and rows is not None:
         refuse("--split and --rows exclude one another; give one of them")
-    of_features = {"join": join != "exact", "missing": missing, "missing-features": missing_features != "refuse"}
+    of_features = {
+        "labels": labels,
+        "join": join != "exact",
+        "missing": missing,
+        "missing-features": missing_features != "refuse",
+    }
     for name, given in of_features.items():
         if store and given:
             refuse(f"--{name} is for --features; leave it out with {store}")
@@ -263,20 +284,25 @@ def _check_deviations(estimator: Any, out: str | None, store: str | None) -> Non
         refuse("--std takes STORE, a set with the training samples too, and is written with --out FILE; give both")
 
 
-def _is_new(K: KernelSet, estimator: Any) -> Array:
+def _is_new(samples: Array, estimator: Any) -> Array:
+    """A mask of the samples that the model was not trained on, by their names."""
+    import numpy as np
+
+    mask: Array = ~np.isin(samples.astype(str), estimator.train_samples_)
+    return mask
+
+
+def _is_new_row(K: KernelSet, estimator: Any) -> Array:
     """A mask of the rows that the model was not trained on: all rows of a rectangular set."""
     import numpy as np
 
-    if not K.is_square:
-        return np.ones(K.shape[1], dtype=bool)
-    mask: Array = ~np.isin(K.samples.astype(str), estimator.train_samples_)
-    return mask
+    return _is_new(K.samples, estimator) if K.is_square else np.ones(K.shape[1], dtype=bool)
 
 
 def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str, text: str | None) -> Index:
     import numpy as np
 
-    new = _is_new(K, estimator)
+    new = _is_new_row(K, estimator)
     if text is not None:
         return select_rows(K, text)
     if split is None:

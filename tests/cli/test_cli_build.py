@@ -164,6 +164,63 @@ def test_predictions_from_features_are_those_from_the_set(run, json_of, output_o
     assert (printed["store"], printed["features"]) == (None, [str(folder / "new.npz")])
 
 
+@pytest.fixture(scope="module")
+def named_model(tmp_path_factory, folder):
+    path = tmp_path_factory.mktemp("named")
+    train = path / "train.txt"
+    train.write_text("\n".join(NAMES[:TRAIN]))
+    build = ["build", path / "set", folder / "genes.csv", *RBF, "--labels", folder / "classes.csv", "--train", train]
+    for words in (build, ["fit", path / "set", path / "model", "--train", train]):
+        assert main([*map(str, words)]) == 0
+    return path / "model"
+
+
+def test_features_are_scored_by_labels_of_a_file(output_of, json_of, error_of, tmp_path, folder, classes, named_model):
+    genes = pd.read_csv(folder / "genes.csv", index_col=0)
+    genes.iloc[TRAIN:].to_csv(tmp_path / "genes.csv")
+    command = ["predict", named_model, "--features", tmp_path / "genes.csv", "--labels"]
+    printed = json_of(*command, f"{folder / 'classes.csv'}:class")
+    model = dmkl.load(named_model)
+    expected = model.predict(features={"genes": genes.iloc[TRAIN:]}) == classes[TRAIN:]
+    assert (printed["accuracy"], printed["trained_on"], printed["samples"]) == (expected.mean(), 0, M - TRAIN)
+    assert "Accuracy " in output_of(*command, folder / "classes.csv", "--scoring", "matthews")
+    pd.Series(classes, NAMES, name="class").iloc[:-1].to_csv(tmp_path / "fewer.csv", index_label="sample")
+    assert "fewer.csv lacks 1 ('s44')" in error_of(*command, tmp_path / "fewer.csv")
+    assert "14 samples of" in output_of(*command, tmp_path / "fewer.csv", "--join", "inner")
+
+
+@pytest.mark.parametrize(
+    ("first", "notes", "line"),
+    [
+        (TRAIN, 0, "15 samples of"),
+        (TRAIN - 4, 4, "4 further samples, which the model was trained on, are not scored."),
+        (0, 30, "30 further samples, which"),
+    ],
+)
+def test_training_samples_among_the_features_are_not_scored(
+    run, json_of, tmp_path, folder, named_model, first, notes, line
+):
+    genes = pd.read_csv(folder / "genes.csv", index_col=0).iloc[first:]
+    genes.to_csv(tmp_path / "genes.csv")
+    command = ["predict", named_model, "--features", tmp_path / "genes.csv"]
+    status, text, err = run(*command)
+    assert status == 0
+    note = f"the model was trained on {notes} samples of these {len(genes)}, by their names"
+    assert (note in " ".join(err.split())) == bool(notes)
+    assert f"Predicted {len(genes)} samples of" in text
+    labeled = [*command, "--labels", folder / "classes.csv"]
+    assert line in " ".join(run(*labeled)[1].split())
+    assert json_of(*labeled)["trained_on"] == notes
+    if not notes:
+        return
+    genes.iloc[:notes].to_csv(tmp_path / "genes.csv")
+    text = " ".join(run(*labeled)[1].split())
+    assert "which the model was trained on: this says nothing about new samples" in text
+    # Numbers of rows are no names.
+    genes.reset_index(drop=True).to_csv(tmp_path / "genes.csv")
+    assert "trained on" not in " ".join(map(str, run(*command)))
+
+
 def test_predictions_of_samples_that_lack_a_table(error_of, output_of, tmp_path, built, tables):
     output_of("fit", built, tmp_path / "model", "--model", "uniform")
     color = tables["color"][TRAIN:].copy()
@@ -212,6 +269,7 @@ def test_info_says_how_kernels_were_made(json_of, output_of, tmp_path, folder, t
         (["predict", "SET", "--features", "new.npz"], "samples come from either STORE or --features"),
         (["predict", "--features", "new.npz", "--split", "0"], "--split is for STORE; all samples of --features are"),
         (["predict", "SET", "--missing", "zero"], "--missing is for --features"),
+        (["predict", "SET", "--labels", "classes.csv"], "--labels is for --features"),
     ],
 )
 def test_bad_input_leaves_nothing(error_of, tmp_path, folder, tables, built, fitted, arguments, words):
