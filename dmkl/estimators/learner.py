@@ -137,7 +137,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     _DEFAULT_VALUES: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     """The default grid of parameters whose meaning is that of this class of learners alone."""
     _BOUNDED = "the objective"
-    """What `gap_` is the gap of."""
+    """The name of the function whose relative gap `gap_` is, for texts."""
     _TABLES: tuple[str, ...] = ()
     """Fitted attributes that are datasets, each saved as a group."""
     _DERIVED: tuple[str, ...] = ()

@@ -157,7 +157,10 @@ class Stability(Result):
         q = self.mean_selected_
         if self.tasks is None:
             return bound(q)
-        about = {"long_name": "upper bound of the expected number of kernels that are selected falsely", "units": "1"}
+        about = {
+            "long_name": "upper bound of the expected number of stable kernels that are rarely selected",
+            "units": "1",
+        }
         return q.copy(data=[bound(float(value)) for value in q]).rename("error_bound").assign_attrs(about)
 
     @property
@@ -225,8 +228,8 @@ class Stability(Result):
         elif np.isfinite(bound):
             chance = float(np.max(self.mean_selected_)) / self.data.sizes["kernel"]
             lines.append(
-                f"{mean}. At most {bound:.2g} kernels are expected among the stable ones that a half-sample selects "
-                f"with a probability of {chance:.2g} or less; noise that it selects more often is not counted"
+                f"{mean}. The expected number of stable kernels that a half-sample selects with a probability of "
+                f"{chance:.2g} or less is at most {bound:.2g}; noise that it selects more often is not counted"
             )
         else:
             lines.append(f"{mean}; a bound of rare selections is known for how='half' only")

@@ -22,7 +22,7 @@ from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, warn
 _NOTHING = 1e-6
 _REPAIR = "repair='clip', 'flip' or 'shift'"
 WAY_OUT = f"Run `dmkl check`; repair it with {_REPAIR}, or leave it out with select()"
-"""What to do with a kernel that is not positive semidefinite."""
+"""Advice about a kernel that is not positive semidefinite."""
 
 
 @dataclass(frozen=True, eq=False)

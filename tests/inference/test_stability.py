@@ -211,11 +211,9 @@ def test_what_the_weights_tell(result, tmp_path):
     read = dmkl.load(tmp_path / "trust")
     xr.testing.assert_identical(read.data, data)
     assert problems(tmp_path / "trust") == ""
-    bound, chance = result.error_bound(), 2 / data.sizes["kernel"]
-    if len(stable) > bound or not len(stable):
-        assert f"At most {bound:.2g} kernels are expected among the stable ones" in result.summary()
-        assert f"with a probability of {chance:.2g} or less" in result.summary()
-    assert "false selections" not in result.summary()
+    assert stable.tolist() == ["kernel_0", "kernel_1"]
+    bound = "stable kernels that a half-sample selects with a probability of 0.4 or less is at most 1; noise"
+    assert f"A resample selects 2 of 5. The expected number of {bound}" in result.summary()
 
 
 def spectra(seed, informative):
@@ -230,8 +228,10 @@ def spectra(seed, informative):
 def test_stable_weights_may_be_those_of_noise():
     """The narrow kernel of noise is selected by every half: its many equal eigenvalues fit any labels."""
     K, y = spectra(0, informative=False)
-    noise = dmkl.stability(dmkl.MKFDA(p=1), K, y, 10)
+    noise = dmkl.stability(dmkl.MKFDA(p=1), K, y, 10, n_selected=1)
     assert noise.data["selection_frequency"][0] == 1
+    bound = "a half-sample selects with a probability of 0.1 or less is at most 0.12; noise that it selects more often"
+    assert f"A resample selects 1 of 10. The expected number of stable kernels that {bound} is" in noise.summary()
     majority = [max(np.mean(y[part.values == 1] == label) for label in (0, 1)) for part in noise.data["part"]]
     np.testing.assert_allclose(noise.data["constant_score"], majority)
     K, y = spectra(0, informative=True)
