@@ -293,8 +293,8 @@ class FeatureTiles:
                 words = WORDS.get(recipe.function, WORDS["distance"])  # the function may be "mean-given"
                 refuse(
                     f"the {words} {recipe.feature!r} are not symmetric: entry ({rows.start + a}, "
-                    f"{cols.start + b}) is {entries[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrize "
-                    "them, (D + D.T)/2"
+                    f"{cols.start + b}) is {entries[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; take "
+                    "(D + D.T)/2, or D + D.T - np.diag(D.diagonal()) of a triangle beside which all is 0"
                 )
         return entries
 

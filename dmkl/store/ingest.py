@@ -283,8 +283,8 @@ class _Intake:
         refuse(
             f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {value:.8g} and entry ({b}, {a}) is "
             f"{mirrored:.8g}, which differ by more than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
-            "Symmetrize it ((K + Kᵀ)/2: symmetrize=True, --symmetrize), or give symmetric=False (--rectangular) if its "
-            "rows and columns are different samples"
+            "Symmetrize it ((K + Kᵀ)/2, or mirror a triangle: symmetrize=True, --symmetrize), or give symmetric=False "
+            "(--rectangular) if its rows and columns are different samples"
         )
 
     def _repair(self, name: str, matrix: Matrix) -> tuple[Array, dict[str, Any]]:

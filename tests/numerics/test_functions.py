@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from sklearn.metrics import pairwise
@@ -202,6 +204,14 @@ def test_distances_that_are_not_symmetric_are_named(i, j):
     D[i, j] += 1
     with pytest.raises(InputError, match=rf"'x' are not symmetric: entry \(({i}, {j}|{j}, {i})\) is"):
         built(D, {"function": "distance"}, tile=4)
+
+
+def test_the_advice_about_a_triangle_mirrors_it():
+    D = np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0))) + 1.0
+    with pytest.raises(InputError, match="are not symmetric") as caught:
+        built(np.triu(D), {"function": "distance"})
+    (formula,) = re.findall(r"or (D .*) of a triangle", str(caught.value))
+    np.testing.assert_array_equal(eval(formula, {"np": np, "D": np.triu(D)}), D)
 
 
 # --- random kernels ------------------------------------------------------------------------------------------
