@@ -16,7 +16,7 @@ from zarr.storage import MemoryStore
 from dmkl import kernelset, settings
 from dmkl.arrays import Array, Index, Mask
 from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
-from dmkl.features.approximation import approximate, table_in_memory, tables_of_new
+from dmkl.features.approximation import approximate, tables_of_new
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
 from dmkl.features.stored import recipes_of
@@ -37,7 +37,16 @@ from dmkl.numerics.semidefinite import Repair
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import GeometricMean, View
-from dmkl.store.features import ArrayTable, FeatureTable, Scan, TableOfRows, read_tables, scan, write_table
+from dmkl.store.features import (
+    ArrayTable,
+    FeatureTable,
+    Scan,
+    TableOfRows,
+    read_tables,
+    scan,
+    table_in_memory,
+    write_table,
+)
 from dmkl.store.format import Header, check_dtype
 from dmkl.store.groups import Location
 from dmkl.store.ingest import ingest

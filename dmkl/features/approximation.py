@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,8 @@ from dmkl.errors import ApproximationWarning, refuse, warn
 from dmkl.features.specs import LOW_RANK, Recipe
 from dmkl.features.tasks import TileIndex, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles, SampleAxis
-from dmkl.store.features import ArrayTable, FeatureTable, TableOfRows, scan
+from dmkl.features.transforms import Scale
+from dmkl.store.features import ArrayTable, FeatureTable, TableOfRows, scan, table_in_memory
 
 _SAMPLE, _SAMPLE_BYTES = 10_000, 2**28
 """Most training samples that are clustered, and the bytes that they may take."""
@@ -69,8 +70,10 @@ def _approximate(
 ) -> tuple[Recipe, list[ArrayTable]]:
     """The linear recipe, and the tables that are new."""
     asked, method, how, share, seed = (recipe.parameters[key] for key in LOW_RANK)
-    exact = replace(recipe, parameters={k: v for k, v in recipe.parameters.items() if k not in LOW_RANK})
     table, most, kept = axis.tables[str(recipe.feature)], max(1, len(train) // 2), np.ones(1)
+    scale = {} if "transform" in recipe.made else {"scale": asdict(Scale.of(table, np.sort(train)))}
+    exact_parameters = {k: v for k, v in recipe.parameters.items() if k not in LOW_RANK}
+    exact = replace(recipe, parameters=exact_parameters, made={**recipe.made, **scale})
     count = min(64, most) if asked == "auto" else asked
     while True:
         needed_bytes = 8 * count * (len(axis.samples) + 4 * count)
@@ -123,15 +126,6 @@ def tables_of_new(
                 Z[np.isnan(table.read(slice(0, len(Z)), slice(0, 1))[:, 0])] = np.nan
             factors[str(recipe.feature)] = table_in_memory(str(recipe.feature), Z)
     return factors
-
-
-def table_in_memory(
-    name: str, values: Array, columns: tuple[str, ...] | None = None, center: Float | None = None
-) -> ArrayTable:
-    """A table of an array, by default with its own mean as the center."""
-    bare = ArrayTable(name, values.shape, values.dtype, columns, "", np.zeros(values.shape[1]), 0, values)
-    scanned = scan(bare, None)
-    return ArrayTable.of(name, values, columns, scanned if center is None else replace(scanned, center=center))
 
 
 # --- landmarks -------------------------------------------------------------------------------------------------------

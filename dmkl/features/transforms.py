@@ -39,12 +39,11 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
-from dmkl.features.approximation import table_in_memory
 from dmkl.features.specs import GENETIC, IMPUTING, Recipe
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names
-from dmkl.store.features import FeatureTable, check_rows, strips
+from dmkl.store.features import FeatureTable, check_rows, strips, table_in_memory
 
 Learned = float | Float | None  # t, numbers of the columns (1 or 2, columns), or nothing
 
@@ -232,17 +231,16 @@ def _warn_of_no_counts(
 def warn_of_scale(recipe: Recipe, table: FeatureTable, new: FeatureMatrix, present: Index, at: Index) -> None:
     """Warn if new features, whose columns `at` are those `present` in training, are plainly on another scale.
 
-    Transformed features are compared before the transform. Tables of one row are means; older recipes have no scale.
+    Transformed features are compared before the transform. Recipes of these and of kernels of low rank, which have no
+    table of the training samples, have its scale; older ones lack it.
     """
-    made = recipe.made.get("transform")
-    if made is None and table.shape[0] > 1:
-        training = Scale.of(table, np.arange(table.shape[0]), present)
-    elif made is not None and "scale" in made:
-        training = Scale(**made["scale"])
-    else:
+    transform = recipe.made.get("transform")
+    scale = (transform or recipe.made).get("scale")
+    if scale is None and (transform is not None or table.shape[0] == 1):
         return
-    of_dosages = new.genotypes or (made is not None and made["steps"][0]["step"] in GENETIC)
-    same_columns = made is None or len(present) == table.shape[1]
+    training = Scale.of(table, np.arange(table.shape[0]), present) if scale is None else Scale(**scale)
+    of_dosages = new.genotypes or (transform is not None and transform["steps"][0]["step"] in GENETIC)
+    same_columns = scale is None or len(present) == table.shape[1]
     differing = training.differences(Scale.of(new, np.arange(new.shape[0]), at), of_dosages, same_columns)
     if differing:
         what = f"features {new.name!r} are probably on another scale than in training: {'; '.join(differing)}"

@@ -229,6 +229,15 @@ def scan(
     return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest, highest)
 
 
+def table_in_memory(
+    name: str, values: Array, columns: tuple[str, ...] | None = None, center: Float | None = None
+) -> ArrayTable:
+    """A table of an array, by default with its own mean as the center."""
+    bare = ArrayTable(name, values.shape, values.dtype, columns, "", np.zeros(values.shape[1]), 0, values)
+    scanned = scan(bare, None)
+    return ArrayTable.of(name, values, columns, scanned if center is None else replace(scanned, center=center))
+
+
 def _digest(table: FeatureMatrix | FeatureTable) -> Any:
     return hashlib.blake2b(f"{table.dtype.str} {table.shape[0]} {table.shape[1]}".encode(), digest_size=16)
 

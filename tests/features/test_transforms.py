@@ -194,6 +194,17 @@ def test_new_features_on_another_scale_are_noted(steps, function, tmp_path):
             dmkl.build_cross(K, {"X": new - new.mean()})
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.ApproximationWarning")
+@pytest.mark.parametrize("approximation", ["nystroem", "fourier"])
+def test_scales_of_kernels_of_low_rank_are_noted(approximation, tmp_path):
+    spec = {"function": "rbf", "rank": 8, "approximation": approximation}
+    K = dmkl.build(tmp_path / "k", {"X": WIDE[:40]}, spec)
+    assert not problems(tmp_path / "k")
+    dmkl.build_cross(K, {"X": WIDE[40:]})
+    with pytest.warns(FeatureWarning, match=r"another scale than in training: 0% .* whole numbers \(100% in training"):
+        dmkl.build_cross(K, {"X": log_normalized(WIDE[40:])})
+
+
 def test_sets_without_scales_are_read():
     K = dmkl.build(None, {"X": WIDE[:40]}, {"function": "linear", "transform": "log1p"})
     del K.view.source.recipes[0].made["transform"]["scale"]
