@@ -282,9 +282,11 @@ def fit(
         estimator.fit(K[chosen, chosen], unknown=learning.unknown)
         seconds = time.monotonic() - started
         if measures and K.labels is not None:  # without labels there is no fit
-            predict = estimator.predict if estimator.kind_ == "regression" else estimator.decision_function
+            regression = estimator.kind_ == "regression"
+            predict = estimator.predict if regression else estimator.decision_function
             decision = predict(K[held_out, chosen]).values
-            scores = tables.score_model(estimator, decision, K.labels[held_out], measures, learning.unknown)
+            part = estimator._covariate_part(K.samples[held_out].astype(str)) if regression else None
+            scores = tables.score_model(estimator, decision, K.labels[held_out], measures, learning.unknown, part)
     estimator.save(model_out, overwrite=learning.overwrite)
     save_figure(estimator.plot_weights, plot)
     agreement = {}

@@ -170,13 +170,19 @@ def predict(
         truth = None
     predicted = scores.values if regression else estimator.labels_of(scores.values)
     scored = (new if new.any() else ~new) & (True if truth is None else has_label)
-    result = None if truth is None else score_model(estimator, scores.values[scored], truth[scored], measures, unknown)
+    of_covariates, result = None, None
+    if regression:
+        of_covariates = estimator._covariate_part(scores["sample"].values, source.get("covariates"))
+    if truth is not None:
+        of_scored = None if of_covariates is None else of_covariates[scored]
+        result = score_model(estimator, scores.values[scored], truth[scored], measures, unknown, of_scored)
     has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None
     if unassigned_below is not None and calibrated is not None:
         predicted = np.where(calibrated.max("class") < unassigned_below, "unassigned", predicted.astype(str))
     if out is not None:
-        frame, dataset = _tables(scores, predicted, estimator, calibrated if probabilities else None, deviation)
+        listed = calibrated if probabilities else None
+        frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
@@ -337,16 +343,21 @@ def _tables(
     estimator: Any,
     probabilities: xr.DataArray | None,
     deviation: xr.DataArray | None = None,
+    of_covariates: Array | None = None,
 ) -> tuple[pd.DataFrame, xr.Dataset]:
     """Predictions as a table with a row for each sample, and as an xarray Dataset."""
     import xarray as xr
 
     from dmkl.outputs import prediction_table
+    from dmkl.variables import describe
 
     dims = scores.dims[: labels.ndim]
     coords = {str(dim): scores[dim] for dim in dims}
     label = {} if estimator.kind_ == "regression" else {"predicted_label": xr.DataArray(labels, coords, dims)}
     dataset = xr.Dataset({**label, str(scores.name): scores})
+    if of_covariates is not None:
+        parts = {"covariate_prediction": scores.copy(data=of_covariates), "kernel_prediction": scores - of_covariates}
+        dataset = dataset.assign({name: describe(values.rename(name)) for name, values in parts.items()})
     if deviation is not None:
         dataset = dataset.assign(standard_deviation=deviation)
     if probabilities is not None:

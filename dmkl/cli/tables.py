@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -469,12 +469,14 @@ class ModelScores:
     """Other measures by name: a number, or (task,)."""
     counts: xr.DataArray | None
     """The confusion matrix; None for a regression."""
+    residual_scores: dict[str, Any] = field(default_factory=dict)
+    """Those of the kernels' part of a regression on covariates."""
 
     @property
     def mapping(self) -> dict[str, Any]:
         """The scores for JSON."""
         if self.counts is None:
-            return {"scores": self.scores}
+            return {"scores": self.scores} | ({"residual_scores": self.residual_scores} if self.residual_scores else {})
         scores = {"accuracy": self.accuracy, "scores": self.scores}
         return scores | measures_as_mapping(class_scores(self.counts), self.counts)
 
@@ -483,17 +485,27 @@ class ModelScores:
         if self.accuracy is not None:
             say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {samples}.")
         outputs = "targets" if self.accuracy is None else "tasks"
-        for name, value in self.scores.items():
-            mean = float(np.nanmean(value))
-            on = f" on {samples}" if self.accuracy is None else ""
-            say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {outputs}" if np.ndim(value) else "", on)
+        of_kernels = " of the kernels' part: the prediction and y without what covariates predict"
+        on = f" on {samples}" if self.accuracy is None else ""
+        for scores, of_what in ((self.scores, on), (self.residual_scores, of_kernels)):
+            for name, value in scores.items():
+                mean = float(np.nanmean(value))
+                say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {outputs}" if np.ndim(value) else "", of_what)
         if self.counts is not None:
             show(*measures_tables(class_scores(self.counts), self.counts))
 
 
-def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unknown: str | None) -> ModelScores:
+def score_model(
+    estimator: Any,
+    decision: Float,
+    truth: Array,
+    scoring: Any,
+    unknown: str | None,
+    of_covariates: Float | None = None,
+) -> ModelScores:
     """Score the decision scores of a fitted model; `unknown` is the code of unknown labels.
 
+    `of_covariates` is the part of these scores that is the covariates'.
     Labels are compared by their texts: a file may store them with another type than those of the training set. Measures
     other than the accuracy need truths of classes that the model has.
     """
@@ -504,7 +516,11 @@ def score_model(estimator: Any, decision: Float, truth: Array, scoring: Any, unk
         agreement = cluster_agreement(estimator.labels_of(decision), truth) if truth.ndim == 1 else {}
         return ModelScores(None, agreement, None)
     if estimator.kind_ == "regression":
-        return ModelScores(None, measures_of(estimator, decision, truth, scoring), None)
+        scores, residual_scores = measures_of(estimator, decision, truth, scoring), {}
+        if of_covariates is not None:
+            without = truth - of_covariates.reshape(truth.shape)
+            residual_scores = measures_of(estimator, decision - of_covariates, without, scoring)
+        return ModelScores(None, scores, None, residual_scores)
     predicted = estimator.labels_of(decision)
     right = truth.astype(str) == predicted.astype(str)
     accuracy = float(right.mean()) if truth.ndim == 1 else label_accuracy(truth, predicted)

@@ -706,6 +706,13 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         """The covariates of the step that residualizes, if there is one."""
         return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
 
+    def _covariate_part(self, samples: Array, covariates: Any = None) -> Float | None:
+        """The part of predictions that covariates and the intercept make, in the shape of predictions; None without."""
+        if self._covariates() is None or not hasattr(self, "covariate_effects_"):
+            return None
+        part = np.asarray(self.intercept_.values + self._offsets(samples, covariates))
+        return part[:, 0] if self.tasks_ is None else part
+
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
         covariates = self._covariates()
         return labels[order] if covariates is None else _permuted_residuals(labels, order, covariates.of(samples))

@@ -47,7 +47,8 @@ def assess(
     -------
     Dataset
         score over measure (and task, or target of a regression). For classes also confusion over true and predicted
-        (and task), and recall, precision and support over class, or over task for the label 1.
+        (and task), and recall, precision and support over class, or over task for the label 1. For a regression on
+        covariates also residual_score, of predictions and y without the part that covariates predict.
 
     Raises
     ------
@@ -57,7 +58,8 @@ def assess(
     """
     truth = model._truth(K, y, "assess", unknown)
     regression = isinstance(model, KernelRegressor)
-    decision = model._decision(K, **new).values
+    decisions = model._decision(K, **new)
+    decision = decisions.values
     if len(truth) != len(decision):
         refuse(f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each")
     truth = truth.reshape(len(truth), -1)[:, 0] if model.tasks_ is None else truth
@@ -66,7 +68,11 @@ def assess(
     dim = "target" if regression else "task"
     coords: dict[str, Any] = {"measure": list(scores)} | ({} if tasks is None else {dim: tasks})
     assessed = xr.Dataset({"score": xr.DataArray(np.array(list(scores.values())), coords)})
-    if regression:
+    if isinstance(model, KernelRegressor):
+        part = model._covariate_part(decisions["sample"].values, new.get("covariates"))
+        if part is not None:
+            without = measures_of(model, decision - part, truth - part, scoring)
+            assessed["residual_score"] = assessed["score"].dims, np.array(list(without.values()))
         return describe(assessed)
     counts = confusion(truth, model.labels_of(decision), model.classes_, tasks)
     return describe(assessed.assign(confusion=counts).merge(class_scores(counts)))

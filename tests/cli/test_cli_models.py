@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import confusion_matrix, r2_score
 
 import dmkl
 from dmkl.cli.parsing import parse_p
@@ -211,6 +211,17 @@ def test_a_regression_tells_the_effects_of_covariates(json_of, output_of, tmp_pa
     assert printed["held_out"]["scores"]["r2"] == pytest.approx(model.score(K[30:, :30], y[30:]))
     assert json_of("info", tmp_path / "model")["covariate_effects"] == effects
     assert f"age {effects['age']:.4g}" in " ".join(output_of(*command, "--overwrite").split())
+    by_covariates = np.polyval(np.polyfit(age[:30], y[:30], 1), age[30:])
+    part = model.predict(K[30:, :30]).values - by_covariates
+    expected = r2_score(y[30:] - by_covariates, part)
+    assert printed["held_out"]["residual_scores"]["r2"] == pytest.approx(expected, rel=1e-9)
+    predict = ["predict", tmp_path / "model", tmp_path / "set.zarr", "--split", 0]
+    assert json_of(*predict)["residual_scores"]["r2"] == pytest.approx(expected, rel=1e-9)
+    text = output_of(*predict, "--out", tmp_path / "p.csv")
+    assert f"r2 {expected:.4g} of the kernels' part" in " ".join(text.split())
+    parts = pd.read_csv(tmp_path / "p.csv")
+    np.testing.assert_allclose(parts["by covariates"], by_covariates, rtol=1e-6)
+    np.testing.assert_allclose(parts["by kernels"], part, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -168,6 +168,25 @@ def test_predictions_with_covariates_are_scored_wherever_they_are_made(chain):
         assert abs(float(result.scores["score"].sel(lam=1e-2).squeeze()) - score) < 1e-4
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_an_assessment_has_the_score_of_the_kernels_part(several):
+    kernels, Z, y = confounded()
+    y = y if several else y[:, 0]
+    K, steps = in_memory(kernels, 25), (dmkl.residualize(Z), "trace")
+    model = dmkl.MKRidge(p=2, lam=1e-2, steps=steps).fit(K[TRAIN, TRAIN], y[TRAIN])
+    assessed = dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring=["r2", "correlation"])
+    design = np.column_stack([np.ones(len(Z)), Z])
+    by_covariates = design[TEST] @ np.linalg.lstsq(design[TRAIN], y[TRAIN], rcond=None)[0]
+    residual, of_kernels = y[TEST] - by_covariates, model.predict(K[TEST, TRAIN]).values - by_covariates
+    for name in ("r2", "correlation"):
+        columns = zip(residual.reshape(len(TEST), -1).T, of_kernels.reshape(len(TEST), -1).T, strict=True)
+        expected = [SCORES[name](*pair) for pair in columns]
+        np.testing.assert_allclose(np.atleast_1d(assessed["residual_score"].sel(measure=name)), expected, rtol=1e-9)
+    assert (assessed["residual_score"] < assessed["score"]).all()
+    plain = dmkl.MKRidge().fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert "residual_score" not in dmkl.assess(plain, K[TEST, TRAIN], y[TEST])
+
+
 def test_models_saved_without_effects_of_covariates_predict_with_a_warning():
     kernels, Z, y = confounded()
     K = in_memory(kernels, 25)
@@ -175,6 +194,8 @@ def test_models_saved_without_effects_of_covariates_predict_with_a_warning():
     del model.covariate_effects_
     with pytest.warns(UserWarning, match="without effects of covariates"):
         model.predict(K[TEST, TRAIN])
+    with pytest.warns(UserWarning, match="without effects of covariates"):
+        assert "residual_score" not in dmkl.assess(model, K[TEST, TRAIN], y[TEST, 0])
 
 
 def test_a_permutation_test_asks_for_the_kernels_beside_the_covariates():
