@@ -7,7 +7,5 @@ where the problem is convex.
 
 import lazy_loader
 
-from dmkl._version import __version__ as __version__
-
 # The names are those of __init__.pyi.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -19,7 +19,7 @@ logging.getLogger("dmkl").propagate = False  # otherwise Sphinx prints the progr
 
 project = "dmkl"
 author = copyright = "The dmkl developers"
-release = version = dmkl.__version__
+release = version = dmkl.__version__.partition("+")[0]
 
 extensions = [
     "myst_parser",

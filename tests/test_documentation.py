@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dmkl
+from dmkl._version import RELEASE
 from dmkl.cli.commands import COMMANDS
 from dmkl.cli.main import main
 
@@ -60,8 +61,8 @@ def test_pages_and_sections_that_the_readme_links_are_there():
 
 
 def test_the_version_to_cite_is_that_of_the_package():
-    assert f"version: {dmkl.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"## {dmkl.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"version: {RELEASE}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"## {RELEASE} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_the_reference_has_every_public_name():

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from dmkl._version import __version__
+from dmkl import _version
 from dmkl.cli.commands import COMMANDS, line_of_help, with_options
 from dmkl.cli.interruption import Ended, orderly_end
 from dmkl.cli.output import locking_outputs, log_option, logging_to, plain_warnings, say_aside
@@ -22,15 +22,15 @@ from dmkl.errors import DmklError
 from dmkl.progress import LOGGER
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"dmkl {__version__}")
+        typer.echo(f"dmkl {_version.version()}")
         raise typer.Exit
 
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error (works after the command too).")
@@ -99,7 +99,7 @@ def _run(given: list[str], logged: ExitStack, *, debug: bool) -> int:
         path, given = log_option(given)
         if path is not None:
             logged.enter_context(logging_to(path))
-        LOGGER.info("dmkl %s: %s", __version__, shlex.join(["dmkl", *given]))
+        LOGGER.info("dmkl %s: %s", _version.version(), shlex.join(["dmkl", *given]))
         with orderly_end(), plain_warnings(), locking_outputs():
             _app(given)(given, prog_name="dmkl")
     except SystemExit as stop:

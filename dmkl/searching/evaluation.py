@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from dmkl._version import __version__
+from dmkl._version import version
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import predicted_labels
@@ -446,7 +446,7 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         "measures": json.dumps(list(question.metrics)),
         "n_passes": first.attrs["n_passes"] + answers.tally.n_passes,
         "n_refit_passes": answers.tally.n_passes,
-        "created_by": f"dmkl {__version__}",
+        "created_by": f"dmkl {version()}",
     }
     return xr.Dataset(variables, {"kernel": first["kernel"].values, **question.task_coords()}, attrs)
 

@@ -23,7 +23,7 @@ from scipy.special import expit, logit
 from sklearn.base import clone
 
 from dmkl import progress
-from dmkl._version import __version__
+from dmkl._version import RELEASE, version
 from dmkl.arrays import Array, Float, Index, Mask, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.decisions import LEFT_OUT, HeldOut, class_index, predicted_labels
@@ -229,7 +229,7 @@ class Question:
         folds: list[Array] = [part for fold in self.folds for part in (fold.train, fold.validation, fold.test)]
         folds += [fold.counts for fold in self.folds if fold.counts is not None]
         return {
-            "dmkl": __version__,
+            "dmkl": RELEASE,
             "the kernels' content": K.content_id,
             "the kernels chosen": ", ".join(K.names),
             "the samples": digest(*view.final_positions(), view.rows, view.cols, *of_steps),
@@ -826,7 +826,7 @@ class GridFits:
             "seconds": seconds,
             "n_points": len(question.models) * len(question.folds) * question.n_tasks,
             "solver": self.solver,
-            "created_by": f"dmkl {__version__}",
+            "created_by": f"dmkl {version()}",
         }
         return question.with_folds(xr.Dataset(variables, coords, attrs), question.folds)
 

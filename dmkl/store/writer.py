@@ -25,7 +25,7 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
-from dmkl._version import __version__
+from dmkl._version import version
 from dmkl.arrays import Array
 from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError, refuse
 from dmkl.files.urls import Place, Url, as_place
@@ -361,7 +361,7 @@ class StoreWriter:
                 for j, p in enumerate(self._provenance)
             )
             attrs = {**self._group.attrs, "format_version": FORMAT_VERSION if kept else 1, "complete": True}
-            attrs |= {"content_id": content_id(names, contents), "created_by": f"dmkl {__version__}"}
+            attrs |= {"content_id": content_id(names, contents), "created_by": f"dmkl {version()}"}
             attrs["kernels"] = [
                 {"name": n} | {key: value for key, value in (p or {}).items() if key != "name"}
                 for n, p in zip(names, self._provenance, strict=True)
