@@ -132,6 +132,10 @@ class SampleOrderWarning(UserWarning):
     """A source without sample names is matched by position with samples that have names."""
 
 
+class OtherVersionWarning(UserWarning):
+    """Some workers of a cluster run another dmkl than this process, and get no tasks."""
+
+
 class SmallWorkerWarning(UserWarning):
     """Some workers of a cluster have far less memory than the others, and get no tasks."""
 

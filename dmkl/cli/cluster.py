@@ -45,8 +45,10 @@ class Resources:
     memory: Annotated[str | None, resources_option("Memory, as 2GiB. [default: 60 % of free]", "SIZE")] = None
 
     @contextmanager
-    def computing(self, reading: KernelSet | None = None, state: Path | None = None) -> Iterator[Client | None]:
-        """Let computations inside this context run on the backend, and check its hosts first.
+    def computing(
+        self, reading: KernelSet | None = None, state: Path | None = None, *, check: bool = True
+    ) -> Iterator[Client | None]:
+        """Let computations inside this context run on the backend, and check its hosts first unless `check` is false.
 
         Every host must see the kernel set `reading` and `state`, the folder of a checkpoint. By default the backend is
         "threads" where a pass reads few bytes of `reading`, else "local".
@@ -60,10 +62,11 @@ class Resources:
                 options[key] = value
         with dmkl.cluster(name, **options) as client:
             if client is not None:
-                from dmkl.clusters.preflight import check_hosts
+                if check:
+                    from dmkl.clusters.preflight import check_hosts
 
-                for difference in check_hosts(None if reading is None else _location(reading), state):
-                    say_aside("warning", difference)
+                    for difference in check_hosts(None if reading is None else _location(reading), state):
+                        say_aside("warning", difference)
                 if client.dashboard_link:
                     needs = "" if find_spec("bokeh") else "; it needs bokeh: pip install 'dask[diagnostics]'"
                     say_aside("note", f"dashboard of the cluster: {client.dashboard_link}{needs}")
@@ -115,7 +118,7 @@ def preflight(
     from dmkl.clusters.preflight import inspect_hosts, solvers_that_fit
 
     K = dmkl.open(store)
-    with resources.computing():
+    with resources.computing(check=False):
         hosts = inspect_hosts(_location(K), state)
         fits = solvers_that_fit(K, hosts, state)
     bad = [host for host in hosts if host.problems]

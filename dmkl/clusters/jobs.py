@@ -26,6 +26,7 @@ from dmkl import progress
 from dmkl.clusters.backends import REUSE_OF_MEMORY, quiet, security_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions
 from dmkl.errors import NoWorkersError, refuse
+from dmkl.passes.execute import END_OF_A_WORKER
 
 if TYPE_CHECKING:
     from dask_jobqueue.core import Job, JobQueueCluster
@@ -230,6 +231,11 @@ def _no_workers(jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> No
             f"jobs of {system.title} end as soon as they begin{reason}. Check that the compute nodes have this Python "
             "and reach this machine (interface, scheduler_interface), and run the same again"
         )
+    if jobs.some_began():
+        return NoWorkersError(
+            f"all workers of the jobs have ended, and {system.title} has given no other within {options.wait:g} s"
+            f"{reason}. {END_OF_A_WORKER}. Run the same again"
+        )
     return NoWorkersError(
         f"{system.title} has given no worker within {options.wait:g} s{reason}. See {system.look}, ask for less "
         "(cores, memory, walltime), for another queue, or allow more time with wait, and run the same again"
@@ -304,6 +310,10 @@ class _JobWatch:
         """Whether a job runs whose workers are still missing."""
         missing = self._missing(dict(self._cluster.workers)).values()
         return any(self._states.get(str(job.job_id), "").startswith("RUNNING") for job in missing)
+
+    def some_began(self) -> bool:
+        """Whether a job has had its workers."""
+        return bool(self._started)
 
     def reason(self) -> str:
         """The states of the jobs whose workers are missing, and the last failure, in one line; may be empty."""

@@ -8,17 +8,17 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import settings
-from dmkl._version import __version__
+from dmkl._version import version
 from dmkl.errors import DmklError, InputError, one_line, size_text
-from dmkl.passes.execute import active_client, look_at, machine, workers_of_scheduler
+from dmkl.passes.execute import active_client, look_at, machine, workers_of, workers_of_another_dmkl
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -64,20 +64,37 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
     with _mark_file(state) as mark:
         if client is None:
             return [_compare(_describe(store, mark), "", mark, 1, machine().slots, [None])]
-        machine()  # waits for a worker
+        reports = workers_of(client)  # waits for a worker
+        others = workers_of_another_dmkl(client, reports)
         by_place: dict[tuple[str, str], list[Any]] = {}
-        for worker in look_at(client, workers_of_scheduler(client)):
+        for worker in look_at(client, {address: reports[address] for address in reports if address not in others}):
             by_place.setdefault(worker.place, []).append(worker)
         first = {workers[0].address: workers for workers in by_place.values()}
         answers = client.run(_describe, store, mark, workers=list(first), on_error="return")
-        cores = client.run(settings.bound_cores, on_error="return")
+        alike = [worker.address for workers in first.values() for worker in workers]
+        cores = client.run(settings.bound_cores, workers=alike, on_error="return")
         hosts = []
         for address, workers in first.items():
             if address in answers:
                 slots = sum(worker.slots for worker in workers)
                 bound = [cores.get(worker.address) for worker in workers]
                 hosts.append(_compare(answers[address], workers[0].place[0], mark, len(workers), slots, bound))
-        return hosts
+        return hosts + _hosts_of_another_dmkl(reports, others)
+
+
+def _hosts_of_another_dmkl(reports: Mapping[str, Any], versions: Mapping[str, str]) -> list[Host]:
+    """Hosts of workers that cannot take part, one for each version of dmkl there; see `workers_of_another_dmkl`."""
+    slots: dict[tuple[str, str], list[int]] = {}
+    for address, there in versions.items():
+        slots.setdefault((reports[address]["host"], there), []).append(reports[address]["nthreads"])
+    way_out = "install the same there, and start its workers again"
+    return [
+        Host(
+            *(host, "", 0, 0, "", 0, {"dmkl": there}, len(threads), sum(threads)),
+            problems=(f"{host} runs dmkl {there}, and this process runs dmkl {version()}; {way_out}",),
+        )
+        for (host, there), threads in slots.items()
+    ]
 
 
 def check_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[str]:
@@ -196,11 +213,11 @@ def _compare(
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """Versions of Python, dmkl and these packages; "none" for one that is not installed."""
-    versions = {"python": platform.python_version(), "dmkl": __version__}
+    versions = {"python": platform.python_version(), "dmkl": version()}
     for name in packages:
         try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
             versions[name] = "none"
     return versions
 

@@ -33,10 +33,12 @@ from dask.local import get_sync
 from dask.sizeof import sizeof
 
 from dmkl import progress, settings
+from dmkl._version import version
 from dmkl.arrays import Array
 from dmkl.errors import (
     MemoryBudgetError,
     NoWorkersError,
+    OtherVersionWarning,
     SchedulerLostError,
     SmallWorkerWarning,
     WorkerLostError,
@@ -78,6 +80,34 @@ _LOOKED: WeakKeyDictionary[Client, dict[str, tuple[str, int]]] = WeakKeyDictiona
 def _look() -> tuple[str, int]:
     """On a worker: the name of its job, and the bytes that arrays may take there."""
     return settings.machine_name(), settings.memory_budget_bytes()
+
+
+# For each client, the version of dmkl at each worker and at the scheduler, which reads all graphs.
+_VERSIONS: WeakKeyDictionary[Client, dict[str, str]] = WeakKeyDictionary()
+# Text is the same for every Python and dmkl; functions are sent by their names, or as bytecode of one Python.
+_VERSION_THERE = "__import__('dmkl').__version__ if __import__('importlib.util').util.find_spec('dmkl') else 'none'"
+
+
+def workers_of_another_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[str, str]:
+    """By address, the version of dmkl of workers in the scheduler's report that run another than this process.
+
+    A worker ends at a message that it cannot read, such as one with a function that its dmkl does not have. Each is
+    asked once, when it is first seen; one that does not answer is not among them. InputError if the scheduler runs
+    another.
+    """
+    if client not in _VERSIONS:
+        if (there := client.run_on_scheduler(eval, _VERSION_THERE)) != version():
+            address = client.scheduler_info(n_workers=0)["address"]
+            refuse(
+                f"the scheduler at {address} runs dmkl {there}, and this process runs dmkl {version()}; install the "
+                "same dmkl there, and start it again"
+            )
+        _VERSIONS[client] = {}
+    versions = _VERSIONS[client]
+    if new := [address for address in reports if address not in versions]:
+        replies = client.run(eval, _VERSION_THERE, workers=new, on_error="return")
+        versions |= {address: reply for address, reply in replies.items() if isinstance(reply, str)}
+    return {address: there for address in reports if (there := versions.get(address, version())) != version()}
 
 
 def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[Worker]:
@@ -156,7 +186,7 @@ class Machine:
     total_bytes: int
     """Memory that a task which runs alone may take."""
     workers: tuple[str, ...] | None = None
-    """The addresses of the workers with enough memory if others have less: tasks go to these alone."""
+    """The addresses of the workers with enough memory and the same dmkl, if there are others: tasks go only there."""
 
 
 _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
@@ -193,7 +223,7 @@ def machine() -> Machine:
     """Look at the cluster or at this machine.
 
     NoWorkersError is raised if a cluster has no worker within the setting ``dmkl.workers-timeout``, SchedulerLostError
-    if it is gone.
+    if it is gone, InputError if all its workers run another dmkl.
     """
     if (inside := _HERE.get()) is not None:
         return inside
@@ -203,7 +233,8 @@ def machine() -> Machine:
         return Machine(slots, slots, budget // slots, budget)
     if client.status != "running":
         raise _scheduler_lost()
-    workers = look_at(client, workers_of(client), _KEPT.get())
+    reports = workers_of(client)
+    workers = look_at(client, _of_this_dmkl(client, reports), _KEPT.get())
     chosen = common(workers)
     per_place: Counter[tuple[str, str]] = Counter()
     for worker in chosen:
@@ -213,8 +244,22 @@ def machine() -> Machine:
         max(per_place.values()),
         min(worker.task_bytes for worker in chosen),
         min(worker.total_bytes for worker in chosen),
-        None if len(chosen) == len(workers) else tuple(worker.address for worker in chosen),
+        None if len(chosen) == len(reports) else tuple(worker.address for worker in chosen),
     )
+
+
+def _of_this_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[str, Any]:
+    """The workers in the scheduler's report that run the same dmkl; a warning names others, once."""
+    others = workers_of_another_dmkl(client, reports)
+    names, way_out = tuple(others), "install the same dmkl there, and start them again"
+    versions = f"they run dmkl {', '.join(sorted(set(others.values())))}, and this process runs dmkl {version()}"
+    if len(others) == len(reports):
+        refuse(f"no worker of the cluster can take part ({', '.join(names[:3])}): {versions}; {way_out}")
+    if others and names not in _TOLD:
+        _TOLD.add(names)
+        left_out = f"{len(names)} of {len(reports)} workers are given no tasks ({', '.join(names[:3])})"
+        warn(f"{left_out}: {versions}; {way_out}", OtherVersionWarning)
+    return {address: report for address, report in reports.items() if address not in others}
 
 
 def _local_slots() -> int:
@@ -225,16 +270,27 @@ def _local_slots() -> int:
     return settings.tasks_at_once() if number is None else int(number)
 
 
+END_OF_A_WORKER = (
+    "A worker ends when it is killed, mostly for want of memory, and when it cannot read a message, such as one with a "
+    "function of a module that it does not have: its log says why"
+)
+
+
 def workers_of(client: Client) -> Mapping[str, Any]:
     """The scheduler's report on its workers, by address, once there are any; NoWorkersError after a timeout."""
     deadline = time.monotonic() + float(settings.get("workers-timeout"))
     while not (workers := workers_of_scheduler(client)):
         if time.monotonic() > deadline:
+            where, seconds = client.scheduler_info(n_workers=0)["address"], settings.get("workers-timeout")
             msg = (
-                f"the cluster at {client.scheduler_info(n_workers=0)['address']} has given no worker within "
-                f"{settings.get('workers-timeout')} s; look at its logs or its queue, or allow more time with the "
-                "setting dmkl.workers-timeout"
+                f"the cluster at {where} has given no worker within {seconds} s; look at its logs or its queue, or "
+                "allow more time with the setting dmkl.workers-timeout"
             )
+            if seen := list(_VERSIONS.get(client, ())):
+                msg = (
+                    f"all workers of the cluster at {where} have ended, the last at {', '.join(seen[-3:])}, and no "
+                    f"other has come within {seconds} s. {END_OF_A_WORKER}"
+                )
             raise NoWorkersError(msg)
         time.sleep(0.1)
     return workers
@@ -299,7 +355,9 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
     mark = folder / f"seen-{uuid.uuid4().hex}.partial"
     mark.touch()
     try:
-        blind = [worker for worker, sees in client.run(os.path.exists, str(mark)).items() if not sees]
+        allowed = machine().workers
+        looked = client.run(os.path.exists, str(mark), workers=None if allowed is None else list(allowed))
+        blind = [worker for worker, sees in looked.items() if not sees]
     finally:
         mark.unlink()
     if blind:
@@ -432,8 +490,8 @@ def _on_cluster(
     except KilledWorker as error:
         msg = (
             f"workers died {error.allowed_failures + 1} times while running {error.task!r}, the last one at "
-            f"{error.last_worker.address}: mostly because memory ran out. "
-            "Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
+            f"{error.last_worker.address}. {END_OF_A_WORKER}. Give the workers more memory and the same packages, or "
+            "set dmkl.memory or dmkl.block-width lower"
         )
         raise WorkerLostError(msg) from error
 

@@ -112,7 +112,7 @@ def test_a_search_goes_on_when_all_jobs_were_lost(notes_of, slurm, run, tmp_path
     assert acted
     assert status == 1, err
     told = err.strip().splitlines()
-    assert "has given no worker within 4 s: job" in told[-1]
+    assert "all workers of the jobs have ended, and SLURM has given no other within 4 s: job" in told[-1]
     assert "PENDING (PartitionDown)" in told[-1]
     assert "the same command continues after pass" in told[-2]
     err = notes_of(*search, PLACE)
