@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,16 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from dmkl._version import __version__
+from dmkl._version import version
 from dmkl.building import TrainingFeatures
-from dmkl.errors import StoreError, refuse
+from dmkl.errors import FormatVersionError, StoreError, refuse
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.store.groups import consolidate
-from dmkl.store.saved import READERS, Saved, check_version, write_dataset
+from dmkl.store.saved import READERS, Saved, check_version, unreadable, write_dataset
 from dmkl.variables import describe
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 3
@@ -89,13 +90,20 @@ def write_model(model: Any, path: Path) -> None:
         arrays["priors_"] = (("decision_problem", "label"), model.priors_)
     if hasattr(model, "decider_"):
         arrays |= model.decider_.arrays()
-    parameters = {name: encode(value) for name, value in model.get_params(deep=False).items()}
+    # A dmkl that does not know a parameter reads models that have it at its default.
+    parameters: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    accepted = inspect.signature(type(model)).parameters
+    for name, value in model.get_params(deep=False).items():
+        written = encode(value)
+        (defaults if written == encode(accepted[name].default) else parameters)[name] = written
     attrs = {
         "format": FORMAT,
         "format_version": 2,
-        "created_by": f"dmkl {__version__}",
+        "created_by": f"dmkl {version()}",
         "model": type(model).__name__,
         "parameters": parameters,
+        "defaults": defaults,
         "kind": model.kind_,
         "classes": model.classes_.tolist(),
         "kernel_names": list(model.kernel_names_),
@@ -215,30 +223,38 @@ def _read_model(saved: Saved) -> Any:
     check_version(saved, FORMAT_VERSION, "model")
     attrs = saved.attrs
     if attrs.get("model") not in MODELS:
-        msg = (
-            f"{saved.place} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected "
-            f"one of {', '.join(sorted(MODELS))}"
-        )
-        raise StoreError(msg)
+        of_this_kind = f"of the kind {attrs.get('model')!r}"
+        raise _of_newer_dmkl(saved, of_this_kind, f"expected one of {', '.join(sorted(MODELS))}, or")
     try:
         return _read(saved, attrs)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        msg = f"the model at {saved.place} is damaged ({error!r}); save it again"
-        raise StoreError(msg) from error
+        raise unreadable(saved, "model", error) from error
 
 
 READERS[FORMAT] = _read_model
 
 
+def _of_newer_dmkl(saved: Saved, what: str, expected: str = "") -> FormatVersionError:
+    msg = (
+        f"{saved.place} holds a model {what}, which this dmkl {version()} does not know: it was created by "
+        f"{saved.attrs.get('created_by')!r:.60}; {expected} install a newer dmkl"
+    )
+    return FormatVersionError(" ".join(msg.split()))
+
+
 def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
     dataset, history = saved.dataset(), saved.part("history").dataset()
     kind = MODELS[attrs["model"]]
-    parameters = decode_parameters(kind, attrs["parameters"])
+    parameters = decode_parameters(kind, {**attrs.get("defaults", {}), **attrs["parameters"]})
     if attrs["format_version"] == 1:
         chain = ("center" if parameters.pop("center") else None, parameters.pop("normalize"))
         parameters["steps"] = tuple(step for step in chain if step is not None)
         every = list(range(dataset["dual_coef_"].shape[1]))
         attrs = attrs | {"parts": [{"prefix": "", "steps": attrs["steps"], "columns": every, "rows": None}]}
+    if unknown := parameters.keys() - inspect.signature(kind).parameters.keys():
+        if needed := sorted(unknown & attrs["parameters"].keys()):
+            raise _of_newer_dmkl(saved, f"with the {'parameters' if needed[1:] else 'parameter'} {', '.join(needed)}")
+        parameters = {name: value for name, value in parameters.items() if name not in unknown}
     model = kind(**parameters)
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])

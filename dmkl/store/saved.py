@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import xarray as xr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from dmkl._version import __version__
+from dmkl._version import version
 from dmkl.errors import (
     DmklError,
     FormatVersionError,
@@ -66,7 +66,7 @@ def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str
 
 def save_dataset(path: Any, dataset: xr.Dataset, form: str, what: str, *, overwrite: bool) -> None:
     """Save labeled arrays as the Zarr group of a format, version 1; see `replace_group`."""
-    attrs = {"format": form, "format_version": 1, "created_by": f"dmkl {__version__}", **dataset.attrs}
+    attrs = {"format": form, "format_version": 1, "created_by": f"dmkl {version()}", **dataset.attrs}
 
     def write(written: Path) -> None:
         write_dataset(dataset.assign_attrs(attrs), written, "w-", None)
@@ -160,11 +160,22 @@ class Saved:
 
 def check_version(saved: Saved, newest: int, what: str) -> None:
     """Raise FormatVersionError if the attribute "format_version" is above `newest`."""
-    version = saved.attrs.get("format_version", 0)
-    if version > newest:
-        msg = f"{saved.place} has {what} format version {version}, and this dmkl reads up to {newest}; "
+    written = saved.attrs.get("format_version", 0)
+    if written > newest:
+        msg = f"{saved.place} has {what} format version {written}, and this dmkl reads up to {newest}; "
         msg += "install a newer dmkl"
         raise FormatVersionError(msg)
+
+
+def unreadable(saved: Saved, what: str, error: Exception) -> StoreError:
+    """The exception for a model or a result of which a part cannot be read: damage, or what a newer dmkl has added."""
+    here, writer = f"dmkl {version()}", str(saved.attrs.get("created_by"))
+    if writer == here:
+        return StoreError(f"the {what} at {saved.place} is damaged ({error!r}); save it again")
+    return StoreError(
+        f"the {what} at {saved.place} is damaged, or of a newer dmkl ({error!r}): {writer!r:.60} wrote it, and this is "
+        f"{here}; install a newer dmkl, or save it again"
+    )
 
 
 # --- results as labeled data ------------------------------------------------------------------------------------------
@@ -211,7 +222,7 @@ class Result(ABC):
             rule = f"the data of a {self.TITLE} must have {', '.join(self.NEEDED)}"
             refuse(f"{rule}, found {present}; dmkl.load reads such")
         self._data = data.copy()
-        self._data.attrs.setdefault("created_by", f"dmkl {__version__}")
+        self._data.attrs.setdefault("created_by", f"dmkl {version()}")
         for name, variable in self._data.variables.items():
             if name in self.MEANINGS:
                 variable.attrs.setdefault("long_name", self.MEANINGS[str(name)])
@@ -291,8 +302,7 @@ class Result(ABC):
             }
             return cls._from_saved(data.assign(strings), saved)
         except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            msg = f"the {cls.TITLE} at {saved.place} is damaged ({error!r}); save it again"
-            raise StoreError(msg) from error
+            raise unreadable(saved, cls.TITLE, error) from error
 
     @classmethod
     def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:

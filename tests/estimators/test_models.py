@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -186,8 +187,34 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
         dmkl.load(path)
     unseal(path, format_version=2, model="Oracle")
     with pytest.raises(
-        StoreError, match="kind 'Oracle', which this dmkl does not know; expected one of EasyMKL, GMKL, GSMKL"
+        FormatVersionError,
+        match=r"kind 'Oracle', which this dmkl \S+ does not know: .* expected one of EasyMKL, GMKL, .* install a newer",
     ):
+        dmkl.load(path)
+
+
+def test_what_a_newer_dmkl_has_added(tmp_path):
+    """A new parameter at its default needs nothing; any other says who reads the model."""
+    path = tmp_path / "model"
+    model = dmkl.Uniform(0.5).fit(train_set(), LABELS["words"][TRAIN])
+    model.save(path)
+    attrs = json.loads((path / "zarr.json").read_text())["attributes"]
+    assert attrs["parameters"] == {"lam": 0.5}
+    assert attrs["defaults"].keys() == model.get_params().keys() - {"lam"}
+    unseal(path, defaults={**attrs["defaults"], "newer": 1}, created_by="dmkl 9.9")
+    assert dmkl.load(path).get_params() == model.get_params()
+    unseal(path, parameters={"lam": 0.5, "newest": 1, "newer": 2})
+    words = (
+        f"the parameters newer, newest, which this dmkl {dmkl.__version__} does not know: it was created by 'dmkl 9.9'"
+    )
+    with pytest.raises(FormatVersionError, match=rf"{re.escape(words)}; install a newer dmkl"):
+        dmkl.load(path)
+    (part,) = attrs["parts"]
+    unseal(path, parameters={}, parts=[{**part, "steps": [{"kind": "rotation"}]}])
+    words = (
+        f"or of a newer dmkl (KeyError('rotation')): 'dmkl 9.9' wrote it, and this is dmkl {dmkl.__version__}; install"
+    )
+    with pytest.raises(StoreError, match=re.escape(words)):
         dmkl.load(path)
 
 
@@ -201,12 +228,13 @@ def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
     model = dmkl.Uniform(0.5, steps=steps).fit(train_set(), LABELS["words"][TRAIN])
     model.save(path)
     attrs = json.loads((path / "zarr.json").read_text())["attributes"]
-    del attrs["parameters"]["steps"]
+    attrs["defaults"].pop("steps", None)
+    attrs["parameters"].pop("steps", None)
     (part,) = attrs["parts"]
     for array in path.glob(f"{part['prefix']}step_*"):
         array.rename(path / array.name.removeprefix(part["prefix"]))
     parameters = attrs["parameters"] | {"center": center, "normalize": normalize}
-    unseal(path, format_version=1, parameters=parameters, steps=part["steps"], parts=None)
+    unseal(path, format_version=1, parameters=parameters, defaults=attrs["defaults"], steps=part["steps"], parts=None)
     loaded = dmkl.load(path)
     assert loaded.steps == steps
     scores = model.decision_function(new_set())
