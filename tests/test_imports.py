@@ -71,3 +71,35 @@ def test_every_public_name_is_there():
         assert getattr(dmkl, name) is not None
     with pytest.raises(AttributeError, match="MKFD"):
         dmkl.MKFD  # noqa: B018
+
+
+ELSEWHERE = """
+import builtins, importlib, os, pkgutil, signal, types
+import dmkl
+
+reduced = {}
+for module in (os, signal):
+    there = reduced[module.__name__] = types.ModuleType(module.__name__)
+    vars(there).update({name: value for name, value in vars(module).items() if name not in POSIX_NAMES})
+
+def import_there(name, variables=None, *more, whole=builtins.__import__, **named):
+    # Other packages have modules of their own for each system.
+    of_dmkl = (variables or {}).get("__name__", "").startswith("dmkl.")
+    if of_dmkl and name in POSIX_MODULES:
+        raise ModuleNotFoundError(name)
+    return reduced[name] if of_dmkl and name in reduced else whole(name, variables, *more, **named)
+
+builtins.__import__ = import_there
+for module in pkgutil.walk_packages(dmkl.__path__, "dmkl."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+
+def test_every_module_is_imported_without_what_only_posix_has():
+    modules = "crypt curses fcntl grp nis posix pty pwd readline resource spwd syslog termios tty".split()
+    names = "fork getuid geteuid getgid killpg mkfifo nice O_CLOEXEC O_NOFOLLOW O_NONBLOCK pread sched_getaffinity"
+    names += " statvfs sync uname SIGHUP SIGKILL SIGUSR1 SIGUSR2 SIGALRM pthread_sigmask"
+    code = f"POSIX_MODULES, POSIX_NAMES = {modules!r}, {names.split()!r}\n{ELSEWHERE}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
