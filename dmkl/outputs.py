@@ -283,10 +283,13 @@ def _write_into(path: Path, entries: Arrays, *, overwrite: bool = False) -> None
         names = pd.Index(np.asarray(library.io.read_elem(root["obs"][index]), dtype=object)).astype(str)
         existing = {f"{group}/{name}" for group in _GROUPS if group in root for name in root[group]}
         for entry, values in _in_order(entries, names, existing, overwrite).items():
-            library.io.write_elem(root, entry, values)
+            group, name = entry.split("/", 1)
+            if group not in root:
+                library.io.write_elem(root, group, {})
+            library.io.write_elem(root[group], name, values)  # a name with a slash is refused since AnnData 0.13
             if entry.startswith("obs/"):
-                order = [name for name in root["obs"].attrs["column-order"] if f"obs/{name}" != entry]
-                root["obs"].attrs["column-order"] = [*order, entry.removeprefix("obs/")]
+                order = [column for column in root["obs"].attrs["column-order"] if column != name]
+                root["obs"].attrs["column-order"] = [*order, name]
 
 
 @contextmanager
@@ -322,6 +325,8 @@ def _open_annotated(path: Path) -> Iterator[Any]:
 def _in_order(entries: Arrays, names: pd.Index[Any], existing: set[str], overwrite: bool) -> dict[str, Any]:
     """The values of all entries in the order of the names; all are checked before any is written."""
     for entry in entries:
+        if entry.count("/") > 1:
+            refuse(f"names in AnnData have no slash, got {entry.split('/', 1)[1]!r}; choose another name")
         if entry in existing and not overwrite:
             refuse(f"{entry} exists already; choose another name, or overwrite it (overwrite=True, --overwrite)")
     return {entry: _values_in_order(entry, array, names) for entry, array in entries.items()}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import anndata
-import mudata
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.annotated import cells, modalities, quietly, write
+from helpers.annotated import anndata, cells, modalities, mudata, quietly, write
 
 from dmkl.errors import InputError
 from dmkl.outputs import into_annotated
@@ -76,6 +74,7 @@ def test_kernels_and_scores_stand_with_their_samples(form, tmp_path):
             {"scores": {"new": SCORES.assign_coords(sample=[*KNOWN[1:], "?"])}},
             r"of the 6 samples 1 are no obs_names.*'\?'",
         ),
+        ({"kernels": {"rna/combined": K}}, "names in AnnData have no slash, got 'rna/combined'; choose another name"),
         ({"kernels": {"combined": K, "dense": K}}, "obsp/dense exists already; choose another name, or overwrite"),
     ],
 )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from helpers.annotated import quietly
+from helpers.annotated import anndata, quietly
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
 import dmkl

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-import anndata
-import mudata
 import numpy as np
 import pandas as pd
+import pytest
 import scipy.sparse
+
+anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
 
 quietly = partial(warnings.catch_warnings, action="ignore")
 """Suppress warnings of anndata and mudata about future versions."""
@@ -47,7 +49,9 @@ def cells(names, seed=0):
 
 def modalities(first, second):
     """MuData of two modalities with different cells."""
-    with quietly(), mudata.set_options(pull_on_update=False):
+    # Since mudata 0.4 columns stay with their modalities by default, and there is no such option.
+    options = mudata.set_options(pull_on_update=False) if hasattr(mudata, "set_options") else nullcontext()
+    with quietly(), options:
         return mudata.MuData({"rna": cells(first), "protein": cells(second, seed=1)})
 
 

@@ -402,7 +402,7 @@ REFUSED = [
     ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
     ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"number of rows.*compute_chunk_sizes\(\)"),
     ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': column 'city' is not numeric.*set_index"),
-    ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"column '0', .*'7', … \(9 in all\) are not numeric"),
+    ({"a": pd.DataFrame({str(i): ["x"] for i in range(9)})}, r"column '0', .*'7', … \(9 in all\) are not numeric"),
     ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),
     ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
     ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),

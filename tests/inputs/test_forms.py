@@ -174,7 +174,7 @@ def archive(folder, frame, use):
 
 
 def annotated(folder, frame, use):
-    import anndata
+    anndata = pytest.importorskip("anndata")
 
     plain = use not in ("kernels", "features")
     data = anndata.AnnData(

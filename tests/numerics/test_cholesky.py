@@ -24,7 +24,8 @@ def definite(rng, m, dtype):
 def test_factors_and_solutions_are_scipys(seed, m, dtype, layout):
     rng = np.random.default_rng(seed)
     matrix, b = definite(rng, m, dtype), rng.standard_normal((m, 3))
-    reference = scipy.linalg.cho_factor(matrix, lower=True)
+    (potrf,) = scipy.linalg.get_lapack_funcs(["potrf"], [matrix])  # cho_factor chooses a triangle by the layout
+    reference = potrf(np.asfortranarray(matrix), lower=True)[0], True
     hidden = np.tril(matrix) + np.triu(np.full((m, m), np.nan, dtype), 1)  # entries above the diagonal are not read
     factor = Cholesky.of(np.array(hidden, order=layout))
     assert factor.lower.dtype == dtype

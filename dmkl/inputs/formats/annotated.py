@@ -151,8 +151,9 @@ def _parts_of_object(data: Any) -> Iterator[_Part]:
         matrices = {} if getattr(part, "X", None) is None else {"X": part.X}
         for group in ("layers", "obsm", "obsp"):
             inside = getattr(part, group, None) or {}
-            # MuData states in obsm which samples a modality has.
-            matrices |= {f"{group}/{name}": inside[name] for name in inside if title or name not in modalities}
+            # MuData states in obsm which samples a modality has; X is the layer None since AnnData 0.13.
+            names = [name for name in inside if name is not None and (title or name not in modalities)]
+            matrices |= {f"{group}/{name}": inside[name] for name in names}
         raw, raw_variables = getattr(part, "raw", None), None
         if raw is not None:
             matrices["raw"], raw_variables = raw.X, tuple(map(str, raw.var_names))

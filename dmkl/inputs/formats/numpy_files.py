@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import weakref
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -122,7 +123,9 @@ class _Member:
         check_memory(f"a kernel of {self._what}", size, _IN_PARTS)
         with damaged_as(f"{self._what} is damaged", Exception):
             if self._file is None:
-                self._file = zipfile.ZipFile(self._path).open(f"{self._name}.npy")
+                with zipfile.ZipFile(self._path) as archive:  # its file stays open while a member is open
+                    self._file = archive.open(f"{self._name}.npy")
+                weakref.finalize(self, self._file.close)
                 self._start = _header(self._file)[-1]
             # Seeking forward reads on; seeking back reads from the beginning, which only a second pass needs.
             self._file.seek(self._start + position * size)
