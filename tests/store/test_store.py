@@ -127,6 +127,24 @@ def test_any_zarr_store_is_a_location(tmp_path, store):
     assert entries(location).shape == (1, 11, 11)
 
 
+def test_tiles_in_a_folder_are_written_and_mapped_without_zarr(tmp_path, monkeypatch):
+    """Zarr copies each tile twice; its release decides whether its codecs are recognized."""
+    through_zarr = []
+
+    def record(method, whole):
+        monkeypatch.setattr(
+            zarr.Array, method, lambda array, *given: through_zarr.append(array.path) or whole(array, *given)
+        )
+
+    record("__setitem__", zarr.Array.__setitem__)
+    dense = psd(2, 9)
+    K = dmkl.create(tmp_path / "set.zarr", dense, tile=4)
+    record("__getitem__", zarr.Array.__getitem__)
+    np.testing.assert_allclose(K.apply(np.eye(9)).compute(), dense)
+    assert through_zarr
+    assert not [path for path in through_zarr if path.startswith("gram")]
+
+
 def test_labels_of_every_kind_come_back(tmp_path):
     unknown = np.eye(11, 3)
     unknown[2:5, 1] = np.nan

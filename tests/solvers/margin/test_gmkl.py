@@ -71,6 +71,20 @@ def test_what_a_convex_set_lacks_is_told():
             fitted(kernels, y, 1.0, sigma, constraints=constraints, **rows)
 
 
+def test_no_cone_of_a_later_cvxpy_is_left_out(monkeypatch):
+    whole = cp.Problem.get_problem_data
+
+    def reduced(problem, *arguments):
+        data, *rest = whole(problem, *arguments)
+        data["dims"].soc = []
+        return data, *rest
+
+    monkeypatch.setattr(cp.Problem, "get_problem_data", reduced)
+    kernels, y = made(3, 24, seed=3)
+    with pytest.raises(InputError, match=r"cvxpy \S+ reduces these constraints to 5 rows of cones, of which 1 are"):
+        fitted(kernels, y, constraints=lambda d: [cp.norm(d, 2) <= 1])
+
+
 def bounded_below(scale, seed=11):
     """Kernels, labels and d ≥ (.4, .3, .2), Σd ≤ 1, at a scale of the weights."""
     kernels, y = made(3, 60, seed=seed)
