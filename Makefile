@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SLURM := build/slurm
 
-.PHONY: setup demo test test-slow test-oldest test-slurm test-browser fuzz properties lint docs experiments package clean
+.PHONY: setup demo test test-slow test-oldest test-newest test-slurm test-browser fuzz properties lint docs experiments package clean
 
 setup: $(VENV)/.ready
 
@@ -36,6 +36,22 @@ $(OLDEST)/.ready: pyproject.toml tests/helpers/lowest_versions.py
 	$(PYTHON) tests/helpers/lowest_versions.py > $(OLDEST)/requirements.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r $(OLDEST)/requirements.txt
 	touch $@
+
+# The fast tests with the newest release of every package, on the newest Python of this machine that can make environments (on
+# the path, or under ~/.pyenv); make test-newest NEWEST_PYTHON=python3.14 takes another. Tables are also read and written without
+# anndata and mudata, which may hold pandas back.
+NEWEST := build/newest
+NEWEST_PYTHON ?= $(shell for minor in $$(seq 30 -1 11); do for python in python3.$$minor ~/.pyenv/versions/3.$$minor.*/bin/python; do \
+	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info.releaselevel != "final")' 2>/dev/null && \
+	echo $$python && exit; done; done)
+NEWEST_INSTALL = $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager
+test-newest:
+	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST_INSTALL) --editable '.[parquet,plink]' hypothesis pytest pytest-timeout pytest-xdist
+	$(NEWEST)/bin/python -m pytest -n auto tests/inputs tests/cli/test_cli_export.py tests/searching/test_predictions.py
+	$(NEWEST_INSTALL) --editable '.[test]'
+	$(NEWEST)/bin/python -m pip list --disable-pip-version-check
+	$(NEWEST)/bin/python -m pytest -n auto
 
 # The archives of a release, and the wheel in an environment that has nothing else.
 package: setup
