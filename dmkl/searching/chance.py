@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index, is_known
 from dmkl.numerics.fisher import Kind, Targets
-from dmkl.searching.scoring import Metric, accuracy, evaluate_each, mean_class_accuracy, r2
+from dmkl.searching.relabeling import by_labels, cost
+from dmkl.searching.scoring import Metric
 
 _MOST, _FEWEST = 999, 99
 _MOST_PRODUCTS, _MOST_CALLS = 4e9, 1e3
-"""Most products of decisions with permuted labels, and most calls of other scorers: they limit the permutations."""
+"""Most products of decisions with permuted labels (`relabeling.cost`), and most calls of other scorers: they limit the
+permutations."""
 _BYTES = 2**26
 """Bytes of permuted labels that are scored together."""
 _ROUNDING = 1e-9
@@ -29,21 +31,22 @@ def chance(
     task: int | None = None,
     n_tasks: int = 1,
     by_fold: bool = False,
-) -> tuple[float, float]:
-    """The p-value (1 + #{T* ≥ T})/(1 + N) of the mean score T over the folds, and the mean of permuted labels.
+) -> tuple[float, float, int]:
+    """The p-value (1 + #{T* ≥ T})/(1 + N) of the mean score T over the folds, the mean T* of permuted labels, and N.
 
     `rows` (fold,) are held out, and `decided` (fold, point) are the decisions about them. Of several points T is the
     largest mean; with `by_fold` the mean of the largest score of each fold. Labels change places within folds; whole
     groups do where each has one label, and the rows of a group otherwise. Folds of one row or group are exchanged
-    together, and so are all rows if one is held out twice.
+    together, and so are all rows if one is held out twice. Covariates stay with their rows: the hypothesis tested is
+    that labels depend neither on kernels nor on covariates.
 
     Scores of folds that train on one another's rows are dependent. If they are bilinear in the labels of training and
     held-out rows, each pair counts in two folds, and the variance of the mean is twice that of permuted labels. With
     several folds, deviations from the mean of the permutations are multiplied by √2 therefore. In simulations of noise
     tests at 5 % rejected in 1.5 to 5.5 of 100 cases; in up to 13 without the factor.
 
-    NaN if no label changes its place, a score is undefined, or `_FEWEST` permutations of each of `n_tasks` would take
-    too long.
+    NaN if no label changes its place or a score is undefined. NaN and N = 0 if `_FEWEST` permutations of each of
+    `n_tasks` would take too long, as they may with scorers that are no function of `relabeling`.
     """
     y = labels if task is None else labels[:, task]
     known = [np.asarray(is_known(y[of_fold])) for of_fold in rows]
@@ -53,18 +56,19 @@ def chance(
     codes = np.unique(y[used], return_inverse=True)[1]
     kind: Kind = "binary" if targets[0].kind == "multilabel" else targets[0].kind
     n_points, n_classes = len(decided[0]), 1 if kind == "regression" else len(np.unique(codes))
-    fast = metric is r2 or metric is accuracy or metric is mean_class_accuracy
-    n = _MOST_PRODUCTS / (n_points * len(inverse) * n_classes) if fast else _MOST_CALLS / (n_points * len(rows))
-    n = min(_MOST, int(n / n_tasks))
+    products = cost(metric) * len(inverse) * n_classes
+    n = (_MOST_PRODUCTS / products if np.isfinite(products) else _MOST_CALLS / len(rows)) / (n_points * n_tasks)
+    n = min(_MOST, int(n))
     if n < _FEWEST:
-        return np.nan, np.nan
+        return np.nan, np.nan, 0
     first = np.unique(units, return_index=True)[1]  # a row of each unit, from which its label is taken
     whole = len(first) < len(used)
     scorers = []
     for mask, of_points, learnt in zip(known, decided, targets, strict=True):
         classes = np.array([0, 1]) if learnt.kind == "multilabel" else learnt.classes
-        values = [part[mask] if task is None else part[mask, task] for part in of_points]
-        scorers.append(_scorer(metric, kind, classes, values, fast=fast))
+        values = np.stack([part[mask] if task is None else part[mask, task] for part in of_points])
+        one_column = values.ndim == 3 and values.shape[2] == 1
+        scorers.append(by_labels(metric, kind, classes, values[..., 0] if one_column else values))
     ends, rng = np.cumsum([len(of_fold) for of_fold in rows])[:-1], np.random.default_rng(0)
     scores = np.empty((len(rows), n_points, n + 1))
     together, changed = max(1, _BYTES // (8 * len(inverse))), False
@@ -79,16 +83,16 @@ def chance(
         for scorer, at, of_fold in zip(scorers, np.split(inverse, ends), scores, strict=True):
             of_fold[:, start : start + len(orders)] = scorer(permuted[:, at])
     if not changed:
-        return np.nan, np.nan
+        return np.nan, np.nan, n
     scores = scores[np.isfinite(scores).all(axis=(1, 2))]
     if not len(scores):
-        return np.nan, np.nan
+        return np.nan, np.nan, n
     if len(rows) > 1:
         mean = scores[..., 1:].mean(axis=-1, keepdims=True)
         scores[..., 1:] = mean + np.sqrt(2.0) * (scores[..., 1:] - mean)
     total = scores.max(axis=1).mean(axis=0) if by_fold else scores.mean(axis=0).max(axis=0)
     as_high = total[1:] >= total[0] - _ROUNDING * max(1.0, abs(total[0]))
-    return float((1 + as_high.sum()) / (1 + n)), float(total[1:].mean())
+    return float((1 + as_high.sum()) / (1 + n)), float(total[1:].mean()), n
 
 
 def _units_and_cells(y: Array, rows: Sequence[Index], inverse: Index, groups: Array | None) -> tuple[Index, Index]:
@@ -106,44 +110,3 @@ def _units_and_cells(y: Array, rows: Sequence[Index], inverse: Index, groups: Ar
         cells[units] = fold_of
         cells[np.bincount(cells)[cells] == 1] = len(rows)
     return units, cells
-
-
-def _scorer(
-    metric: Metric, kind: Kind, classes: Array, decided: Sequence[Float], *, fast: bool
-) -> Callable[[Array], Float]:
-    """A function of labels (permutation, row) of a fold: the scores (point, permutation) of the decisions about it."""
-    columns = [of[:, 0] if of.ndim == 2 and of.shape[1] == 1 else of for of in decided]
-    if not fast:
-        decisions = np.stack(columns)
-        number = kind == "regression"
-
-        def by_calls(truth: Array) -> Float:
-            labels = truth.astype(np.float64) if number else truth
-            return np.stack([evaluate_each({"": metric}, kind, classes, t, decisions)[0] for t in labels], axis=-1)
-
-        return by_calls
-    if metric is r2:
-        values = np.stack(columns)
-
-        def by_squares(truth: Array) -> Float:
-            center = truth.astype(np.float64).mean()
-            t, f = truth.astype(np.float64) - center, values - center
-            left = (t**2).sum(axis=1) - 2.0 * f @ t.T + (f**2).sum(axis=1)[:, None]
-            total = ((t - t.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                return np.where((total > 0) & (t.shape[1] > 1), 1.0 - left / total, np.nan)
-
-        return by_squares
-    predicted = np.stack([of > 0 if len(classes) == 2 else np.argmax(of, axis=-1) for of in columns])
-
-    def by_counts(truth: Array) -> Float:
-        total, n_present = np.zeros((len(predicted), len(truth)), dtype=np.float32), np.zeros(len(truth))
-        for k, label in enumerate(classes):
-            of_class = (truth == label).astype(np.float32)
-            right = (predicted == k).astype(np.float32) @ of_class.T
-            size = of_class.sum(axis=1)
-            n_present += size > 0
-            total += right if metric is accuracy else right / np.maximum(size, 1.0)
-        return np.asarray(total, dtype=np.float64) / (truth.shape[1] if metric is accuracy else n_present)
-
-    return by_counts

@@ -413,6 +413,10 @@ class Question:
                 warnings.simplefilter("ignore")
                 variables["constant_score"] = self.variable(("fold", "task"), self.constant_scores(folds))
         attrs: dict[str, Any] = {"splitter": folds[0].splitter, "asked": json.dumps(arguments)}
+        if any(isinstance(step, Covariates) for model in self.models for step in model._steps()) or any(
+            step.name == "residualize" for step in view.steps
+        ):
+            attrs["covariates"] = 1
         if self.probabilistic and self.targets.dim is None:
             held_out = [rows for fold in folds for rows in (fold.validation, fold.test) if len(rows)]
             n_classes = [len(np.unique(self.labels[rows])) for rows in held_out]
@@ -452,6 +456,23 @@ class Question:
             variables |= self.residual_variables(np.stack(residual_scores))
         return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
 
+    def predictions(self, parts: Iterable[Part]) -> xr.Dataset:
+        """`GridResult.predictions` of a part of each fold, by positions in the order of the folds; empty without."""
+        by_means = self.targets.kind != "regression" and all(
+            isinstance(model, KernelClassifier) and model._decides_by() == "means" for model in self.models
+        )
+        variables = replace(self, by_means=by_means).held_out_variables(parts)
+        if not variables:
+            return xr.Dataset()
+        coords: dict[str, Any] = {"class": variables.pop("class")} if "class" in variables else {}
+        coords["sample"] = variables["held_out_sample"][1]
+        if self.groups is not None:
+            coords["sample_group"] = ("sample", self.groups[coords["sample"]].astype(str))
+        names = {f"held_out_{name}": name for name in ("true_label", "predicted_label", "score", "probability")}
+        names |= {"held_out_prediction": "prediction", "held_out_fold": "sample_fold"}
+        data = {names[k]: (("sample", *dims[1:]), v) for k, (dims, v) in variables.items() if k in names}
+        return xr.Dataset(data, coords)
+
     def chance_variables(
         self, parts: Sequence[tuple[Index, Targets, Sequence[Float]]], *, by_fold: bool = False
     ) -> dict[str, Any]:
@@ -464,7 +485,7 @@ class Question:
             warnings.simplefilter("ignore")  # of scores that are undefined for some permutation
             arguments = (metric, self.labels, rows, targets, decided, self.groups)
             by_task = [chance(*arguments, task=task, n_tasks=len(tasks), by_fold=by_fold) for task in tasks]
-        names = ("chance_p_value", "chance_score")
+        names = ("chance_p_value", "chance_score", "chance_permutations")
         return {
             name: self.variable(("task",), np.array(values))
             for name, values in zip(names, zip(*by_task, strict=True), strict=True)

@@ -355,7 +355,9 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
     that share training rows. In simulations, intervals of 3 to 10 folds covered the mean over data sets in 92 to 98 of
     100 cases, without the second term in 88 to 95, and ±1.96 s/√n in 71 to 90. It is NaN for fewer than three folds,
     which say next to nothing about s. Folds with other training rows give other models: the interval is about the
-    procedure, and of a difference about two procedures, not about two models on these rows.
+    procedure, and of a difference about two procedures, not about two models on these rows. Where it leaves the range
+    of the score (`scoring.limits`), tables and figures cut it off there: scores are not transformed, since the
+    correction is of variances of the scores themselves.
 
     `score` has scores, or differences of scores, of the `rows` "test" or "validation". The variable "part" of `scores`,
     the result that they are from, gives the numbers of training and held-out rows. Results of older versions lack it:
@@ -375,18 +377,24 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
 
 
 def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:
-    """A sentence about the p-value of held-out scores, or `constant_note` if there is none."""
+    """A sentence about the p-value of held-out scores, or `constant_note` and why there is none."""
     if "chance_p_value" not in scores or not np.isfinite(scores["chance_p_value"]).any():
-        return constant_note(score, scores, rows)
+        too_slow = "chance_permutations" in scores and not scores["chance_permutations"].any()
+        return [*constant_note(score, scores, rows), *([_TOO_SLOW] if too_slow else [])]
     p, mean = np.ravel(scores["chance_p_value"].values), float(scores["chance_score"].mean())
     p = p[np.isfinite(p)]
     of_tasks = f"p = {p[0]:.2g}" if len(p) == 1 else f"p ≤ 0.05 for {np.count_nonzero(p <= 0.05)} of {len(p)}"
     choice = "" if rows == "test" else ", the choice of the point included"
     noise = "" if p.min() <= 0.05 else "; weights may be those of noise, which dmkl permute tests"
-    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {of_tasks}{choice}{noise}"]
+    covariates = "; what labels owe to the covariates counts too" if "covariates" in scores.attrs else ""
+    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {of_tasks}{choice}{covariates}{noise}"]
     return lines + ([_ONE_CLASS] if float(score.mean()) < mean and _holds_out_one_class(scores) else [])
 
 
+_TOO_SLOW = (
+    "No p-value under permuted labels: scores of every point and permutation would take too long; let a scorer of dmkl "
+    "decide, such as accuracy or roc_auc, or search fewer points"
+)
 _ONE_CLASS = (
     "Each fold holds out rows of one class: the priors of its training rows favour the other classes, by which scores "
     "fall below chance; take stratified folds, or priors='uniform' where the learner has priors"

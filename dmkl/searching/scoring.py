@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -105,18 +106,18 @@ def matthews(truth: Array, decision: Array, classes: Array) -> float:
 
 def accuracy(truth: Array, decision: Array, classes: Array) -> Any:
     """Share of the rows with the right class."""
-    return _as_float(np.mean(index_of(truth, classes) == _predicted(decision, classes), axis=-1))
+    return _as_float(np.mean(index_of(truth, classes) == predicted_numbers(decision, classes), axis=-1))
 
 
 def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> Any:
     """Mean recall of the c classes in the truth, Σ_k recall_k / c: balanced accuracy (JMLR Section 3.4)."""
     index = index_of(truth, classes)
     rows = np.bincount(index, minlength=len(classes))
-    right = (index == _predicted(decision, classes)) @ np.eye(len(classes))[:, rows > 0][index]
+    right = (index == predicted_numbers(decision, classes)) @ np.eye(len(classes))[:, rows > 0][index]
     return _as_float(np.mean(right / rows[rows > 0], axis=-1))
 
 
-def _predicted(decision: Array, classes: Array) -> Array:
+def predicted_numbers(decision: Array, classes: Array) -> Array:
     """Numbers of the predicted classes."""
     return (decision > 0).astype(np.int64) if len(classes) == 2 else np.argmax(decision, axis=-1)
 
@@ -149,8 +150,29 @@ OWN_METRICS: dict[str, Metric] = {
 }
 OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() if name.startswith("average_precision")}
 """Scorers of classes that `as_metrics` does not look up in scikit-learn, by name."""
+OF_TWO_CLASSES: dict[str, Metric] = {"roc_auc": _one_vs_rest(roc_auc_score, of_both=True)}
+"""Scorers of two classes that `as_metrics` does not look up in scikit-learn."""
 _OF_SEVERAL = (accuracy, mean_class_accuracy)
 """Scorers that accept the decisions of several points at once."""
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+_LIMITS = {
+    r"neg_matthews_loss": (-2.0, 0.0),
+    r"neg_.*": (-np.inf, 0.0),
+    r"r2|explained_variance": (-np.inf, 1.0),
+    r"correlation|matthews(_corrcoef)?": (-1.0, 1.0),
+    r"(mean_class_|balanced_|top_k_)?accuracy|(mean_)?average_precision.*|roc_auc.*": (0.0, 1.0),
+    r"(f1|precision|recall|jaccard)(_.*)?": (0.0, 1.0),
+}
+"""The smallest and the largest value of scores, by patterns of the names of scorers."""
+
+
+def limits(scoring: str, *, of_difference: bool = False) -> tuple[float, float]:
+    """The smallest and the largest value of a score, or of the difference of two; infinite if they are not known."""
+    low, high = next((ends for name, ends in _LIMITS.items() if re.fullmatch(name, scoring)), (-np.inf, np.inf))
+    return (low - high, high - low) if of_difference else (low, high)
 
 
 # --- probabilities ---------------------------------------------------------------------------------------------------
@@ -181,7 +203,7 @@ def _roc_auc_ovr(truth: Array, decision: Array, classes: Array) -> float:
     return _one_vs_rest(roc_auc_score, of_both=True)(truth, scores, classes)
 
 
-_PROBABILISTIC: dict[str, Metric] = {
+PROBABILISTIC: dict[str, Metric] = {
     "neg_log_loss": OfProbabilities(_neg_log_loss),
     "neg_brier_score": OfProbabilities(_neg_brier_score),
     "roc_auc_ovr": OfProbabilities(_roc_auc_ovr),
@@ -202,9 +224,19 @@ def r2(truth: Array, predicted: Array, _: Any = None) -> Any:
     return _as_float(1.0 - share if len(truth) > 1 else np.full(share.shape, np.nan))
 
 
-_OF_NUMBERS: dict[str, Metric] = {"correlation": lambda truth, predicted, _: correlation(truth, predicted), "r2": r2}
+def neg_mean_squared_error(truth: Array, predicted: Array, _: Any = None) -> Any:
+    """−Σ(y − f)²/n, in the shapes of `r2`; NaN for fewer than two rows."""
+    score = -np.mean((truth - predicted) ** 2, axis=-min(truth.ndim, 2))
+    return _as_float(score if len(truth) > 1 else np.full(score.shape, np.nan))
+
+
+OF_NUMBERS: dict[str, Metric] = {
+    "correlation": lambda truth, predicted, _: correlation(truth, predicted),
+    "r2": r2,
+    "neg_mean_squared_error": neg_mean_squared_error,
+}
 """Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
-_OF_TARGETS = (r2,)
+_OF_TARGETS = (r2, neg_mean_squared_error)
 """Scorers that accept several targets at once: thousands of them, at every point of a grid."""
 
 
@@ -222,7 +254,7 @@ class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X[:, 0] if X.shape[1] == 1 else X
 
     def predict(self, X: Array) -> Array:
-        return np.asarray(self.classes_[_predicted(self.decision_function(X), self.classes_)])
+        return np.asarray(self.classes_[predicted_numbers(self.decision_function(X), self.classes_)])
 
 
 class _Probabilities(_Scores):
@@ -280,7 +312,7 @@ def _refusal(name: str, classes: Array | None, error: Exception) -> InputError:
         why = "needs probabilities, and there are only decision scores (decision='means' or calibrate gives them)"
     else:
         why = f"does not suit {problem}{'' if classes is None else ' with decision scores'}: {error}"
-    metrics = ", ".join(_OF_NUMBERS if classes is None else OWN_METRICS)
+    metrics = ", ".join(OF_NUMBERS if classes is None else OWN_METRICS)
     return InputError(f"scoring {name!r} {why}; these do: {_SUITABLE[problem]}, and dmkl's {metrics}")
 
 
@@ -403,7 +435,8 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
 
 def _named(name: str, kind: Kind, probabilistic: bool) -> Metric:
     regression = kind == "regression"
-    metrics = _OF_NUMBERS if regression else OWN_METRICS | (_PROBABILISTIC if probabilistic else {})
+    metrics = OF_NUMBERS if regression else OWN_METRICS | (PROBABILISTIC if probabilistic else {})
+    metrics = metrics | ({} if kind in ("regression", "multiclass") else OF_TWO_CLASSES)
     if name in metrics:
         return metrics[name]
     try:

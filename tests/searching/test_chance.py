@@ -67,3 +67,33 @@ def test_p_values_of_noise_are_uniform_or_conservative(question):
         p.append(float(result.scores["chance_p_value"]))
     assert np.mean(np.array(p) <= 0.1) <= 0.1 + 3 * np.sqrt(0.09 / 30)
     assert np.mean(p) >= 0.5 - 3 / np.sqrt(12 * 30)
+
+
+@pytest.mark.parametrize("scoring", ["roc_auc", "neg_log_loss", "average_precision", "matthews"])
+def test_whole_grids_have_p_values_by_every_scorer_of_dmkl(scoring):
+    K, y = kernel_set(3, 3.0)
+    grid = {"p": [1, 1.5, 2, np.inf], "lam": [1e-3, 1e-2, 0.1, 1.0]}
+    scores = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring=scoring, refit=False, baselines="none").scores
+    assert float(scores["chance_p_value"]) == pytest.approx(1 / 1000)
+    assert int(scores["chance_permutations"]) == 999
+
+
+def test_scorers_that_are_called_too_often_are_named():
+    K, y = kernel_set(3, 3.0)
+    grid, more = {"p": [1, 2, 3], "lam": [1e-2, 1.0]}, {"scoring": "f1", "refit": False, "baselines": "none"}
+    result = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **more)
+    assert int(result.scores["chance_permutations"]) == 0
+    assert "No p-value under permuted labels: scores of every point" in result.summary()
+    assert np.isnan(result.scores["chance_p_value"])
+    by_accuracy = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **more | {"scoring": "accuracy"})
+    assert "would take too long" not in by_accuracy.summary()
+
+
+def test_p_values_say_that_covariates_count():
+    """Permuted labels leave the covariates, which may be what the labels depend on."""
+    K, y = kernel_set(3, 3.0)
+    covariates = dmkl.residualize(np.random.default_rng(4).normal(size=(M, 1)))
+    words = "what labels owe to the covariates counts too"
+    for steps, expected in (((covariates, "trace"), True), (("center", "trace"), False)):
+        result = dmkl.evaluate(dmkl.MKFDA(steps=steps), K, y, GRID, outer=3, inner=2, baselines="none")
+        assert (words in result.summary()) == expected
