@@ -53,6 +53,7 @@ from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate
 from .searching.figures import plot_confusion as plot_confusion
 from .searching.figures import plot_predictions as plot_predictions
+from .searching.paired import compare_predictions as compare_predictions
 from .searching.search import SearchResult as SearchResult
 from .searching.search import search as search
 from .solvers.fisher.mkfda import solve_mkfda as solve_mkfda

@@ -76,6 +76,13 @@ SCORERS = ["accuracy", "balanced_accuracy"]
 FISHER = dmkl.MKFDA()
 FOLDS, TWICE, ALONE = {"grid": GRID, "cv": 2}, {"grid": GRID, "outer": 2, "inner": 2}, {"cv": 2, "baselines": "none"}
 CHAINS = {"p": [1, 2], "steps": [("center", "trace"), ("cosine", "center")], "solver": ["direct", "subspace"]}
+
+
+def compared(K):
+    predictions = dmkl.evaluate(FISHER, K, Y == "pear", **TWICE).predictions
+    return dmkl.compare_predictions(predictions, predictions)
+
+
 MODELS_FITTED = {
     "MKFDA": lambda K: FISHER.fit(K),
     "MKFDA, tasks": lambda K: dmkl.MKFDA().fit(K, TWO),
@@ -117,6 +124,7 @@ RESULTS = {
     "stability, tasks": lambda K: dmkl.stability(FISHER, K, TWO, n_resamples=2, how="bootstrap"),
     "assess": lambda K: dmkl.assess(dmkl.Uniform().fit(K), K),
     "assess, tasks": lambda K: dmkl.assess(dmkl.Uniform().fit(K, TWO), K, TWO),
+    "compare_predictions": lambda K: compared(K),
     "kernel_scores": lambda K: dmkl.kernel_scores(dmkl.MKRidge().fit(K, NUMBERS).contributions(K), NUMBERS),
     "search, candidates": lambda K: dmkl.search(
         dmkl.MKRidge(weights="shared", n_candidates=2), K, np.c_[NUMBERS, NUMBERS**2], {"lam": [0.1]}, cv=2

@@ -23,7 +23,8 @@ from dmkl.errors import InputError
 from dmkl.estimators.learner import label_accuracy
 from dmkl.estimators.plan import tell_new_classes
 from dmkl.searching.assessing import class_scores, confusion, measures_of
-from dmkl.searching.texts import count, with_error
+from dmkl.searching.scoring import limits
+from dmkl.searching.texts import count, with_interval
 from dmkl.solvers.interface import WORDS
 
 if TYPE_CHECKING:
@@ -388,9 +389,14 @@ def describe_importance(result: Importance) -> Description:
     names = [name for name in ("source", "task", "target") if name in frame]
     errors = {"loss": "loss_margin", "alone": "alone_margin", "shapley": "shapley_standard_error"}
     columns = {name: error for name, error in errors.items() if name in frame}
+    scoring = result.data.attrs["scoring"]
+    ends = {"loss": limits(scoring, of_difference=True), "alone": limits(scoring), "shapley": (-math.inf, math.inf)}
     rows = (
         [str(row[name]) for name in names]
-        + ["" if math.isnan(row[name]) else with_error(row[name], row[error]) for name, error in columns.items()]
+        + [
+            "" if math.isnan(row[name]) else with_interval(row[name], row[error], ends[name])
+            for name, error in columns.items()
+        ]
         for row in frame.to_dict("records")
     )
     titles = ["loss without" if name == "loss" else name for name in columns]

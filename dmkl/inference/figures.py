@@ -27,6 +27,7 @@ from dmkl.pictures import (
     shortened,
 )
 from dmkl.searching.grid import mean_and_margin
+from dmkl.searching.scoring import limits
 from dmkl.store.saved import of_task, task_dim
 
 _MOST_PANELS = 6
@@ -55,9 +56,10 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     for panel in axes:
         dress(panel, ":", grid="x")
     colors = np.where(np.isin(names, data["kernel"].values), SKY, BLUE)
-    scoring = shortened(str(data.attrs["scoring"]).replace("_", " "))
-    _draw_bars(axes[0], loss.round(12)[shown], error[shown], colors, f"loss in {scoring} without it")
-    _draw_scores(axes[1], values, rows, shown, colors, f"{scoring} of it alone (dotted: of all)")
+    scoring = _title(str(data.attrs["scoring"]))
+    ends = limits(str(data.attrs["scoring"]), of_difference=True)
+    _draw_bars(axes[0], loss.round(12)[shown], error[shown], colors, f"loss in {scoring} without it", ends)
+    _draw_scores(axes[1], values, str(data.attrs["scoring"]), rows, shown, colors)
     if "shapley" in data:
         shapley = values[["shapley", "shapley_standard_error"]].rename(player="source").reindex(source=names)
         label = f"Shapley value, {scoring}"
@@ -73,26 +75,45 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     return axes
 
 
-def _draw_bars(ax: Axes, mean: xr.DataArray, error: xr.DataArray, colors: Array, label: str) -> None:
-    """Bars of the sources with a value, with their errors."""
+def _draw_bars(
+    ax: Axes,
+    mean: xr.DataArray,
+    error: xr.DataArray,
+    colors: Array,
+    label: str,
+    ends: tuple[float, float] = (-np.inf, np.inf),
+) -> None:
+    """Bars of the sources with a value, with their errors, as intervals between `ends`."""
     rows = np.flatnonzero(np.isfinite(mean.values))
-    spread = np.nan_to_num(error.values[rows])
-    ax.barh(rows, mean.values[rows], height=0.72, color=colors[rows], xerr=spread, error_kw={"elinewidth": 1})
+    value = mean.values[rows]
+    spread = np.abs(_interval(value, error.values[rows], ends) - value)
+    ax.barh(rows, value, height=0.72, color=colors[rows], xerr=spread, error_kw={"elinewidth": 1})
     ax.axvline(0.0, color=GRAY, linewidth=0.8)
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set_xlabel(label, fontsize=9)
 
 
-def _draw_scores(ax: Axes, values: xr.Dataset, rows: str, shown: Array, colors: Array, label: str) -> None:
+def _title(scoring: str) -> str:
+    return shortened(scoring.replace("_", " "))
+
+
+def _interval(mean: Array, margin: Array, ends: tuple[float, float]) -> Array:
+    """The lower and the upper end; both are the mean where the margin is unknown."""
+    signs = np.array([-1.0, 1.0]).reshape(2, *(1,) * np.ndim(mean))
+    return np.asarray(np.clip(mean + np.nan_to_num(margin) * signs, *ends))
+
+
+def _draw_scores(ax: Axes, values: xr.Dataset, scoring: str, rows: str, shown: Array, colors: Array) -> None:
     """Scores of single sources with that of all kernels; the axis need not begin at zero."""
-    whole, spread = (float(value) for value in mean_and_margin(values["score"], values, rows))
-    ax.axvspan(whole - np.nan_to_num(spread), whole + np.nan_to_num(spread), color="#eeeeee", zorder=0)
-    ax.axvline(whole, color=GRAY, linestyle=":", linewidth=1.2)
+    ends = limits(scoring)
+    whole, spread = (part.values for part in mean_and_margin(values["score"], values, rows))
+    ax.axvspan(*_interval(whole, spread, ends), color="#eeeeee", zorder=0)
+    ax.axvline(float(whole), color=GRAY, linestyle=":", linewidth=1.2)
     mean, error = (part[shown].values for part in mean_and_margin(values["score_alone"], values, rows))
     places = np.arange(len(shown))
-    ax.hlines(places, mean - np.nan_to_num(error), mean + np.nan_to_num(error), color="#555555", linewidth=1)
+    ax.hlines(places, *_interval(mean, error, ends), color="#555555", linewidth=1)
     ax.scatter(mean, places, color=colors, s=22, zorder=3)
-    ax.set_xlabel(label, fontsize=9)
+    ax.set_xlabel(f"{_title(scoring)} of it alone (dotted: of all)", fontsize=9)
 
 
 # --- stability -------------------------------------------------------------------------------------------------------

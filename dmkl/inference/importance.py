@@ -28,8 +28,9 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import GridFits, Question, make_question, run_blocks, with_exact_choices
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import Choice, Rule, as_choice, joint_choices, mean_and_margin, mean_over_folds
+from dmkl.searching.scoring import limits
 from dmkl.searching.search import SearchResult, shared_value
-from dmkl.searching.texts import cost_and_proof, count, with_error
+from dmkl.searching.texts import cost_and_proof, count, with_interval
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import Result, task_dim
 
@@ -160,15 +161,17 @@ class Importance(Result):
         chosen = anew if attrs["choose"] == "anew" else f"{names} held at the choice {by}"
         lines = [f"Importance of {sources} to {attrs['estimator']}: {count(data.sizes['fold'], 'fold')}, {chosen}"]
         depends = "no choice depends on" if attrs["rows"] == "test" else "the choice depends on"
-        score = with_error(*self._mean_and_margin(self._over_tasks(data["score"])))
+        mean, margin = map(float, self._mean_and_margin(self._over_tasks(data["score"])))
+        score = with_interval(mean, margin, limits(attrs["scoring"]))
         lines.append(f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {depends}")
         loss = self._mean_and_margin(self._over_tasks(data["score"] - data["score_without"]))
-        lines.append(f"Lost without: {_largest(*loss)}")
-        lines.append(f"Alone: {_largest(*self._mean_and_margin(self._over_tasks(data['score_alone'])))}")
+        lines.append(f"Lost without: {_largest(*loss, limits(attrs['scoring'], of_difference=True))}")
+        alone = self._mean_and_margin(self._over_tasks(data["score_alone"]))
+        lines.append(f"Alone: {_largest(*alone, limits(attrs['scoring']))}")
         if data.sizes["fold"] > 2:
             lines.append(
                 "± is half the width of a 95 % interval, of procedures: Student's t, corrected for "
-                "training rows in common"
+                "training rows in common; its ends where the limits of the score cut it off"
             )
         if "shapley" in data:
             shapley, error = (self._over_tasks(data[name]) for name in ("shapley", "shapley_standard_error"))
@@ -216,10 +219,11 @@ class Importance(Result):
         return plot_importance(self, task, ax, top)
 
 
-def _largest(mean: xr.DataArray, error: xr.DataArray) -> str:
-    """The sources with the largest means, with their errors."""
+def _largest(mean: xr.DataArray, error: xr.DataArray, ends: tuple[float, float] = (-np.inf, np.inf)) -> str:
+    """The sources with the largest means, with their errors, as intervals between `ends`."""
     order = np.argsort(-np.nan_to_num(mean.values, nan=-np.inf), kind="stable")
-    largest = [f"{mean['source'].values[k]} {with_error(mean.values[k], error.values[k])}" for k in order[:_MOST_NAMES]]
+    names, means, errors = mean["source"].values, mean.values, error.values
+    largest = [f"{names[k]} {with_interval(means[k], errors[k], ends)}" for k in order[:_MOST_NAMES]]
     return f"{', '.join(largest)}{' …' if len(order) > _MOST_NAMES else ''}"
 
 

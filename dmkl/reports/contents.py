@@ -31,7 +31,7 @@ from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.fits import values_of
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import GridResult, SearchResult
-from dmkl.searching.texts import chosen_text, count, listed, point_text, value_text, with_error
+from dmkl.searching.texts import chosen_text, count, listed, point_text, value_text, with_error, with_interval
 from dmkl.solvers.fisher.problem import CONFIGURABLE
 from dmkl.store.saved import Result
 
@@ -262,7 +262,8 @@ def _verdict(compared: pd.DataFrame) -> list[str]:
 def _compared(result: GridResult) -> Section:
     """The choice and the baselines, with paired differences."""
     compared = result.comparison()
-    rows = compared.to_dict("records")
+    rows, limits = compared.to_dict("records"), compared.attrs["limits"]
+    differences = (with_interval(row["difference"], row["margin"], limits, "+") for row in rows[1:])
     measure = f"{result.scores.attrs['scoring']} in {compared.attrs['rows']}".replace("_", " ")
     frame = pd.DataFrame(
         {
@@ -270,14 +271,17 @@ def _compared(result: GridResult) -> Section:
                 f"{row['model']} ({row['parameters']})".removesuffix(" ()").replace("lam=", "λ=") for row in rows
             ],
             measure: [with_error(row["score"], row["standard_error"]) for row in rows],
-            "difference": ["", *(with_error(row["difference"], row["margin"], "+") for row in rows[1:])],
+            "difference": ["", *differences],
         }
     )
-    texts = (
+    texts = [
         "Means over the folds ± one standard error. Difference: the chosen model minus this one, paired over folds, "
-        "± half the width of its 95 % confidence interval.",
-    )
-    return Section("Compared with simpler models", texts, frame, named=True)
+        "± half the width of its 95 % confidence interval, or its ends where the limits of the score cut it off."
+    ]
+    if compared["p_value"].notna().any():
+        frame["same rows"] = [f"{row['test']} p = {row['p_value']:.2g}" if row["test"] else "" for row in rows]
+        texts.append("Same rows: a test of the two models as they were fitted, by the test rows one by one.")
+    return Section("Compared with simpler models", tuple(texts), frame, named=True)
 
 
 def _largest_weights(weights: xr.DataArray) -> str:

@@ -27,7 +27,9 @@ from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
 from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exact_choices
 from dmkl.searching.grid import Choice, Rule, best_index, joint_choices, mean_and_margin, mean_over_folds, points
-from dmkl.searching.texts import point_text, with_error
+from dmkl.searching.paired import TESTS, rows_test
+from dmkl.searching.scoring import limits
+from dmkl.searching.texts import ends_text, point_text, with_error
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import task_dim
 from dmkl.variables import describe
@@ -60,14 +62,15 @@ Each needs directions of its own in the subspaces of a search."""
 
 def fit_with_baselines(
     question: Question, choice: Choice, rule: Rule, state: str | Path | None, which: Baselines
-) -> tuple[GridFits, xr.Dataset]:
+) -> tuple[GridFits, xr.Dataset, dict[str, GridFits]]:
     """Fit a grid on every fold, together with the baselines of `dmkl.search`; `state` is as in `open_workspace`.
 
     Fits of the sum and of single kernels come after those of the search: a state continues with more or fewer of them.
     Of more than `FEW` kernels, the `TRIED` with the largest weights are tried after the search, in its subspaces: a
     single kernel needs few passes, but solutions that have little in common with those of the grid.
 
-    The first result has the costs of everything, the second the scores of the baselines, NaN for kernels not tried.
+    The first result has the costs of everything, the second the scores of the baselines, NaN for kernels not tried; the
+    third are the fits of baselines by prefix, but for those of single kernels.
     """
     plain, choosing = _plain_question(question, which), joint_choices(choice, len(question.folds))
     alone = which == "all" and plain is not None
@@ -96,9 +99,9 @@ def fit_with_baselines(
     if which != "none":
         results.append(prefixed(COVARIATES, xr.Dataset(question.covariate_scores(question.folds))))
     if not results:
-        return search, xr.Dataset()
+        return search, xr.Dataset(), baselines
     attrs = {"n_baseline_passes": n_passes} | ({"svm_left_out": left_out} if left_out else {})
-    return search, xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
+    return search, xr.merge(results, combine_attrs="drop").assign_attrs(attrs), baselines
 
 
 def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Baselines) -> dict[str, GridFits]:
@@ -306,7 +309,7 @@ def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[s
     """A baseline at the point that its validation scores choose, by the rule of the search."""
     names = [str(name) for name in scores.data_vars if str(name).startswith(f"{prefix}_")]
     # In an order that does not depend on how the data were read.
-    kinds = ("_test_score", "_score", "_gap", "_objective", "_approximate")
+    kinds = ("_test_score", "_score", "_gap", "_objective", "_approximate", "")
     names.sort(key=lambda name: (next(k for k, kind in enumerate(kinds) if kind in name), name))
     baseline = scores[names].rename({name: name.removeprefix(f"{prefix}_") for name in names})
     baseline = baseline.assign({name: values.drop_attrs(deep=False) for name, values in baseline.data_vars.items()})
@@ -349,8 +352,19 @@ def comparison(chosen: xr.Dataset, baselines: xr.Dataset | None, names: Sequence
         )
     columns = ["model", "parameters", "score", "standard_error", "difference", "margin"]
     frame = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(columns[2:], float))
-    frame.attrs["rows"] = rows
+    test = rows_test(chosen.attrs["scoring"])
+    p_values = [_row_p_value(baseline, test) for baseline in parts]
+    frame = frame.assign(
+        test=["", *("" if np.isnan(p) else TESTS[test] for p in p_values)], p_value=[np.nan, *p_values]
+    )
+    frame.attrs |= {"rows": rows, "limits": limits(chosen.attrs["scoring"], of_difference=True)}
     return frame
+
+
+def _row_p_value(baseline: xr.Dataset, test: str) -> float:
+    """The p-value of a test of the same rows; NaN if there is none, or several tasks have one each."""
+    p = baseline.get(f"{test}_p_value")
+    return float(p) if p is not None and not p.dims else np.nan
 
 
 def compare(compared: pd.DataFrame) -> list[str]:
@@ -358,19 +372,24 @@ def compare(compared: pd.DataFrame) -> list[str]:
     lines = []
     for row in compared[1:].to_dict("records"):
         point = f" ({row['parameters']})" if row["parameters"] else ""
-        value, verdict = with_error(row["score"], row["standard_error"]), _verdict(row["difference"], row["margin"])
+        value = with_error(row["score"], row["standard_error"])
+        verdict = _verdict(row["difference"], row["margin"], compared.attrs["limits"])
         title = f"{row['model'][:1].upper()}{row['model'][1:]}"
-        lines.append(f"{title}{point}: {value} in {compared.attrs['rows']}; {verdict}")
+        of_rows = f"; these models on these rows: {row['test']} p = {row['p_value']:.2g}" if row["test"] else ""
+        lines.append(f"{title}{point}: {value} in {compared.attrs['rows']}; {verdict}{of_rows}")
     return lines
 
 
-def _verdict(difference: float, margin: float) -> str:
+def _verdict(difference: float, margin: float, limits: tuple[float, float]) -> str:
     """A paired difference over folds in words; `margin` is half the width of its 95 % interval."""
     if not np.isfinite(difference):
         return "no difference is known"
     if abs(difference) <= 1e-12:
         return "it has the same score as the choice"
-    by = f"{abs(difference):.4g}" + (f" (95 %: ±{margin:.2g})" if np.isfinite(margin) else "")
+    lower, upper = abs(difference) - margin, abs(difference) + margin
+    cut = lower < limits[0] or upper > limits[1]
+    interval = ends_text(lower, upper, limits) if cut else f"±{margin:.2g}"
+    by = f"{abs(difference):.4g}" + (f" (95 %: {interval})" if np.isfinite(margin) else "")
     chance = np.isfinite(margin) and not 0 < margin < abs(difference)
     note = "; between procedures a difference of this size may be chance" if chance else ""
     if difference < 0:

@@ -29,9 +29,19 @@ from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_scores, confusion
 from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed
-from dmkl.searching.fits import GridFits, Question, as_variable, lock_state, make_question, values_of, with_statuses
+from dmkl.searching.fits import (
+    GridFits,
+    Part,
+    Question,
+    as_variable,
+    lock_state,
+    make_question,
+    values_of,
+    with_statuses,
+)
 from dmkl.searching.folds import Fold, copies_between_folds, nest_folds
 from dmkl.searching.grid import Rule, chance_notes, mean_over_folds
+from dmkl.searching.paired import paired_variables
 from dmkl.searching.search import (
     GridResult,
     SearchResult,
@@ -80,11 +90,13 @@ class EvaluationResult(GridResult):
         part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
         sample_group           sample                           the groups that no fold splits, if any
         chance_p_value,        [task]                           under permuted labels of the test rows
-        chance_score
+        chance_score,
+        chance_permutations
         constant_score         fold[, task]                     of one decision for all test rows
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, at the choice of the
         sum_inner_score,                                        inner folds for it; see `baselines`
         sum_gap, sum_lam …
+        sum_mcnemar_p_value …  [task]                           `dmkl.compare_predictions` of the learner and the sum
         covariates_test_score, fold[, task]                     of least squares on the covariates alone
         residual_score[_NAME]  fold[, task]                     as in `SearchResult.scores`
         largest_own_test_score …, fold[, task]                  of the estimator and the sum by the largest score
@@ -367,6 +379,7 @@ def evaluate(
     with lock_state(state):
         answers = run(Plan(question.K, _fits_at_choices(question, searches, folds)))
     tests: dict[str, Any] = {}
+    predictions: dict[str, xr.Dataset] = {}
     for prefix, baseline in of_baselines.items():
         inner = _inner_searches(baseline, folds, choosing, rule)
         # As a separate plan: together with other points, another solver is chosen, which may have no leave-one-out
@@ -375,8 +388,10 @@ def evaluate(
             tested = run(Plan(question.K, _fits_at_choices(baseline.question, inner, folds)))
         answers.tally.n_passes += tested.tally.n_passes
         values = _test_variables(baseline.question, inner, tested.fits)
+        predictions[prefix] = baseline.question.predictions(_test_parts(tested.fits))
         tests |= {f"{prefix}_{name}": value for name, value in values.items()}
         searches = {name: _with(search, prefix, inner[name]) for name, search in searches.items()}
+    tests |= paired_variables(question.predictions(_test_parts(answers.fits)), predictions)
     if baselines != "none":
         tests |= {f"{COVARIATES}_{name}": values for name, values in question.covariate_scores(folds).items()}
     scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)
@@ -417,6 +432,11 @@ def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], f
     return fits
 
 
+def _test_parts(outcomes: Sequence[FitOutcome]) -> list[Part]:
+    """The test rows of each outer fold, without the part of covariates."""
+    return [(of.data.fit.held_out, of.data.fit.targets, of.decision, of.decided, None) for of in outcomes]
+
+
 def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
     """The choices of the outer folds, and the results of the models fitted there, as labeled data."""
     outcomes, classes = answers.fits, question.targets.classes
@@ -426,11 +446,10 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     variables["status"] = question.variable(("fold", "task"), status.astype(np.int8))
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(outcome.data.fit, rows)) for outcome in outcomes]))
-    fits = [outcome.data.fit for outcome in outcomes]
-    parts = []
-    for fit, of in zip(fits, outcomes, strict=True):
-        of_covariates = question.covariate_part([cast(KernelLearner, fit.learner)], fit.train, fit.held_out)
-        parts.append((fit.held_out, fit.targets, of.decision, of.decided, of_covariates))
+    parts: list[Part] = []
+    for of, part in zip(outcomes, _test_parts(outcomes), strict=True):
+        fit = of.data.fit
+        parts.append((*part[:4], question.covariate_part([cast(KernelLearner, fit.learner)], fit.train, fit.held_out)))
     variables |= question.held_out_variables(parts)
     variables |= question.chance_variables([(rows, of_fold, [decided]) for rows, of_fold, _, decided, _ in parts])
     if question.targets.kind != "regression":

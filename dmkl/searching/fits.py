@@ -462,7 +462,7 @@ class Question:
             isinstance(model, KernelClassifier) and model._decides_by() == "means" for model in self.models
         )
         variables = replace(self, by_means=by_means).held_out_variables(parts)
-        if not variables:
+        if "held_out_sample" not in variables:
             return xr.Dataset()
         coords: dict[str, Any] = {"class": variables.pop("class")} if "class" in variables else {}
         coords["sample"] = variables["held_out_sample"][1]

@@ -59,6 +59,7 @@ from dmkl.searching.grid import (
     mean_over_folds,
     shape,
 )
+from dmkl.searching.paired import paired_variables
 from dmkl.searching.texts import (
     approximate_notes,
     cost_and_proof,
@@ -133,7 +134,11 @@ class GridResult(Result):
 
         model, its parameters if all folds agree, score and standard_error (means over the folds and tasks); difference,
         the mean over the folds of the score of the choice minus that of the baseline, and margin, half the width of its
-        95 % confidence interval (`dmkl.searching.grid.mean_and_margin`).
+        95 % confidence interval, of two procedures (`dmkl.searching.grid.mean_and_margin`); attrs["limits"] are the
+        limits of a difference, at which intervals are cut off. p_value is that of the two models that were fitted, row
+        by row, by the test of `dmkl.compare_predictions` that suits the scorer: McNemar's of labels, DeLong's of scores
+        of two classes, paired losses of probabilities and numbers. It is NaN on validation rows, by which points were
+        chosen, for a single kernel and covariates alone, and for several tasks, whose tests are in `baselines`.
         """
         chosen = self.chosen if isinstance(self, SearchResult) else self._data
         return comparison(chosen, self.baselines, self.parameters)
@@ -262,7 +267,9 @@ class SearchResult(GridResult):
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, if any
         chance_p_value, chance_score [task]                  under permuted labels of the rows held out; see
-                                                             `dmkl.searching.chance.chance`
+        chance_permutations                                  `dmkl.searching.chance.chance`
+        sum_mcnemar_p_value …        [task]                  `dmkl.compare_predictions` of the choice and a baseline on
+                                                             the test rows
         constant_score               fold[, task]            of one decision for all rows, on the test rows if there
                                                              are any; missing for callable scorers
         ============================ ======================= =========================================================
@@ -759,7 +766,7 @@ def search(
     )
     choice = as_choice(choice, folds, question.K.samples)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
-    fits, of_baselines = fit_with_baselines(question, choice, rule, state, baselines)
+    fits, of_baselines, baseline_fits = fit_with_baselines(question, choice, rule, state, baselines)
     scores = fits.to_dataset(choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
     scores.attrs |= copies_between_folds(question.K, folds)
@@ -767,11 +774,15 @@ def search(
         scores.attrs["hint"] = question.hint
     result = SearchResult(scores, rule=rule)
     with suppress(InputError):  # of no point that can be chosen
-        held_out = question.held_out_variables(_held_out_parts(fits, result))
+        tested = any(len(fold.test) for fold in folds)
+        held_out = question.held_out_variables(_held_out_parts(fits, result)) | _chance_of_search(fits, result)
         if fits.judged is not None and question.on_covariates:
-            tested = any(len(fold.test) for fold in folds)
             held_out |= question.residual_variables(fits.residual_scores(result.best_index_, tested=tested))
-        result = SearchResult(result.scores.assign(held_out | _chance_of_search(fits, result)), rule=rule)
+        if tested:
+            predictions = question.predictions(_held_out_parts(fits, result))
+            of_fits = {key: _predictions_at_choice(of, choice, rule) for key, of in baseline_fits.items()}
+            held_out |= paired_variables(predictions, of_fits)
+        result = SearchResult(result.scores.assign(held_out), rule=rule)
     result = refine(question, result, state)
     return _refit(fits, result, state) if refit else result
 
@@ -787,6 +798,10 @@ def _held_out_parts(fits: GridFits, result: SearchResult) -> Iterator[Part]:
         scores, decided = (_at_choice(question, places, of[f])[of_rows] for of in (fits.decisions, fits.decided))
         of_covariates = question.covariate_part([question.models[place] for place in places], fold.train, rows)
         yield rows, fits.targets[f], scores, decided, of_covariates
+
+
+def _predictions_at_choice(fits: GridFits, choice: Choice, rule: Rule) -> xr.Dataset:
+    return fits.question.predictions(_held_out_parts(fits, SearchResult(fits.to_dataset(choice), rule=rule)))
 
 
 def _chance_of_search(fits: GridFits, result: SearchResult) -> dict[str, Any]:

@@ -46,6 +46,19 @@ def with_error(mean: Any, error: Any, sign: str = "") -> str:
     return f"{float(mean):{sign}.4g}" + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
 
 
+def with_interval(mean: float, margin: float, limits: tuple[float, float], sign: str = "") -> str:
+    """A mean ± half the width of its interval; its two ends where the `limits` of the score cut it off."""
+    lower, upper = mean - margin, mean + margin
+    if not (lower < limits[0] or upper > limits[1]):
+        return with_error(mean, margin, sign)
+    return f"{mean:{sign}.4g} ({ends_text(lower, upper, limits)})"
+
+
+def ends_text(lower: float, upper: float, limits: tuple[float, float]) -> str:
+    """The ends of an interval, cut off at the limits of the score."""
+    return f"{max(lower, limits[0]):.2g} to {min(upper, limits[1]):.2g}"
+
+
 def listed(names: Iterable[object], most: int) -> str:
     """Names as a list, at most so many."""
     texts = list(map(str, names))

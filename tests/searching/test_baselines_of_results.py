@@ -17,6 +17,8 @@ import dmkl
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.passes.execute import Machine
 from dmkl.searching import baselines as module
+from dmkl.searching.scoring import limits
+from dmkl.searching.texts import with_interval
 
 Y = np.arange(60) % 3
 NUMBERS = np.random.default_rng(3).normal(size=60)
@@ -206,6 +208,32 @@ def test_what_five_folds_show_may_be_chance(K):
         lines = dmkl.SearchResult(scores.assign(both)).baseline_lines()
         line = next(line for line in lines if line.startswith("Plain sum"))
         assert line.endswith("paired over folds; between procedures a difference of this size may be chance") == chance
+
+
+@pytest.mark.parametrize(
+    ("scoring", "mean", "margin", "text"),
+    [
+        ("accuracy", 0.9, 0.2, "0.9 (0.7 to 1)"),
+        ("accuracy", 0.9, 0.05, "0.9 ± 0.05"),
+        ("roc_auc_ovr", 0.9, 2.0, "0.9 (0 to 1)"),
+        ("matthews", -0.9, 0.2, "-0.9 (-1 to -0.7)"),
+        ("r2", 0.9, 2.0, "0.9 (-1.1 to 1)"),
+        ("neg_log_loss", -0.1, 0.3, "-0.1 (-0.4 to 0)"),
+        ("of_my_own", 0.9, 2.0, "0.9 ± 2"),
+    ],
+)
+def test_intervals_end_at_the_limits_of_the_score(scoring, mean, margin, text):
+    assert with_interval(mean, margin, limits(scoring)) == text
+
+
+def test_differences_of_three_folds_stay_within_the_range_of_the_score(K):
+    """The interval is 0.5 ± t_2(97.5 %) · 0.3 · √(1/3 + 1/2) = 0.5 ± 1.18, and accuracies differ by one at most."""
+    scores = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=3, refit=False).scores
+    both = {"score": (("lam", "fold"), [[0.4, 0.7, 1.0]]), "sum_score": (("lam", "fold"), [[0.2, 0.2, 0.2]])}
+    result = dmkl.SearchResult(scores.assign(both))
+    (line,) = [line for line in result.baseline_lines() if line.startswith("Plain sum")]
+    assert "the choice scores higher by 0.5 (95 %: -0.68 to 1)" in line
+    assert result.comparison().attrs["limits"] == (-1.0, 1.0)
 
 
 def test_two_folds_have_no_interval(K):
