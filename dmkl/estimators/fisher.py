@@ -444,7 +444,8 @@ class MKFDA(LearntWeights, FisherClassifier):
         Tikhonov form and for the bound ‖β‖_p ≤ ‖``weights_``‖_p alike.
     weights_error_ : float or DataArray
         Estimated error of the weights, relative to the largest: the largest entry of Newton's next step. The solvers
-        "direct" and "cg" go on until it is at most 1e-3, or until other weights are as good; others do not set it.
+        "direct" and "cg" go on until it is at most 1e-3, or until other weights are as good; others do not set it. The
+        weights of "subspace" differ by about 1e-3 at the default tolerance.
     objective_ : float or DataArray
         S(α, β); with `dmkl.Dual(mu=...)`, without the penalty.
     status_ : str

@@ -157,6 +157,9 @@ class MKSVM(WeightedMachines):
         The proven relative gap ``(P − D)/min(P, ½Σβ_jv_j)`` of each problem: P = ½Σβ_jv_j + C Σ max(0, 1 − y_if(x_i))
         and D = Σα − ½‖v‖_p*, v_j = uᵀK_ju, both computed from the returned numbers. It is relative to what weights can
         change: for small C, P is almost C times the number of samples for any weights.
+    weights_error_ : float or DataArray
+        Estimated error of the weights of a problem, relative to the largest: the largest entry of Newton's next step,
+        at most 1e-3 unless other weights are as good. NaN where the last machine has no curvature.
     objective_ : float or DataArray
         Σα − ½ Σ_j β_jv_j
     n_passes_, n_iter_, status_, history_, classes_

@@ -30,6 +30,10 @@ from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere
 from dmkl.solvers.weight_sets import Ball, ConicProgram, WeightSet
 
+WEIGHTS_ERROR = 1e-3
+"""Newton's last step, relative to the largest weight."""
+FLAT = 1e-10
+"""A gap of weights at which Newton's next step is rounding, or leads to weights that are as good."""
 _SHORTEST = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)
 

@@ -271,3 +271,16 @@ def test_one_kernel_knows_the_classes_at_any_bound(C):
     model = dmkl.MKSVM(p=1, C=C).fit(list(X @ X.mT), y)
     np.testing.assert_allclose(model.weights_, [0, 0, 1, 0], atol=1e-6)
     assert model.gap_ <= 1e-3
+
+
+@pytest.mark.parametrize("C", [0.01, 1.0])
+@pytest.mark.parametrize("p", [1.0, 1.25, 2.0])
+def test_weights_are_as_accurate_as_they_are_said_to_be(p, C):
+    """A gap of 1e-3 alone allows errors of a tenth of the largest weight."""
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 2, 120)
+    kernels = [F @ F.T for F in (rng.normal(size=(120, 6)) + 0.2 * j * np.eye(6)[y] for j in range(8))]
+    exact = dmkl.MKSVM(p, C, tol=1e-9).fit(kernels, y).weights_
+    model = dmkl.MKSVM(p, C).fit(kernels, y)
+    assert np.abs(model.weights_ - exact).max() <= 2e-3 * exact.max()
+    assert model.weights_error_ <= 1e-3

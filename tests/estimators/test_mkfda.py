@@ -12,6 +12,7 @@ from helpers import references
 from helpers.optima import bounds, value
 from helpers.references import Counting, dense_view, in_memory, over, psd
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
@@ -358,6 +359,17 @@ def test_one_kernel_knows_the_target_at_any_ridge(lam, solver):
     model = dmkl.MKRidge(p=1, lam=lam, solver=solver).fit(list(X @ X.mT), y)
     np.testing.assert_allclose(model.weights_, [0, 0, 1, 0], atol=1e-6)
     assert model.gap_ <= 1e-4
+
+
+@pytest.mark.parametrize("p", [1.0, 1.25, 2.0])
+def test_weights_of_a_subspace_are_as_accurate_as_is_documented(p):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    tables = [rng.normal(size=(300, 8)) + 0.2 * j * np.eye(8)[y] for j in range(8)]
+    kernels = [F @ F.T for F in tables] + [rbf_kernel(F, gamma=1 / 16) for F in tables]
+    exact = dmkl.MKFDA(p=p, lam=0.01, tol=1e-10).fit(kernels, y).weights_
+    weights = dmkl.MKFDA(p=p, lam=0.01, solver="subspace").fit(kernels, y).weights_
+    assert np.abs(weights - exact).max() <= 3e-3 * exact.max()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -41,16 +41,21 @@ from dmkl.numerics.cholesky import compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, row_space
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import Outcome, Result, Status, Step, Task, run_with
-from dmkl.solvers.masters import CuttingPlane, Factored, LineSearch, exact_master, newton_direction, taylor_master
+from dmkl.solvers.masters import (
+    FLAT,
+    WEIGHTS_ERROR,
+    CuttingPlane,
+    Factored,
+    LineSearch,
+    exact_master,
+    newton_direction,
+    taylor_master,
+)
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 Master = Literal["newton", "taylor", "exact"]
 DENSE = 100
 """Most kernels whose curvature is a matrix: a conic program takes longer than the factored master for more."""
-WEIGHTS_ERROR = 1e-3
-"""Newton's last step, relative to the largest weight."""
-_FLAT = 1e-10
-"""A gap of weights at which Newton's next step is rounding, or leads to weights that are as good."""
 
 
 def solve_mkfda(
@@ -245,7 +250,7 @@ def maximize(
                     error = float(np.abs(direction).max()) / (float(beta.max()) or 1.0)
                     best = Solution(evaluation.alpha, beta, certificate, status, weights_error=error)
                     # Of equal kernels any mixture is optimal: the step may be long where J is flat.
-                    if error <= WEIGHTS_ERROR or weights_gap <= _FLAT:
+                    if error <= WEIGHTS_ERROR or weights_gap <= FLAT:
                         break
             else:
                 search.shorten()

@@ -40,7 +40,7 @@ from dmkl.numerics.fisher import dual_norm, gap_scale, onto_sphere, relative_gap
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
 from dmkl.solvers.margin.svm import Bounds, SVMSolution, best_bias, hinge
-from dmkl.solvers.masters import LineSearch, ascent_direction, newton_master
+from dmkl.solvers.masters import FLAT, WEIGHTS_ERROR, LineSearch, ascent_direction, newton_master
 from dmkl.solvers.weight_sets import Ball, ConicError
 
 
@@ -125,7 +125,8 @@ def mk_svm(
     The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to the zero of
     the interpolated derivative. If an SVM has no curvature, the step is that of `closed_form_weights`, along which J
-    always falls, slowly near p = 1.
+    always falls, slowly near p = 1. As for MK-FDA, it ends when the gap is proven and Newton's next step is at most
+    `WEIGHTS_ERROR` of the largest weight, or J falls by no more than the gaps of machines.
 
     The objective of the outcome is the dual D(u; β), and `bound` is below the optimum. The primal of each step, which
     is above the optimum, is in the history as "upper". Raises IndefiniteKernelError if a form uᵀK_ju is negative.
@@ -156,31 +157,42 @@ def mk_svm(
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
         steps.append(Step(candidate, figures))
         certified = certificate.gap <= tol
-        # The pair with the smallest proven gap is returned, which need not be the last point of the descent.
-        if best is None or certificate.gap < best.gap:
-            c, status = certificate, Status.CERTIFIED if certified else Status.ITERATIONS
-            best = Outcome(status, candidate, u, c.objective, c.lower, c.gap, c.bias, steps)
+        # The pair with the smallest proven gap is returned, which need not be the last point of the descent; once the
+        # gap is proven, the last one from which a step was made.
+        if best is None or (best.status != Status.CERTIFIED and certificate.gap < best.gap):
+            best = _outcome(certificate, candidate, u, steps, Status.CERTIFIED if certified else Status.ITERATIONS)
         watch.note(f"{title}step {len(steps)}, {progress.error_text(certificate.gap)}")
-        if certified:
+        if certified and fixed:
             return best
         # An SVM that was solved less accurately than the weights need may still close the gap: the loop goes on then.
         solved = accuracy <= max((0.9 if fixed else 0.1) * tol * share, _FINEST_MACHINE)
-        if solved and (fixed or certificate.weights_gap <= 0.1 * tol):
+        if best.status != Status.CERTIFIED and solved and (fixed or certificate.weights_gap <= 0.1 * tol):
             # No other weights would reduce the gap, and the SVM cannot be solved more accurately.
             return replace(best, status=Status.STALLED)
         if search is None or search.accepts(-certificate.objective):
             v = certificate.forms
             curvature = _curvature(machines, products)
             direction = yield Task("restricted-master", _direction, (p, candidate, v, curvature))
+            if certified:
+                best = _outcome(certificate, candidate, u, steps, Status.CERTIFIED)
+                if curvature is None:  # the direction is not Newton's
+                    return best
+                best = replace(best, weights_error=float(np.abs(direction).max() / candidate.max()))
+                if best.weights_error <= WEIGHTS_ERROR or certificate.weights_gap <= FLAT:
+                    return best
             # Line search for a maximum of −J, whose value here is between −upper and −objective.
             search = LineSearch(candidate, direction, 0.5 * v, -certificate.upper)
         else:
             search.shorten(0.5 * certificate.forms)
         if search.point is None:
-            return replace(best, status=Status.STALLED)
+            return best if best.status == Status.CERTIFIED else replace(best, status=Status.STALLED)
         candidate = search.point
     assert best is not None
     return best
+
+
+def _outcome(c: MarginCertificate, beta: Float, u: Float, steps: Sequence[Step], status: Status) -> Outcome:
+    return Outcome(status, beta, u, c.objective, c.lower, c.gap, c.bias, steps)
 
 
 _UNKNOWN_GAP = 0.3
