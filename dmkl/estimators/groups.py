@@ -446,7 +446,8 @@ class LocalizedMKL(LocalWeights):
         The mean of η over the training samples, over kernel; over kernel and class or task for several problems.
     gating_ : Dataset
         `weight`, η of each training sample, over kernel, sample and class (the second of two classes) or task;
-        `gating_slope`, v, over kernel, gating feature and class; `gating_constant`, c, over kernel and class.
+        `gating_slope`, v, over kernel, gating feature and class; `gating_constant`, c, over kernel and class, −∞ for
+        kernels that are constant over the training samples.
     dual_coef_, intercept_, objective_, gap_, history_, status_, ...
         As in `GSMKL`: nothing is proven, since the problem is not convex.
 
@@ -463,7 +464,6 @@ class LocalizedMKL(LocalWeights):
     """
 
     _TAKES_UNKNOWN_LABELS = False
-    _TAKES_KERNELS = False
     _TABLES = ("gating_",)
 
     C: float | Sequence[float] = 1.0
@@ -477,12 +477,13 @@ class LocalizedMKL(LocalWeights):
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         gating, everyone = self._gating_features(data.kernels, features_of), data.training.n_train
+        places = None if data.fit.kernels is None else (data.fit.kernels, data.training.n_kernels)
 
         def solver_of(k: int) -> partial[Solver[Outcome]]:
             C, name = self._prices(data, k), data.problems.title(k)
             problem = GroupProblem(data.problems.h[k], np.arange(everyone), everyone, C=C, name=name)
             rule = partial(localized_mkl, problem, data.n_kernels, gating, data.facts)
-            return partial(rule, tol=self.tol, max_iter=self.max_iter)
+            return partial(rule, places=places, tol=self.tol, max_iter=self.max_iter)
 
         return data.jobs(solver_of)
 
@@ -519,7 +520,8 @@ class LocalizedMKL(LocalWeights):
         gating = self._gating_features(new, partial(training_features, axis=0))
         if gating is None:
             block = slopes.transpose(1, 0, 2).reshape(m, n * k)
-            logits = (yield CombinedProduct(block, np.full(n, 1.0 / n), exact=True)).reshape(-1, n, k)
+            mean = _mean_weights(np.flatnonzero(np.isfinite(constants[:, 0, 0])), n)
+            logits = (yield CombinedProduct(block, mean, exact=True)).reshape(-1, n, k)
         else:
             logits = np.einsum("rq,nqk->rnk", gating, slopes)
         weights = softmax(logits + constants[:, 0], axis=1)

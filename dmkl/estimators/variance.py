@@ -11,7 +11,7 @@ import numpy as np
 import scipy.stats
 import xarray as xr
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, Mask
 from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
 from dmkl.estimators.checks import check_count, check_positive, one_of
 from dmkl.estimators.learner import KernelRegressor, is_labelled
@@ -29,7 +29,7 @@ from dmkl.passes.view import Lens, View, has_thin_factors
 from dmkl.solvers.driver import drive
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, worst
-from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.jobs import Context, Job, Training, tell_constant
 from dmkl.solvers.variance import VarianceProblem, covariances_on_factors, explained_variances, solve_on_factors
 from dmkl.variables import describe
 
@@ -74,10 +74,15 @@ class VarianceMethod(InMemory):
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
-        context.solver = self.name
-        if self._on_factors(jobs):
-            return solve_on_factors(super().solve, jobs, context)
-        return super().solve(jobs, context)
+        context.solver, solve = self.name, super().solve
+        outcomes = solve_on_factors(solve, jobs, context) if self._on_factors(jobs) else solve(jobs, context)
+        constant: dict[Training, Mask] = {}
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            kernels = np.arange(job.training.n_kernels) if job.kernels is None else job.kernels
+            estimated = kernels[outcome.extra.get("kernels", slice(None))]
+            constant[job.training] = np.isin(np.arange(job.training.n_kernels), np.setdiff1d(kernels, estimated))
+        tell_constant(constant)
+        return outcomes
 
     def _on_factors(self, jobs: Sequence[Job]) -> bool:
         return self.traces != "probes" and all(has_thin_factors(job.training.square.view) for job in jobs)
@@ -137,7 +142,8 @@ class VarianceComponents(KernelRegressor):
     Attributes
     ----------
     weights_ : DataArray
-        σ_j², over kernel; over kernel and target for several targets.
+        σ_j², over kernel; over kernel and target for several targets. Zero, with a warning, for kernels that are
+        constant or that the fixed effects explain: nothing is known of their variances.
     components_ : Dataset
         Over term (the kernels, "residual", and "total", the sum of all kernels) and target: `variance`,
         `variance_share` and their standard errors `variance_se`, `variance_share_se`; `share_unit`, the factor of σ_j²
@@ -229,7 +235,7 @@ class VarianceComponents(KernelRegressor):
         return K.with_steps(steps) if steps else K
 
     def _needs_statistics(self, lens: Lens) -> bool:
-        return not has_thin_factors(lens.view)
+        return False  # the solver finds the kernels that fixed effects explain
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -332,7 +338,7 @@ class VarianceComponents(KernelRegressor):
                 assert diagonal is not None  # square kernels have one
                 means = diagonal.mean(axis=1)
             kernels = np.arange(len(self.kernel_names_)) if data.fit.kernels is None else data.fit.kernels
-            table = self._components(solution, means, kernels)
+            table = self._components(solution, means, kernels[solution.extra["kernels"]])
             table |= self._on_liability_scale(problems.targets.values[k], table)
             tables.append(table)
         terms = np.array([*self.kernel_names_, "residual", "total"], dtype=str)
@@ -362,7 +368,10 @@ class VarianceComponents(KernelRegressor):
             warn(message, ConvergenceWarning)
 
     def _components(self, solution: Outcome, diagonal: Float, kernels: Array) -> dict[str, Any]:
-        """The variables of `components_` of one target; `diagonal` has the mean diagonal of each kernel."""
+        """The variables of `components_` of one target.
+
+        `diagonal` has the mean diagonal of each kernel, and `kernels` the positions of those with an estimate.
+        """
         n, extra = len(diagonal), solution.extra
         at = np.append(kernels, n)
         variances, statistics = np.zeros(n + 1), np.full(n + 1, np.nan)

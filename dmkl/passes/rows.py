@@ -46,13 +46,14 @@ class RowMap:
     residualize     z − Tᵀq(x)              T = GᵀZ, see `dmkl.numerics.steps`
     trace           z_j / √Σ_i d_i‖z_ij‖²
     multiplicative  z_j / √(Σ_i w_i‖z_ij‖² − ‖μ_j‖²)
-    cosine          z_j / ‖z_j‖
+    cosine          z_j / ‖z_j‖; 0 for kernels that are zero over the column samples
     weigh           √d_i z_i
     """
 
     view: View
     statistics: tuple[Array | None, ...] = ()
-    """Of the first steps: μ (D,), T (rank, D), or a factor for each component (D,); None for a step without."""
+    """Of the first steps: μ (D,), T (rank, D), a factor for each component (D,), or for "cosine" the rounding error of
+    ‖z_j‖² (n,), which is infinite for kernels of zeros; None for a step without."""
     squares: Float | None = None
     """Mean squares of the components before centering, (D,): what it leaves has a rounding error of this size."""
 
@@ -88,14 +89,16 @@ class RowMap:
                     Z *= statistic
                 case "cosine":
                     sizes = self.by_kernel(Z * Z)
-                    if not (sizes > 0).all():
-                        i, j = np.argwhere(~(sizes > 0))[0]
+                    unresolved = ~(sizes > statistic)  # also NaN
+                    if (refused := unresolved & np.isfinite(statistic)).any():
+                        i, j = np.argwhere(refused)[0]
                         refuse(
-                            "cosine normalization needs a positive k(x, x) for every sample, but kernel "
-                            f"{self._name(j)!r} has 0 at sample {self.view.source.samples[places[-1][i]]!r}; use "
-                            "'trace' or 'multiplicative', or leave out that kernel with select()"
+                            "cosine normalization needs a positive k(x, x) that its precision resolves for every "
+                            f"sample, but kernel {self._name(j)!r} has {sizes[i, j]:.3g} at sample "
+                            f"{self.view.source.samples[places[-1][i]]!r}; use 'trace' or 'multiplicative', or leave "
+                            "out that kernel with select()"
                         )
-                    Z /= np.sqrt(sizes)[:, self.kernel_of]
+                    Z /= np.sqrt(np.where(unresolved, np.inf, sizes))[:, self.kernel_of]
                 case "weigh":
                     Z *= (step.row_scale, step.col_scale)[axis][at][:, None]
 
@@ -123,7 +126,14 @@ class RowMap:
         if step.name == "center":
             return replace(self, statistics=(*self.statistics, total), squares=squares)
         size = self.by_kernel(squares - total**2 if step.name == "multiplicative" else squares)
-        floor = _ROUNDING * self.by_kernel(squares if self.squares is None else self.squares)
+        floor = np.zeros(len(size)) if self.squares is None else _ROUNDING * self.by_kernel(self.squares)
+        if step.name == "cosine":
+            constant = size <= floor
+            scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, size))[self.kernel_of]
+            scaled = None if self.squares is None else self.squares * scale
+            return replace(self, statistics=(*self.statistics, np.where(constant, np.inf, floor)), squares=scaled)
+        if step.name == "multiplicative":
+            floor = floor + _RESOLVED * self.by_kernel(total**2)  # the variance is a difference of these means
         what = {"trace": "trace", "multiplicative": "variance in feature space"}[step.name]
         names = [self._name(j) for j in range(len(size))]
         inverse = inverse_sizes(names, size, floor, what, self.view.steps, zero_constant=True)
@@ -137,12 +147,16 @@ class RowMap:
         return np.asarray(np.add.reduceat(values, np.cumsum(widths) - widths, axis=-1))
 
 
+_WITH_SUMS = ("center", "residualize", "trace", "multiplicative", "cosine")
+"""Steps that need sums over the column samples."""
+
+
 def fit_row_maps(views: Sequence[View]) -> tuple[list[RowMap], float]:
     """The steps of several square views of the same kernels as maps of rows, and the number of passes."""
     maps, n_passes = [RowMap(view) for view in views], 0.0
     for k in range(max((len(view.steps) for view in views), default=0)):
         fitting = [number for number, view in enumerate(views) if k < len(view.steps)]
-        needed = [n for n in fitting if views[n].steps[k].name in ("center", "residualize", "trace", "multiplicative")]
+        needed = [n for n in fitting if views[n].steps[k].name in _WITH_SUMS]
         works = []
         for n in needed:
             places = maps[n].places(1)

@@ -244,14 +244,16 @@ def localized_mkl(
     gating: Float | None,
     facts: KernelFacts = UNKNOWN,
     *,
+    places: tuple[Index, int] | None = None,
     tol: float,
     max_iter: int,
 ) -> Generator[Any, Any, Outcome]:
     """Localized MKL by descent from equal weights, a generator of requests; each sample is a group of the problem.
 
-    `gating` holds g(x_i), (m, q), the row of x_i in the mean of the kernels if
-    None; the other parameters and errors are as in `gs_mkl`. The weights of the outcome are the means of η over the
-    samples, (n,), and ``extra["column_weights"]`` is η of the samples, v and c side by side, (n, m + q + 1, 1).
+    `gating` holds g(x_i), (m, q), the row of x_i in the mean of the kernels if None; the other parameters and errors
+    are as in `gs_mkl`. The weights of the outcome are the means of η over the samples, (n,), and
+    ``extra["column_weights"]`` is η of the samples, v and c side by side, (n, m + q + 1, 1). With `places`, the
+    positions of these kernels and the number of all, the latter are those of all kernels: the others have c = −∞.
     """
     m = len(problem.y)
     if gating is None:
@@ -272,6 +274,11 @@ def localized_mkl(
     )
     slopes = theta[:, :-1] / scale
     columns = np.hstack([outcome.weights, slopes, theta[:, -1:] - slopes @ center[:, None]])
+    if places is not None:
+        of_some, (kernels, n_all) = columns, places
+        columns = np.zeros((n_all, of_some.shape[1]))
+        columns[:, -1] = -np.inf
+        columns[kernels] = of_some
     return replace(
         outcome, weights=outcome.weights.mean(axis=1), extra={**outcome.extra, "column_weights": columns[..., None]}
     )

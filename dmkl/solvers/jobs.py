@@ -131,14 +131,11 @@ class Job:
         if self.rows is not None:
             solver = _answered(solver, partial(_on_rows, self.rows, self.training.n_train))
         if self.kernels is not None:
-            solver = _answered(solver, partial(_on_kernels, self.kernels, self.training.n_kernels))
+            solver = on_kernels(solver, self.kernels, self.training.n_kernels)
         outcome = yield from solver
         if self.rows is not None and outcome.dual is not None:
             outcome = replace(outcome, dual=_spread(outcome.dual, self.rows, self.training.n_train))
-        if self.kernels is None:
-            return outcome
-        steps = [s if s.weights is None else replace(s, weights=self.spread(s.weights)) for s in outcome.steps]
-        return replace(outcome, weights=self.spread(outcome.weights), steps=steps)
+        return outcome
 
     def spread(self, weights: Float) -> Float:
         """Weights of its kernels as weights of all, with zeros elsewhere."""
@@ -279,6 +276,14 @@ def _answered(solver: Solver[Outcome], ask: Callable[[Any], Solver[Any]]) -> Sol
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         answer = yield from ask(request)
+
+
+def on_kernels(solver: Solver[Outcome], kernels: Index, n_kernels: int) -> Solver[Outcome]:
+    """A solver of a problem on the kernels at some positions, as a solver on all of them, with zeros elsewhere."""
+    outcome = yield from _answered(solver, partial(_on_kernels, kernels, n_kernels))
+    spread = partial(_spread, places=kernels, size=n_kernels)
+    steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in outcome.steps]
+    return replace(outcome, weights=spread(outcome.weights), steps=steps)
 
 
 def _on_rows(rows: Index, n_samples: int, request: Request) -> Solver[Any]:

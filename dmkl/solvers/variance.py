@@ -66,7 +66,7 @@ from dmkl.solvers.interface import (
     Status,
     Step,
 )
-from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.jobs import Context, Job, Training, on_kernels
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
 from dmkl.solvers.workspace import Workspace
 
@@ -148,12 +148,23 @@ class VarianceProblem:
 def solve_variances(problem: VarianceProblem) -> Steps:
     """Estimate the variances of a problem; returns an `Outcome`.
 
-    Its arrays `extra` are: `variances` (n + 1,), σ_j² and σ_e²; `covariance` (n + 1, n + 1) of these estimates, NaN for
-    components on the boundary; `probe_covariance`, the part of it that random probes add; `statistics` (n + 1,), twice
-    the log-likelihood's loss without each kernel and without all, NaN where not computed; `effects` (r,) and
-    `effects_covariance`, b in coordinates of Q; `log_likelihood_error`.
+    Kernels that are constant, or that the fixed effects explain, have the variance zero; DegenerateKernelError if all
+    are. The arrays `extra` are: `kernels` (n,), the positions of the others; `variances` (n + 1,), σ_j² of these and
+    σ_e²; `covariance` (n + 1, n + 1) of these estimates, NaN for components on the boundary; `probe_covariance`, the
+    part of it that random probes add; `statistics` (n + 1,), twice the log-likelihood's loss without each kernel and
+    without all, NaN where not computed; `effects` (r,) and `effects_covariance`, b in coordinates of Q;
+    `log_likelihood_error`.
     """
-    gram, moments = yield from _haseman_elston(problem)
+    gram, moments, kernels = yield from _haseman_elston(problem)
+    some = replace(problem, names=tuple(problem.names[j] for j in kernels))
+    _check_independent(some, gram)
+    solver, n = _solve(some, gram, moments), len(problem.names)
+    outcome = yield from solver if len(kernels) == n else on_kernels(solver, kernels, n)
+    return replace(outcome, extra={**outcome.extra, "kernels": kernels})
+
+
+def _solve(problem: VarianceProblem, gram: Float, moments: Float) -> Steps:
+    """Estimate the variances, all of which can be, from the normal equations."""
     system = _Exact(problem) if problem.exact else _Probes(problem)
     if problem.method == "he":
         return (yield from _by_regression(problem, system, gram, moments))
@@ -208,28 +219,31 @@ def _outcome(
 
 
 def _haseman_elston(problem: VarianceProblem) -> Steps:
-    """The normal equations: ⟨MK_iM, MK_jM⟩ and yᵀMK_jMy, with the identity last."""
+    """The normal equations, ⟨MK_iM, MK_jM⟩ and yᵀMK_jMy, with the identity last, and the positions of their kernels.
+
+    Kernels that fixed effects explain are left out.
+    """
     Q, residual = problem.basis, problem.residual
     products = yield EachProduct(np.hstack([residual, Q]))
     moments = np.append(products[:, :, 0] @ residual[:, 0], np.sum(residual**2))
     gram = yield InnerProducts(Q, np.ascontiguousarray(products[:, :, 1:]))
     gram[-1, -1] += problem.n_orthogonal
-    _check_independent(problem, gram, products[:, :, 1:])
-    return gram, moments
-
-
-def _check_independent(problem: VarianceProblem, gram: Float, removed: Float) -> None:
-    """Refuse kernels that fixed effects explain, and matrices that are linearly dependent."""
-    size = np.sqrt(np.maximum(gram.diagonal(), 0.0))
     # ‖MKM‖ is the difference of ‖K‖ and of what the fixed effects remove, which cancels where they explain the kernel.
-    rounding = _CONSTANT * np.sqrt(np.sum(removed**2, axis=(1, 2)))
-    constant = np.flatnonzero(~(size[:-1] > rounding))
-    if len(constant):
+    size = np.sqrt(np.maximum(gram.diagonal()[:-1], 0.0))
+    kernels = np.flatnonzero(size > _CONSTANT * np.sqrt(np.sum(products[:, :, 1:] ** 2, axis=(1, 2))))
+    if not len(kernels):
         msg = (
-            f"{problem.title}the variance of kernel {problem.names[constant[0]]!r} cannot be estimated: it is constant "
-            "over these samples, or the covariates explain it; leave it out with select()"
+            f"{problem.title}no variance of a kernel can be estimated ({len(problem.names):,}, {problem.names[0]!r} "
+            "first): all are constant or zero over these samples, or the covariates explain them. Give other kernels"
         )
         raise DegenerateKernelError(msg)
+    kept = np.append(kernels, len(size))
+    return gram[np.ix_(kept, kept)], moments[kept], kernels
+
+
+def _check_independent(problem: VarianceProblem, gram: Float) -> None:
+    """Refuse matrices that are linearly dependent."""
+    size = np.sqrt(gram.diagonal())
     values, vectors = np.linalg.eigh(gram / np.outer(size, size))
     if values[0] <= _DEPENDENT:
         # The eigenvector of the smallest eigenvalue is the combination of the matrices, of unit norm each, that

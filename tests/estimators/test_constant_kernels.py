@@ -62,6 +62,7 @@ def warned(action, *names):
         dmkl.LPBoost(cv=2, sharing="none"),
         dmkl.NCuts(2, steps="center,trace"),
         dmkl.GSMKL(n_groups=2, max_iter=10),
+        dmkl.LocalizedMKL(20.0, max_iter=10),
         dmkl.SingleBest(),
     ],
     ids=repr,
@@ -76,15 +77,91 @@ def test_a_fit_is_that_of_the_other_kernels(K, learner):
     np.testing.assert_allclose(model.decision_function(some[TEST, TRAIN]), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("learner", [dmkl.MKFDA(np.inf), dmkl.MKFDA(steps="center"), dmkl.MKSVM(np.inf)], ids=repr)
+@pytest.mark.parametrize(
+    "learner",
+    [
+        *(dmkl.MKFDA(np.inf, steps=steps) for steps in ("center,trace", "center", "multiplicative", "center,cosine")),
+        *(dmkl.MKFDA(steps=steps) for steps in ("cosine", "cosine,center")),
+        dmkl.MKSVM(np.inf),
+        dmkl.MKSVM(steps="cosine"),
+        dmkl.GMKL(),
+        dmkl.EasyMKL(),
+        dmkl.LPBoost(cv=2),
+        dmkl.GSMKL(n_groups=2, max_iter=10),
+        dmkl.LocalizedMKL(20.0, max_iter=10),
+        dmkl.SingleBest(),
+    ],
+    ids=repr,
+)
 def test_a_fit_on_factors_is_that_of_the_other_kernels(factors, learner):
-    names = factors.names
-    model = warned(lambda: clone(learner).fit(factors[TRAIN, TRAIN]), *names[3:])
+    # A kernel of ones is no kernel of zeros if it is not centered.
+    some = factors.select([*factors.names[:3], *factors.names[4:]]) if learner.steps == "cosine" else factors
+    names = some.names
+    model = warned(lambda: clone(learner).fit(some[TRAIN, TRAIN]), *names[3:])
     other = clone(learner).fit(factors.select(names[:3])[TRAIN, TRAIN])
     assert not model.weights_.sel(kernel=list(names[3:])).any()
-    np.testing.assert_allclose(model.weights_[:3], other.weights_, rtol=1e-9)
+    np.testing.assert_allclose(model.weights_[:3], other.weights_, rtol=1e-9, atol=1e-12)
     expected = other.decision_function(factors.select(names[:3])[TEST, TRAIN])
-    np.testing.assert_allclose(model.decision_function(factors[TEST, TRAIN]), expected, atol=1e-12)
+    np.testing.assert_allclose(model.decision_function(some[TEST, TRAIN]), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("of", ["K", "factors"])
+@pytest.mark.parametrize(
+    "learner",
+    [
+        dmkl.MKRidge(),
+        dmkl.VarianceComponents(),
+        dmkl.VarianceComponents("he"),
+        dmkl.VarianceComponents(steps="center,trace"),
+        dmkl.VarianceComponents(traces="probes", n_probes=5),
+    ],
+    ids=repr,
+)
+def test_a_regression_is_that_of_the_other_kernels(of, learner, request):
+    K = request.getfixturevalue(of)
+    names, y = K.names, Y[TRAIN] + np.random.default_rng(2).normal(size=len(TRAIN))
+    model = warned(lambda: clone(learner).fit(K[TRAIN, TRAIN], y), *names[3:])
+    other = clone(learner).fit(K.select(names[:3])[TRAIN, TRAIN], y)
+    assert not model.weights_.sel(kernel=list(names[3:])).any()
+    np.testing.assert_allclose(model.weights_[:3], other.weights_, rtol=1e-6, atol=1e-9)
+    expected = other.predict(K.select(names[:3])[TEST, TRAIN])
+    np.testing.assert_allclose(model.predict(K[TEST, TRAIN]), expected, rtol=1e-6, atol=1e-9)
+    if hasattr(model, "components_"):
+        own, theirs = (m.components_.sel(term=[*names[:3], "residual", "total"]) for m in (model, other))
+        for name in ("variance_se", "variance_share", "likelihood_ratio", "p_value"):
+            np.testing.assert_allclose(own[name], theirs[name], rtol=1e-5, atol=1e-9)
+        with pytest.raises(DegenerateKernelError, match="no variance of a kernel can be estimated"):
+            clone(learner).fit(K.select(names[3:])[TRAIN, TRAIN], y)
+
+
+def test_localized_weights_of_the_other_kernels_are_saved(K, tmp_path):
+    model = warned(lambda: dmkl.LocalizedMKL(20.0, max_iter=10).fit(K[TRAIN, TRAIN]), "one")
+    assert np.isneginf(model.gating_["gating_constant"].sel(kernel=["one", "zero", "rare"])).all()
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.decision_function(K[TEST, TRAIN]), model.decision_function(K[TEST, TRAIN]))
+
+
+@pytest.mark.filterwarnings("ignore::dmkl.errors.ConstantKernelWarning")
+@pytest.mark.parametrize("of", ["K", "factors"])
+@pytest.mark.parametrize(
+    ("learner", "grid"),
+    [
+        (dmkl.MKSVM(), {"C": [4.0]}),
+        (dmkl.LocalizedMKL(max_iter=5), {"C": [20.0]}),
+        (dmkl.VarianceComponents(), {"method": ["reml"]}),
+    ],
+)
+def test_searches_and_evaluations_have_the_scores_of_fits(of, learner, grid, request):
+    K, cv = request.getfixturevalue(of), [(TRAIN, TEST), (np.arange(32), np.arange(32, M))]
+    y = Y + 0.1 if "method" in grid else Y
+    result = dmkl.search(learner, K, y, grid, cv, refit=False, baselines="none")
+    point = {name: value for name, (value,) in grid.items()}
+    for (train, test), score in zip(cv, result.scores.score.values.ravel(), strict=True):
+        model = clone(learner).set_params(**point).fit(K[train, train], y[train])
+        assert model.score(K[test, train], y[test]) == pytest.approx(score, rel=1e-9)
+    evaluated = dmkl.evaluate(learner, K, y, grid, outer=cv, inner=2, baselines="none").scores.test_score
+    np.testing.assert_allclose(evaluated.values.ravel(), result.scores.score.values.ravel(), rtol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConstantKernelWarning")
