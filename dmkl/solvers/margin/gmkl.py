@@ -49,7 +49,7 @@ from dmkl.errors import refuse
 from dmkl.numerics.fisher import relative_gap
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
-from dmkl.solvers.margin.svm import Bounds, hinge
+from dmkl.solvers.margin.svm import Bounds, curvature, hinge
 from dmkl.solvers.weight_sets import Cones, ConicError, ConicProgram, without_rounding
 
 Method = Literal["newton", "gradient"]
@@ -180,8 +180,8 @@ def gmkl(
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
         previous = candidate
-        curvature = best.curvature if newton and best.curvature is not None else np.eye(n_kernels) / length
-        model = _Model(best.d, best.objective, best.gradient, curvature, planes if newton else [])
+        second = best.curvature if newton and best.curvature is not None else np.eye(n_kernels) / length
+        model = _Model(best.d, best.objective, best.gradient, second, planes if newton else [])
         refused = newton and not falls
         candidate, violation = yield Task("restricted-master", _next_weights, (weights, model, lowest, refused))
         if _same(candidate, best.d) or _same(candidate, previous):
@@ -343,8 +343,8 @@ def _evaluate(
     # The primal for the bias of the SVM: any bias gives an upper bound of T(d).
     losses = hinge(d @ products, answer.bias, problem.y, problem.C)
     objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
-    gradient, curvature = problem.sigma - 0.5 * v, answer.curvature(products)
-    return _Trial(d, violation, u, float(answer.bias), objective, gradient, v, curvature), products
+    second = yield Task("curvature", curvature, answer.of_free(products))
+    return _Trial(d, violation, u, float(answer.bias), objective, problem.sigma - 0.5 * v, v, second), products
 
 
 def _share_of_box(problem: GeneralizedProblem, u: Float) -> float:

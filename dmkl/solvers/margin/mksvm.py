@@ -6,7 +6,7 @@ Sonnenburg, Zien, JMLR 12, 2011),
     minimize over β ≥ 0, ‖β‖_p ≤ 1 of  J(β) = max over 0 ≤ α ≤ C, Σu = 0 of  Σα − ½ Σ_j β_j uᵀK_ju.
 
 J is convex and decreases in every weight, with gradient −½v, v_j = uᵀK_ju. It is piecewise smooth: while the same
-vectors are free, its second derivatives are those of `SVMSolution.curvature`.
+vectors are free, its second derivatives are those of `dmkl.solvers.margin.svm.curvature`.
 
 Several binary problems, such as each class against the rest, may share the weights (Sonnenburg, Rätsch, Schäfer,
 Schölkopf, JMLR 7, 2006): J, its gradient and its bounds are then sums over the problems, v_j = Σ_k u_kᵀK_ju_k.
@@ -39,7 +39,7 @@ from dmkl.arrays import Array, Float
 from dmkl.numerics.fisher import dual_norm, gap_scale, onto_sphere, relative_gap, uniform_weights
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
-from dmkl.solvers.margin.svm import Bounds, SVMSolution, best_bias, hinge
+from dmkl.solvers.margin.svm import Bounds, best_bias, curvature, hinge
 from dmkl.solvers.masters import FLAT, WEIGHTS_ERROR, LineSearch, ascent_direction, newton_master
 from dmkl.solvers.weight_sets import Ball, ConicError
 
@@ -171,11 +171,11 @@ def mk_svm(
             return replace(best, status=Status.STALLED)
         if search is None or search.accepts(-certificate.objective):
             v = certificate.forms
-            curvature = _curvature(machines, products)
-            direction = yield Task("restricted-master", _direction, (p, candidate, v, curvature))
+            of_free = [machine.of_free(products[:, :, k]) for k, machine in enumerate(machines)]
+            direction, has_model = yield Task("restricted-master", _direction, (p, candidate, v, of_free))
             if certified:
                 best = _outcome(certificate, candidate, u, steps, Status.CERTIFIED)
-                if curvature is None:  # the direction is not Newton's
+                if not has_model:  # the direction is not Newton's
                     return best
                 best = replace(best, weights_error=float(np.abs(direction).max() / candidate.max()))
                 if best.weights_error <= WEIGHTS_ERROR or certificate.weights_gap <= FLAT:
@@ -199,22 +199,19 @@ _UNKNOWN_GAP = 0.3
 _FINEST_MACHINE = 1e-13
 
 
-def _curvature(machines: Sequence[SVMSolution], products: Array) -> Float | None:
-    """The sum of the curvatures of all machines, without those that have none; None if none has one."""
-    curvatures = [machine.curvature(products[:, :, k]) for k, machine in enumerate(machines)]
-    parts = [curvature for curvature in curvatures if curvature is not None]
-    return np.sum(parts, axis=0) if parts else None
+def _direction(p: float, beta: Float, v: Float, of_free: Sequence[tuple[Float | None, Float]]) -> tuple[Float, bool]:
+    """Newton's direction from β on −J, whose gradient is v/2, and whether there is a model of the curvature.
 
-
-def _direction(p: float, beta: Float, v: Float, curvature: Float | None) -> Float:
-    """Newton's direction from β on −J, whose gradient is v/2; the step to the closed form if there is no model."""
-    q = 0.5 * v
+    `of_free` are the arguments of `curvature` for each machine. Machines that have none are left out of the sum;
+    without any the direction is the step to the closed form.
+    """
+    q, parts = 0.5 * v, [part for arguments in of_free if (part := curvature(*arguments)) is not None]
     # The closed form needs no conic program: it is the way on if Clarabel fails or the SVM has no curvature.
     aim = closed_form_weights(beta, v, p)
-    if curvature is not None:
+    if parts:
         with suppress(ConicError):
-            aim = newton_master(q, curvature, beta, Ball(p))
-    return ascent_direction(aim, q, beta, Ball(p))
+            aim = newton_master(q, np.sum(parts, axis=0), beta, Ball(p))
+    return ascent_direction(aim, q, beta, Ball(p)), bool(parts)
 
 
 def easy_mkl(

@@ -84,25 +84,30 @@ class SVMSolution:
         """(P − D)/|P|, at least 0."""
         return relative_gap(self.primal, self.dual, self.primal)
 
-    def curvature(self, products: Array) -> Float | None:
-        """The second derivatives of the optimal value J in the weights, (n, n), as long as the same vectors are free.
+    def of_free(self, products: Array) -> tuple[Float | None, Float]:
+        """The arguments of `curvature`, from the products K_ju, (n, m)."""
+        return self.free_kernel, np.asarray(products[:, self.free], dtype=np.float64)
 
-        With F the free vectors and B the leading block of the inverse of [K_FF 1; 1ᵀ 0], a change of weight j changes
-        the free part of u by −B(K_ju)_F, hence ∂²J/∂β_i∂β_j = (K_iu)_FᵀB(K_ju)_F, from the products K_ju, (n, m). It is
-        zero if fewer than two vectors are free, since u cannot move then; None if `free_kernel` is missing or is not
-        positive semidefinite.
-        """
-        if self.free_kernel is None:
-            return None
-        if len(self.free) < 2:
-            return np.zeros((len(products), len(products)))
-        inside = np.asarray(products[:, self.free], dtype=np.float64).T
-        # B annihilates constants, since Σu is fixed: their removal first keeps the solution on vectors of sum zero.
-        inside = inside - inside.mean(axis=0)
-        try:
-            return np.asarray(inside.T @ solve_among_free(self.free_kernel, inside))
-        except np.linalg.LinAlgError:
-            return None
+
+def curvature(free_kernel: Float | None, products: Float) -> Float | None:
+    """The second derivatives of the optimal value J in the weights, (n, n), as long as the same vectors are free.
+
+    With F the free vectors and B the leading block of the inverse of [K_FF 1; 1ᵀ 0], a change of weight j changes the
+    free part of u by −B(K_ju)_F, hence ∂²J/∂β_i∂β_j = (K_iu)_FᵀB(K_ju)_F, from `products` (K_ju)_F, (n, f). It is zero
+    if fewer than two vectors are free, since u cannot move then; None if K_FF is missing or is not positive
+    semidefinite.
+    """
+    n, f = products.shape
+    if free_kernel is None:
+        return None
+    if f < 2:
+        return np.zeros((n, n))
+    # B annihilates constants, since Σu is fixed: their removal first keeps the solution on vectors of sum zero.
+    inside = (products - products.mean(axis=1, keepdims=True)).T
+    try:
+        return np.asarray(inside.T @ solve_among_free(free_kernel, inside))
+    except np.linalg.LinAlgError:
+        return None
 
 
 def best_bias(scores: Float, y: Float, C: Bounds = 1.0) -> float:

@@ -7,8 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from helpers.margin import svm_optimum
+from helpers.references import in_memory
 
-from dmkl.solvers.margin.svm import dense_bytes, solve_by_columns, solve_dense
+import dmkl
+from dmkl.solvers.margin.svm import curvature, dense_bytes, solve_by_columns, solve_dense
 
 
 def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
@@ -109,6 +111,22 @@ def test_indefinite_kernels_end_where_no_small_change_gains(C):
         assert gradient[may_rise].max() - gradient[may_fall].min() <= 1e-2
 
 
+@pytest.mark.parametrize(("share", "class_weight"), [(0.5, None), (0.25, "balanced")])
+def test_the_bias_is_the_middle_of_the_optimal_ones(share, class_weight):
+    """With all samples at their bounds the loss does not change between two kinks of the hinge loss."""
+    kernel, y = rbf(40, share=share)
+    model = dmkl.MKSVM(np.inf, 1e-2, class_weight=class_weight, steps=(), tol=1e-9)
+    model.fit(in_memory(kernel[None], 40), y.astype(int))
+    prices = np.where(y > 0, 0.5 / share, 0.5 / (1 - share))
+    scores = kernel @ model.dual_coef_.values[:, 0]
+    np.testing.assert_allclose(np.abs(model.dual_coef_.values[:, 0]), 1e-2 * prices, rtol=1e-9)
+    kinks = np.sort(y - scores)
+    losses = np.array([prices @ np.maximum(0, 1 - y * (scores + b)) for b in kinks])
+    optimal = kinks[losses <= losses.min() * (1 + 1e-12)]
+    assert optimal[-1] - optimal[0] > 1
+    assert float(model.intercept_[0]) == pytest.approx(0.5 * (optimal[0] + optimal[-1]), abs=1e-9)
+
+
 def test_curvature_by_finite_differences():
     kernels = np.array([rbf(60, seed, width=width)[0] for seed, width in ((0, 3.0), (0, 10.0), (5, 5.0))])
     _, y = rbf(60)
@@ -125,11 +143,10 @@ def test_curvature_by_finite_differences():
     assert len(at.free) > 5
     step = 1e-5
     differences = np.array([(gradient(beta + step * e) - gradient(beta - step * e)) / (2 * step) for e in np.eye(3)])
-    np.testing.assert_allclose(
-        at.curvature(kernels @ at.u), differences, rtol=1e-4, atol=1e-6 * np.abs(differences).max()
-    )
+    second = curvature(*at.of_free(kernels @ at.u))
+    np.testing.assert_allclose(second, differences, rtol=1e-4, atol=1e-6 * np.abs(differences).max())
     out_of_core, _ = by_columns(np.tensordot(beta, kernels, axes=1), y, 4.0, 1e-12)
-    np.testing.assert_allclose(out_of_core.curvature(kernels @ out_of_core.u), differences, rtol=1e-4)
+    np.testing.assert_allclose(curvature(*out_of_core.of_free(kernels @ out_of_core.u)), differences, rtol=1e-4)
 
 
 def test_dense_memory():
