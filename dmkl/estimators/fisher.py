@@ -350,8 +350,9 @@ def _training_scores(fit: FitOutcome) -> list[Float]:
         if len(h) < len(alpha):
             alpha, index = alpha[index >= 0], index[index >= 0]
         if left_out:
-            diagonals = np.stack([np.asarray(outcome.inverse) for outcome in outcomes], axis=1)
-            scores = leave_one_out(alpha, diagonals, index, n_classes, training.square.null_vectors(), d)
+            inverse = np.stack([np.asarray(outcome.inverse) for outcome in outcomes], axis=1)
+            diagonals, of_ones = (inverse, None) if inverse.ndim == 2 else (inverse[..., 0], inverse[..., 1])
+            scores = leave_one_out(alpha, diagonals, index, n_classes, training.square.null_vectors(), d, of_ones)
         else:
             scores = excess(targets.sizes[k]) * (h - 0.5 * (alpha if d is None else alpha / d[:, None]))
         estimates.append(scores.astype(alpha.dtype, copy=False))
@@ -482,10 +483,9 @@ class MKFDA(LearntWeights, FisherClassifier):
     grids are approximate at most points, where the diagonal of A⁻¹ is interpolated between points; the chosen point and
     the best others are scored exactly before the choice, and `approximate` of `SearchResult.scores` marks the rest. Of
     many tasks that one fit learns together (Σ m³ > 2³⁶) the rules may be approximate too: `calibrated_on_` says so.
-    Where no step ends with centered kernels, the
-    targets of the others contain the class shares with the row that is left out. The weights and the scale of the
-    kernels depend on the row that is left out, and similar rows may remain: if samples come in groups, call `calibrate`
-    with rows of groups that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from scores of the
+    Kernels are centered, and targets encoded, without the row that is left out. The weights and the scale of the
+    kernels depend on it, and similar rows may remain: if samples come in groups, call `calibrate` with rows of groups
+    that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from scores of the
     training rows, which are optimistic at small λ: call `calibrate` there too.
 
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10

@@ -77,6 +77,7 @@ def leave_one_out(
     n_classes: int,
     null_vectors: Float | None = None,
     weights: Float | None = None,
+    of_ones: Float | None = None,
 ) -> Float:
     """The estimates g of each training row by the regression on all other rows, from one factor.
 
@@ -96,14 +97,21 @@ def leave_one_out(
     what training without row i gives, with the kernels projected anew. The scale of normalized kernels and their
     weights stay as they are. Rows that N determines (`is_determined`) are NaN: both quotients are 0/0 at a leverage of
     one, and extrapolate from the other rows near it. Where N is only the constant, Y_i − o_i is the share of each class
-    among the other rows. Without N the targets H stay those of all rows: g_i then contains the label of row i by way of
-    the shares of the classes.
+    among the other rows.
+
+    Without N the targets of training without row i are Y less the shares π₋ᵢ of the classes among the other rows, in
+    place of their shares π among all. The regression is linear in its targets, so that
+
+        g_i = Y_i − π − s e_i + u_i (π − π₋ᵢ),     u_i = 1 − (A⁻¹1)_i/(A⁻¹)_ii,
+
+    where u_i is the estimate of row i by the regression of ones on the other rows.
 
     Where rows have weights d, A = ½(I + D^{1/2}KD^{1/2}/λ) and A(D^{−1/2}α) = D^{1/2}H. The row that is left out goes
-    with all its weight: D^{1/2}Y takes the place of Y, and both errors are divided by d_i^{1/2}.
+    with all its weight: D^{1/2}Y and D^{1/2}1 take the place of Y and 1, and errors are divided by d_i^{1/2}.
 
     `alpha` (m, columns) solves for the targets H of the classes `index` (m,). The `diagonal` of A⁻¹ is (m,), or
-    (m, columns) if each column has its own kernel weights. N (m, k) has full column rank, and belongs to
+    (m, columns) if each column has its own kernel weights, and so are `of_ones`, A⁻¹D^{1/2}1, which only kernels
+    without N need; where None, π₋ᵢ counts as π. N (m, k) has full column rank, and belongs to
     D^{1/2}KD^{1/2} if rows have weights; None if no such vectors are known. Returns g, (m, columns).
     """
     root = np.sqrt(np.ones(len(index)) if weights is None else weights)[:, None]
@@ -112,7 +120,12 @@ def leave_one_out(
     diagonal = diagonal.reshape(len(diagonal), -1)
     if null_vectors is None:
         totals = sizes[1:] if n_classes == 2 else sizes
-        return np.asarray(truth - totals / sizes.sum() - scale * alpha / (root * diagonal))
+        shares, d = totals / sizes.sum(), root**2
+        estimates = truth - shares - scale * alpha / (root * diagonal)
+        if of_ones is not None:
+            ones = 1.0 - of_ones.reshape(diagonal.shape) / (root * diagonal)
+            estimates += ones * (shares - (totals - d * truth) / (sizes.sum() - d))
+        return np.asarray(estimates)
     q = np.linalg.qr(null_vectors)[0]
     leverage = null_leverages(null_vectors)[:, None]
 

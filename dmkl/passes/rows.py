@@ -510,34 +510,48 @@ def _products(row_map: RowMap, vector: Float, Z: Float) -> Float:
 
 
 def inverse_diagonals_by_factors(
-    views: Sequence[View], weights: Sequence[Float], lams: Sequence[tuple[float, ...]]
+    views: Sequence[View],
+    weights: Sequence[Float],
+    lams: Sequence[tuple[float, ...]],
+    vectors: Sequence[Float | None],
 ) -> tuple[list[Float], float]:
-    """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at several λ, (λ, m), for square views: see `dmkl.passes.sums`.
+    """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at several λ, (λ, 1, m), for square views: see `dmkl.passes.sums`.
 
-    With K(β) = YYᵀ and YᵀY = UDUᵀ it is 2(1 − p_i − Σ_k (YU)_ik²/(λ + D_k)). Returns the number of passes, too.
+    With K(β) = YYᵀ and YᵀY = UDUᵀ it is 2(1 − p_i − Σ_k (YU)_ik²/(λ + D_k)). With a vector v, the same for requests of
+    one view, A⁻¹v = 2(v − YU(λ + D)⁻¹UᵀYᵀv) is the second row. Returns the number of passes, too.
     """
-    distinct = list({id(view): view for view in views}.values())
-    sums, n_passes = gram_matrices(distinct, [np.empty((view.shape[1], 0)) for view in distinct])
-    grams = dict(zip(map(id, distinct), sums, strict=True))
+    given = {id(view): (view, vector) for view, vector in zip(views, vectors, strict=True)}
+    distinct = [view for view, _ in given.values()]
+    blocks = [np.empty((view.shape[1], 0)) if v is None else v[:, None] for view, v in given.values()]
+    sums, n_passes = gram_matrices(distinct, blocks)
+    grams = dict(zip(given, sums, strict=True))
     items = []
     for view, beta, lams_of_view in zip(views, weights, lams, strict=True):
         gram = grams[id(view)]
         root = np.sqrt(beta)[gram.row_map.kernel_of]
-        values, vectors = np.linalg.eigh(root[:, None] * gram.gram * root)
+        values, directions = np.linalg.eigh(root[:, None] * gram.gram * root)
         shrinkage = 1.0 / (np.maximum(values, 0.0)[:, None] + np.array(lams_of_view))
-        function = partial(_leverages, root[:, None] * vectors, shrinkage)
-        items.append(RowFunction(gram.row_map, 1, np.arange(view.shape[1]), function, len(lams_of_view)))
+        turned = root[:, None] * directions
+        # UᵀYᵀv/(λ + D) at each λ, for the one vector if there is one.
+        images = np.hstack(
+            [shrinkage * column[:, None] for column in (turned.T @ gram.targets).T] or [shrinkage[:, :0]]
+        )
+        function, width = partial(_leverages, turned, shrinkage, images), shrinkage.shape[1] + images.shape[1]
+        items.append(RowFunction(gram.row_map, 1, np.arange(view.shape[1]), function, width))
     products, n_more = row_products(items)
     diagonals = []
-    for view, leverages in zip(views, products, strict=True):
+    for view, vector, of_view, lams_of_view in zip(views, vectors, products, lams, strict=True):
         null = Lens(view).null_vectors()
         projected = 0.0 if null is None else null_leverages(null)[:, None]
-        diagonals.append(2.0 * (1.0 - projected - leverages).T)
+        rows = [1.0 - projected - of_view[:, : len(lams_of_view)]]
+        rows += [] if vector is None else [vector[:, None] - of_view[:, len(lams_of_view) :]]
+        diagonals.append(2.0 * np.stack(rows).transpose(2, 0, 1))
     return diagonals, n_passes + n_more
 
 
-def _leverages(vectors: Float, shrinkage: Float, Z: Float) -> Float:
-    return np.asarray((Z @ vectors) ** 2 @ shrinkage)
+def _leverages(turned: Float, shrinkage: Float, images: Float, Z: Float) -> Float:
+    coordinates = Z @ turned
+    return np.hstack([coordinates**2 @ shrinkage, coordinates @ images])
 
 
 _FUNCTION_BYTES = 2**24

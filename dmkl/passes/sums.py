@@ -318,16 +318,24 @@ def factor_pass(
 
 
 def inverse_diagonals_pass(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[tuple[float, ...]], *, single: bool
+    lenses: Sequence[Lens],
+    combinations: Sequence[Combination],
+    lams: Sequence[tuple[float, ...]],
+    vectors: Sequence[Float | None],
+    *,
+    single: bool,
 ) -> list[Float]:
-    """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, m): one pass; no factor is kept.
+    """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, 1, m): one pass; no factor is kept.
 
     P is the projection onto the vectors that the steps project out of the kernels (`unpenalized`), on which
-    A⁻¹ = 2I. `single` chooses single precision. If rounding makes A indefinite, a multiple of the identity is added
-    to it.
+    A⁻¹ = 2I. With a vector v the result is (λ, 2, m), and A⁻¹v its second row. `single` chooses single precision. If
+    rounding makes A indefinite, a multiple of the identity is added to it.
     """
-    function = partial(_inverse_diagonals, np.float32 if single else np.float64)
-    return list(_of_sums(function, "inverse-diagonal", lenses, combinations, lams, keep=False))
+    function, arguments = (
+        partial(_inverse_diagonals, np.float32 if single else np.float64),
+        zip(lams, vectors, strict=True),
+    )
+    return list(_of_sums(function, "inverse-diagonal", lenses, combinations, list(arguments), keep=False))
 
 
 def _of_sums(
@@ -380,8 +388,9 @@ def _inverse_diagonals(
     number: int,
     lenses: Sequence[Lens],
     lens: int,
-    lams: tuple[float, ...],
+    wanted: tuple[tuple[float, ...], Float | None],
 ) -> Float:
+    lams, vector = wanted
     with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens], dtype)
         lower, order = total.entries, total.order
@@ -390,7 +399,7 @@ def _inverse_diagonals(
         diagonal[samples] = np.diagonal(lower)
         size, projected = diagonal.sum(), np.zeros(len(lower))
         # For large λ, 1 − ½(A⁻¹)_ii = K_ii/λ − (K²)_ii/λ² + … is below the rounding error of A⁻¹ in single precision.
-        large = [lower.dtype == np.float32 and lam >= size for lam in lams]
+        large = [lower.dtype == np.float32 and lam >= size and vector is None for lam in lams]
         squares = np.empty(len(lower))
         if any(large):
             squares[samples] = _row_squares(lower)  # (K²)_ii = Σ_k K_ik²
@@ -415,9 +424,11 @@ def _inverse_diagonals(
         def at(lam: float, *, is_large: bool) -> Float:
             if is_large:
                 # The fraction K_ii/(λ + (K²)_ii/K_ii) has the same first two terms.
-                return np.asarray(2.0 - 2.0 * projected - 2.0 * diagonal / (lam + squares / diagonal))
-            inverse = RoughFactor.of(matrix, lam).inverse_diagonal()
-            return np.asarray(inverse - 2.0 * projected / (1.0 + size / lam))
+                return np.asarray(2.0 - 2.0 * projected - 2.0 * diagonal / (lam + squares / diagonal))[None]
+            factor = RoughFactor.of(matrix, lam)
+            solved = np.zeros((0, len(lower))) if vector is None else factor.solve(vector[:, None]).T
+            # The diagonal overwrites the factor.
+            return np.vstack([factor.inverse_diagonal() - 2.0 * projected / (1.0 + size / lam), solved])
 
         return np.stack([at(lam, is_large=is_large) for lam, is_large in zip(lams, large, strict=True)])
 

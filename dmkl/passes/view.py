@@ -240,6 +240,11 @@ class Lens:
         """Vectors N (m, k) with K_jN = 0 for every kernel of a square view: see `dmkl.numerics.steps.unpenalized`."""
         return unpenalized(self.view.steps, self.view.shape[2])
 
+    def unit_vector(self) -> Array | None:
+        """D^{1/2}1, (m,), of D^{1/2}KD^{1/2}; None if the steps project out some vectors (`null_vectors`)."""
+        steps: Any = self.view.steps  # weights of samples are a step without statistics
+        return None if self.null_vectors() is not None else np.sqrt(Fitted(steps).counts(self.view.shape[2]))
+
     def training(self) -> Lens:
         """The square lens of the column samples, over which the steps computed their statistics."""
         return Lens(self.view.training(), lambda: self.fitted.training())

@@ -169,12 +169,13 @@ def _factors(requests: Asked) -> tuple[list[Any], float]:
 
 
 def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
+    lams, vectors = [r.lams for _, r in requests], [r.vector for _, r in requests]
     if all(has_thin_factors(lens.view) for lens, _ in requests):
         views = [lens.view for lens, _ in requests]
-        return inverse_diagonals_by_factors(views, [r.weights for _, r in requests], [r.lams for _, r in requests])
+        return inverse_diagonals_by_factors(views, [r.weights for _, r in requests], lams, vectors)
     # One request for double precision is enough to compute all of them so.
-    single, lams = all(request.single for _, request in requests), [request.lams for _, request in requests]
-    return inverse_diagonals_pass(*_sums(requests), lams, single=single), 1.0
+    single = all(request.single for _, request in requests)
+    return inverse_diagonals_pass(*_sums(requests), lams, vectors, single=single), 1.0
 
 
 def _classifiers(requests: Asked) -> tuple[list[Any], float]:

@@ -122,15 +122,18 @@ class InnerProducts(Request):
 
 @dataclass(frozen=True, eq=False)
 class InverseDiagonals(Request):
-    """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, m).
+    """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, 1, m).
 
-    P is the projection onto the vectors that the steps project out of the kernels, on which A⁻¹ = 2I.
+    P is the projection onto the vectors that the steps project out of the kernels, on which A⁻¹ = 2I. With a vector v
+    the answer is (λ, 2, m), and A⁻¹v the second row of each λ.
     """
 
     weights: Float
     lams: tuple[float, ...]
     single: bool
     """Whether single precision is enough."""
+    vector: Float | None = None
+    """v, (m,), for steps that project nothing out; equal for all requests of one lens"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,8 +309,9 @@ class Outcome:
 
     `scores` of the held-out rows, (rows, columns), are there if the solver has them from the same products. `inverse`
     is the diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
-    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`); `interpolated` says that it is
-    interpolated between those of other problems. `extra` are further arrays of the solver, by name.
+    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`), and with A⁻¹D^{1/2}1 beside it (m, 2)
+    for kernels that are not centered; `interpolated` says that it is interpolated between those of other problems.
+    `extra` are further arrays of the solver, by name.
     """
 
     status: Status

@@ -208,14 +208,11 @@ class Workspace:
             for k, row in enumerate(stored["figures"])
         ]
         objective, bound, gap = map(float, stored["values"])
-        inverse = stored.get("inverse")
-        if inverse is not None and inverse.ndim == 2:  # version 0.1 stored A⁻¹1 in a second column
-            inverse = inverse[:, 0]
         return Outcome(
             Status[str(stored["status"])],
             stored["weights"],
             stored.get("dual"),
-            *(objective, bound, gap, stored["bias"], steps, stored.get("scores"), inverse),
+            *(objective, bound, gap, stored["bias"], steps, stored.get("scores"), stored.get("inverse")),
             extra={name.removeprefix("extra_"): value for name, value in stored.items() if name.startswith("extra_")},
         )
 

@@ -67,28 +67,36 @@ class Reference:
 
 
 @pytest.mark.parametrize(
-    ("kind", "priors"),
-    [("binary", None), ("binary", "given"), ("multiclass", "empirical"), ("multiclass", "uniform")],
+    ("kind", "priors", "steps", "solver"),
+    [
+        ("binary", None, ("center",), "direct"),
+        ("binary", "given", ("center",), "direct"),
+        ("multiclass", "empirical", ("center",), "direct"),
+        ("multiclass", "uniform", ("center",), "direct"),
+        ("binary", "given", (), "direct"),  # the targets too are encoded without the row
+        ("multiclass", "empirical", (), "subspace"),
+    ],
 )
-def test_labels_are_those_of_left_out_scores(kind, priors):
+def test_labels_are_those_of_left_out_scores(kind, priors, steps, solver):
     """Labels are those of scikit-learn's discriminant, with the scores themselves, on leave-one-out scores."""
     K, y, train, test = thinned(kind)
     sizes = np.array(SIZES[kind])
     q = {"uniform": np.full(len(sizes), 1 / len(sizes)), "given": sizes[::-1] / sizes.sum()}.get(priors)
-    learner = dmkl.Uniform(0.05, priors=q if priors == "given" else priors, steps=("center",))
+    learner = dmkl.Uniform(0.05, priors=q if priors == "given" else priors, steps=steps, solver=solver)
     model = learner.fit(K[train, train], y[train])
     assert model.calibrated_on_ == LEFT_OUT
 
     kernel = K.to_xarray().values.sum(axis=0)
 
     def regression(rows, known):
-        """P(k | x) − π_k by the regression on the known rows, centered by them; for the second of two classes."""
+        """P(k | x) − π_k by the regression on the known rows, for the second of two classes."""
         truth = (y[known][:, None] == model.classes_).astype(float)
         truth -= truth.mean(axis=0)
-        cut, means = kernel[np.ix_(known, known)], kernel[np.ix_(known, known)].mean(axis=0)
-        inside = cut - means - means[:, None] + means.mean()
-        new = kernel[np.ix_(rows, known)]
-        new = new - new.mean(axis=1, keepdims=True) - means + means.mean()
+        inside, new = kernel[np.ix_(known, known)], kernel[np.ix_(rows, known)]
+        if steps:
+            means = inside.mean(axis=0)
+            inside = inside - means - means[:, None] + means.mean()
+            new = new - new.mean(axis=1, keepdims=True) - means + means.mean()
         result = new @ np.linalg.solve(inside + 0.05 * np.eye(len(known)), truth)
         return result[:, 1:] if len(sizes) == 2 else result
 

@@ -53,7 +53,7 @@ def test_it_is_the_linear_discriminant(sizes, columns, priors):
 @pytest.mark.parametrize("sizes", [(9, 12, 6), (9, 14)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_left_out_scores_without_centering_are_those_of_training_without_the_row(sizes, weighted):
-    """Kernel and targets are fixed; for centered ones see tests/estimators/test_weights.py."""
+    """Targets are encoded anew; for centered kernels see tests/estimators/test_weights.py."""
     x, index = sample(sizes)
     d = np.random.default_rng(2).uniform(0.2, 3.0, len(x)) if weighted else np.ones(len(x))
     kernel, lam, totals = rbf_kernel(x, gamma=0.1), 0.1, np.bincount(index, d)
@@ -61,14 +61,14 @@ def test_left_out_scores_without_centering_are_those_of_training_without_the_row
     h = (indicators(index, len(sizes)) - shares) / scale
     system = 0.5 * (np.diag(1 / d) + kernel / lam)
     root = np.sqrt(d)
-    inverse = np.linalg.inv(system * np.outer(root, root)).diagonal()
-    weights = d if weighted else None
-    left_out = leave_one_out(np.linalg.solve(system, h), inverse, index, len(sizes), weights=weights)
+    inverse = np.linalg.inv(system * np.outer(root, root))
+    given = np.linalg.solve(system, h), inverse.diagonal(), index, len(sizes), None, d if weighted else None
+    left_out = leave_one_out(*given, inverse @ root)
     for i in range(len(x)):
         rest = np.delete(np.arange(len(x)), i)
-        dual = np.linalg.solve(system[np.ix_(rest, rest)], h[rest])
-        expected = kernel[i, rest] @ dual / (2.0 * lam) * scale
-        np.testing.assert_allclose(left_out[i], expected, rtol=1e-6, atol=1e-8)
+        targets = indicators(index[rest], len(sizes))
+        dual = np.linalg.solve(system[np.ix_(rest, rest)], targets - np.average(targets, axis=0, weights=d[rest]))
+        np.testing.assert_allclose(left_out[i], kernel[i, rest] @ dual / (2.0 * lam), rtol=1e-6, atol=1e-8)
 
 
 # --- Fisher's functions and the scores themselves -------------------------------------------------------------------

@@ -7,8 +7,8 @@ To add a solver, write a file with a `FisherSolver`, add its module to `SOLVERS`
 Leave-one-out scores
 --------------------
 The leave-one-out residual of row i is α_i/(A⁻¹)_ii, apart from directions that are not penalized
-(`dmkl.numerics.discriminant.leave_one_out`). The direct solver has a factor of A. For the other solvers one pass adds
-up the combined kernels.
+(`dmkl.numerics.discriminant.leave_one_out`). For kernels that are not centered it also takes A⁻¹1, by the factor. The
+direct solver has a factor of A. For the other solvers one pass adds up the combined kernels.
 
 - As long as m³ operations for each distinct pair of weights and ridge are affordable, A is factored for each of them,
   in double precision, and the diagonals are exact: those that a fit of that point alone has.
@@ -300,10 +300,11 @@ def with_inverse_diagonals(
         projected[id(lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
     exact: dict[int, Float] = {}
     for key, total in pairs:
-        for members, diagonal in zip(total.members, diagonals[key], strict=True):
-            exact |= dict.fromkeys(members, diagonal)
-    for k, diagonal in (exact | _interpolated(jobs, outcomes, missing, exact, projected)).items():
-        inverse = diagonal + projected[id(jobs[k].training.square)]
+        for members, rows in zip(total.members, diagonals[key], strict=True):
+            exact |= dict.fromkeys(members, rows if rows.ndim == 2 else rows[None])  # version 0.1 kept one row
+    for k, (diagonal, *solved) in (exact | _interpolated(jobs, outcomes, missing, exact, projected)).items():
+        diagonal = diagonal + projected[id(jobs[k].training.square)]
+        inverse = np.column_stack([diagonal, *solved]) if solved else diagonal
         complete[k] = replace(outcomes[k], inverse=inverse, interpolated=k not in exact)
     return complete
 
@@ -337,7 +338,7 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
             by_weights.setdefault(outcomes[firsts[at]].weights.tobytes(), []).append(firsts[at])
         for content, same in by_weights.items():
             lams = tuple(float(jobs[k].problem.lam) for k in same)
-            request = InverseDiagonals(outcomes[same[0]].weights, lams, single=False)
+            request = InverseDiagonals(outcomes[same[0]].weights, lams, single=False, vector=lens.unit_vector())
             sums.append(_Sum(lens, request, [points[content, lam] for lam in lams]))
     return sums
 
@@ -385,9 +386,9 @@ def _interpolated(
     exact: dict[int, Float],
     projected: dict[int, Float | float],
 ) -> dict[int, Float]:
-    """The diagonals of problems whose A was not factored, from those of their training set that were.
+    """The diagonals of problems whose A was not factored, (1 or 2, m), from those of their training set that were.
 
-    `projected` is the diagonal of 2P by the identity of the lens.
+    `projected` is the diagonal of 2P by the identity of the lens. A second row, A⁻¹D^{1/2}1, is interpolated itself.
     """
     interpolated: dict[int, Float] = {}
     for members in _groups(jobs, missing):
@@ -399,10 +400,12 @@ def _interpolated(
         # One problem of each factored point.
         nodes = list({id(exact[k]): k for k in members if k in exact}.values())
         free = np.maximum(1.0 - 0.5 * projected[id(jobs[members[0]].training.square)], _NEARLY_ZERO)
-        sizes = np.maximum(2.0 * free / np.array([exact[k] for k in nodes]) - 1.0, _NEARLY_ZERO)
+        sizes = np.maximum(2.0 * free / np.array([exact[k][0] for k in nodes]) - 1.0, _NEARLY_ZERO)
         ratios = np.log(sizes / _largest_sizes(jobs, outcomes, nodes, free))
-        function = RBFInterpolator(_coordinates(jobs, outcomes, nodes), ratios, kernel="linear")
-        logs = np.minimum(function(_coordinates(jobs, outcomes, others)), 0.0)
-        values = 2.0 * free / (1.0 + np.exp(logs) * _largest_sizes(jobs, outcomes, others, free))
-        interpolated |= dict(zip(others, values, strict=True))
+        known = np.stack([ratios, *zip(*(exact[k][1:] for k in nodes), strict=True)], axis=1)
+        function = RBFInterpolator(_coordinates(jobs, outcomes, nodes), known.reshape(len(nodes), -1), kernel="linear")
+        at = function(_coordinates(jobs, outcomes, others)).reshape(len(others), *known.shape[1:])
+        logs = np.minimum(at[:, 0], 0.0)
+        at[:, 0] = 2.0 * free / (1.0 + np.exp(logs) * _largest_sizes(jobs, outcomes, others, free))
+        interpolated |= dict(zip(others, at, strict=True))
     return interpolated

@@ -59,7 +59,7 @@ class AlphaStep(Oracle):
         """Compute what the last weights' α lacks, from its true residual, to ‖R‖² of about `target`."""
 
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
-        """The diagonal of A⁻¹ for these weights, (m,), if there is a factor and it is wanted."""
+        """`Outcome.inverse` for these weights, if there is a factor and it is wanted."""
         yield from ()
         return None
 
@@ -123,11 +123,11 @@ def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generato
 class _DirectStep(AlphaStep):
     """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
 
-    def __init__(self, problem: FisherProblem, facts: KernelFacts = UNKNOWN, *, inverse: bool = False) -> None:
-        super().__init__(problem, facts)
+    def __init__(self, job: Job, *, inverse: bool = False) -> None:
+        super().__init__(job.problem, job.facts)
         self._factor: FactorHandle | None = None
         self._beta: Float | None = None
-        self._inverse = inverse
+        self._inverse, self._unit = inverse, job.training.square.unit_vector()
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         yield from self._factorize(beta)
@@ -155,7 +155,9 @@ class _DirectStep(AlphaStep):
             return None
         if beta is not self._beta:
             yield from self._factorize(beta)
-        return (yield FactorDiagonal(self._factor))  # type: ignore[no-any-return]
+        solved = [] if self._unit is None else [(yield FactorSolve(self._factor, self._unit[:, None]))]
+        diagonal: Float = yield FactorDiagonal(self._factor)  # which overwrites the factor
+        return np.column_stack([diagonal, *solved]) if solved else diagonal
 
 
 def needed_bytes(jobs: Sequence[Job]) -> int:
@@ -171,7 +173,7 @@ def check_direct(jobs: Sequence[Job], what: str = "solver='direct'", way_out: st
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.n_kernels, _DirectStep(job.problem, job.facts, inverse=options.leave_one_out), options)
+        return wrapper(job.n_kernels, _DirectStep(job, inverse=options.leave_one_out), options)
 
     # Each running problem holds a factor: as many at once as fit.
     return context.drive(jobs, solver_of, at_once=max(1, machine().total_bytes // needed_bytes(jobs)))

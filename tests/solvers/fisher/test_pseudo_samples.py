@@ -48,6 +48,17 @@ def test_models_are_those_of_the_matrices(widths, p, lam):
     np.testing.assert_allclose(model.decision_function(K[new, train]), scores, atol=atol)
 
 
+@pytest.mark.parametrize("steps", [("trace",), ("cosine",), ("center", "trace")])
+def test_decisions_are_those_of_the_matrices(steps):
+    """Their rules are learnt from leave-one-out scores, for which kernels that are not centered take A⁻¹1 too."""
+    K, dense = sets(0, 60, (3, 5, 2))
+    train, new, weights = np.arange(45), np.arange(45, 60), np.random.default_rng(0).uniform(0.5, 2.0, 45)
+    fits = [dmkl.MKFDA(1.5, 0.03, steps=steps, tol=1e-10).fit(S[train, train], None, weights) for S in (K, dense)]
+    assert [model.solver_ for model in fits] == ["factors", "direct"]
+    (chances, expected) = (model.predict_proba(S[new, train]).values for model, S in zip(fits, (K, dense), strict=True))
+    np.testing.assert_allclose(chances, expected, atol=1e-6)
+
+
 @settings(deadline=None, max_examples=6, phases=[Phase.generate])
 @given(
     st.integers(0, 2**16),
