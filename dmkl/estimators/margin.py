@@ -152,7 +152,7 @@ class MKSVM(WeightedMachines):
     dual_coef_ : DataArray
         u = α∘y, over sample and class, pair or task.
     intercept_ : DataArray
-        The bias of each machine.
+        The bias of each machine; the middle of the optimal ones where all support vectors are at their bounds.
     gap_ : float or DataArray
         The proven relative gap ``(P − D)/min(P, ½Σβ_jv_j)`` of each problem: P = ½Σβ_jv_j + C Σ max(0, 1 − y_if(x_i))
         and D = Σα − ½‖v‖_p*, v_j = uᵀK_ju, both computed from the returned numbers. It is relative to what weights can

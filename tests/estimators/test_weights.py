@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
+from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import InputError
@@ -148,6 +150,27 @@ def test_the_optimum_lies_within_the_gap(seed, p, lam, solver, rough):
     h = (np.eye(3)[y] - sizes / d.sum()) * np.sqrt(d.sum() / sizes)
     best = optimum(weighted_kernels(kernels[:, :M, :M], d, ("center", "trace")), np.sqrt(d)[:, None] * h, lam, p)
     assert abs(best - model.objective_) <= (model.gap_ + 1e-6) * abs(model.objective_)
+
+
+# --- the precision of the kernels ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heavy", [(1.0, 0), (400.0, 1), (25.0, 10), (0.04, 10)])
+def test_the_least_ridge_is_the_size_of_weighted_rounding(heavy):
+    """‖D^{1/2}ED^{1/2}‖₂ of entries that are rounded to single precision, for a few samples of another weight."""
+    m, rng = 100, np.random.default_rng(0)
+    weight, n = heavy
+    d = np.where(np.arange(m) < n, weight, 1.0)
+    kernel = rbf_kernel(rng.standard_normal((m, 3)), gamma=0.1).astype(np.float32)
+    with pytest.raises(InputError, match="below what the stored precision resolves") as refused:
+        dmkl.MKFDA(lam=1e-15, steps=()).fit(in_memory(kernel[None], 50), np.arange(m) % 2, d)
+    least = float(re.search(r"about ([\d.e-]+)\.", str(refused.value))[1])
+    sizes = []
+    for _ in range(5):
+        E = np.triu(rng.uniform(-1, 1, (m, m))) * 2.0**-24
+        E = E + np.triu(E, 1).T
+        sizes.append(np.linalg.norm(np.sqrt(np.outer(d, d)) * E, 2))
+    assert 0.5 < least / np.mean(sizes) < 2.5
 
 
 # --- leaving samples out --------------------------------------------------------------------------------------------

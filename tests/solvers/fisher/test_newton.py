@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from dask.distributed import Client, LocalCluster, SchedulerPlugin
 from helpers.optima import bounds, case, optimum, pairwise_covered, slopes, solve, value
-from helpers.references import in_memory, psd
+from helpers.references import dense_view, in_memory, psd
+from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.numerics.fisher import encode_targets
 from dmkl.solvers import driver
 from dmkl.solvers.interface import CombinedFactor, FactorForms, Task, ask
 from dmkl.solvers.masters import Factored
@@ -46,6 +48,22 @@ def test_many_kernels(p):
     # The wrapper solver uses a factor of the curvature too.
     model = dmkl.MKRidge(p, 0.1, solver="direct", steps=(), tol=1e-7).fit(in_memory(kernels, 20), h[:, 0])
     np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h[:, 0], p, 0.1, tol=1e-7).weights, atol=1e-3)
+
+
+@pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_few_steps_of_newton_at_p_1(n_classes, lam):
+    """50 kernels, ten of them informative: weights to their accuracy, for which cutting planes take a hundred steps."""
+    rng, y = np.random.default_rng(0), np.arange(60) % n_classes
+    X = rng.standard_normal((50, 60, 4))
+    X[:10] += 0.8 * np.eye(4)[y]
+    kernels = np.stack([rbf_kernel(x, gamma=0.2) for x in X])
+    (h,) = encode_targets(y, 60).problems
+    solution = dmkl.solve_mkfda(dense_view(kernels, steps=("center", "trace")), h, 1.0, lam)
+    assert solution.status.word == "certified"
+    assert solution.weights_error <= 1e-3
+    assert len(solution.steps) <= 8
+    assert dmkl.MKFDA(1.0, lam, solver="direct").fit(in_memory(kernels, 60), y).n_iter_ <= 8
 
 
 @pytest.mark.parametrize(("n", "c"), [(3, 1), (3, 2), (40, 1)])
