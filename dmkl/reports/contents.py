@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
@@ -19,7 +19,7 @@ from dmkl.analysis.analyze import Analysis
 from dmkl.arrays import plain_repr, weight_shares
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import decode_parameters, encode, model_class
+from dmkl.estimators.saving import decode, decode_parameters, encode, model_class
 from dmkl.files.writing import write_whole
 from dmkl.inference.importance import Importance
 from dmkl.inference.permutation import PermutationTest, p_value_text
@@ -32,7 +32,6 @@ from dmkl.searching.fits import values_of
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import GridResult, SearchResult
 from dmkl.searching.texts import chosen_text, count, listed, point_text, value_text, with_error, with_interval
-from dmkl.solvers.fisher.problem import CONFIGURABLE
 from dmkl.store.saved import Result
 
 _TOO_GOOD = (
@@ -569,7 +568,7 @@ def _evaluation_again(evaluation: EvaluationResult) -> list[Section]:
     inner = _splitter_code(first.scores)
     if inner is None:  # inner folds are not stored, and cannot be made again
         return []
-    folds |= {} if inner == folds["outer"] == '"splits"' else {"inner": inner}
+    folds |= {} if inner == folds["outer"] == _literal(SPLITS) else {"inner": inner}
     given = {} if first.rule == "best" else {"rule": _literal(first.rule)}
     return _called_again("evaluate", evaluation.scores, first.grid_asked, folds, given)
 
@@ -587,7 +586,7 @@ def _called_again(
             for name, values in grid.items()
         )
         given = {name: _literal(call[name]) for name in ("scoring", "unknown") if call[name] is not None} | given
-    except _NotCodeError:
+    except (ValueError, TypeError, KeyError):  # _NotCodeError, or a value that `encode` has not written
         return []
     arguments = [learner, "K", *(["y"] if call["y"] else []), f"grid={{{points}}}"]
     arguments += [f"{name}={code}" for name, code in folds.items()]
@@ -613,11 +612,17 @@ def _splitter_code(scores: xr.Dataset) -> str | None:
     text = str(scores.attrs.get("splitter", ""))
     if text == SPLITS:
         return _literal(text)
-    call = re.fullmatch(r"(\w+)\([^][()<>]*\)", text)  # with plain values as arguments
-    if call is None or call[1] not in sklearn.model_selection.__all__:
+    try:
+        call = ast.parse(text, mode="eval").body
+        # The text comes from a file: only values are taken from it.
+        values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in getattr(call, "keywords", ())}
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
-    is_random = "random_state=None" in text and "shuffle=False" not in text
-    return None if is_random else text
+    name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args else ""
+    if name not in sklearn.model_selection.__all__ or None in values:
+        return None
+    is_random = values.get("random_state", 0) is None and values.get("shuffle", True)
+    return None if is_random else f"{name}({', '.join(f'{key}={plain_repr(value)}' for key, value in values.items())})"
 
 
 def _describe_folds(scores: xr.Dataset) -> str:
@@ -636,6 +641,8 @@ def _call(kind: type[KernelLearner] | None, parameters: dict[str, Any]) -> str:
     parameters = {name: encode(value) for name, value in decode_parameters(kind, parameters).items()}
     default = {name: encode(value) for name, value in kind().get_params(deep=False).items()}
     given = {name: value for name, value in parameters.items() if value != default.get(name)}
+    if given.keys() - default.keys():  # of a newer dmkl, or no names at all
+        raise _NotCodeError
     return f"dmkl.{kind.__name__}({', '.join(f'{name}={_literal(value)}' for name, value in given.items())})"
 
 
@@ -645,11 +652,12 @@ def _literal(value: Any) -> str:
         if "mapping" in value:
             return f"{{{', '.join(f'{_literal(key)}: {_literal(item)}' for key, item in value['mapping'])}}}"
         if "solver" in value:
-            options = [f"{name}={_literal(option)}" for name, option in value["solver"].items() if name != "name"]
-            return f"dmkl.{CONFIGURABLE[value['solver']['name']].__name__}({', '.join(options)})"
+            solver = decode(value)  # which has no other options than those of its class
+            options = [f"{name}={_literal(encode(option))}" for name, option in vars(solver).items()]
+            return f"dmkl.{type(solver).__name__}({', '.join(options)})"
         if "float" in value:
-            return f'float("{value["float"]}")'
+            return f'float("{float(value["float"])}")'
         raise _NotCodeError
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_repr(value)
+    return plain_repr(value)

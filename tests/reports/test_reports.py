@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import html
+import json
 import re
 from html.parser import HTMLParser
 
@@ -150,6 +152,43 @@ def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
     older = result.searches["0"].scores.drop_vars("part")
     older.attrs = {name: value for name, value in older.attrs.items() if name not in ("asked", "splitter")}
     assert "Code that repeats this" not in dmkl.report(dmkl.SearchResult(older))
+
+
+CALL = "__import__('os').system('id')"
+ATTACKS = {
+    "a float": {"asked": {"scoring": {"float": f'1"), {CALL}, float("1'}}},
+    "an option of a solver": {"asked": {"scoring": {"solver": {"name": "direct", f"master={CALL}, x": "taylor"}}}},
+    "a parameter": {"parameters": {f"tol={CALL} or 1, p": 1}},
+    "an argument of a splitter": {"splitter": f"KFold(n_splits={CALL})"},
+    "a name as an argument": {"splitter": "KFold(n_splits=K.view)"},
+    "a comment": {"splitter": "KFold(n_splits=3, random_state=1 #\n, shuffle=True)"},
+    "a direction": {"splitter": "KFold(n_splits=3, shuffle='\u202e')"},
+    "a text": {"asked": {"scoring": f'accuracy"), {CALL}, ("\u202e'}},
+}
+
+
+@pytest.mark.parametrize("case", ATTACKS)
+def test_code_of_a_page_has_no_calls_that_a_file_asks_for(case, K):
+    scores = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-2]}, cv=2).scores.copy()
+    for name, change in ATTACKS[case].items():
+        changed = change if isinstance(change, str) else json.dumps(json.loads(scores.attrs[name]) | change)
+        scores.attrs[name] = changed
+    page = dmkl.report(dmkl.SearchResult(scores))
+    for code in re.findall(r"<pre>(.*?)</pre>", page, flags=re.DOTALL):
+        code = html.unescape(code)
+        assert all(line.isprintable() for line in code.split("\n"))
+        called = [ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+        assert set(called) <= {"dmkl.open", "dmkl.load", "dmkl.search", "dmkl.MKFDA", "KFold", "StratifiedKFold"}
+        assert "#" not in re.sub(r"# \d kernels|# this result", "", code)
+        assert "K.view" not in code
+
+
+def test_names_put_no_tags_into_a_page_or_its_pictures(K):
+    name = "--><script>alert(1)</script><!-- \" onload='alert(1)"
+    named = dmkl.create(None, np.asarray(K), names=[name, "b", "c"], labels=K.labels)
+    page = dmkl.report(dmkl.search(dmkl.Uniform(), named, grid={"lam": [1e-2]}, cv=2))
+    assert "<script" not in page
+    assert not [value for name, value in Reader(page).attributes if name.startswith("on")]
 
 
 def test_the_command_writes_the_page_and_replaces_nothing_unasked(output_of, error_of, result, tmp_path, report):
