@@ -77,12 +77,18 @@ def small_limits(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [kernels, factors])
-@pytest.mark.parametrize(("n_classes", "share"), [(2, 0.5), (2, 0.85), (4, 0.25), (4, 0.85)])
-def test_a_large_grid_chooses_by_scores_of_fits(make, n_classes, share, small_limits):
+@pytest.mark.parametrize(
+    ("n_classes", "share", "steps"),
+    [
+        *((n, share, "center,trace") for n, share in ((2, 0.5), (2, 0.85), (4, 0.25), (4, 0.85))),
+        (4, 0.85, "trace"),  # A⁻¹1 is interpolated too
+    ],
+)
+def test_a_large_grid_chooses_by_scores_of_fits(make, n_classes, share, steps, small_limits):
     K = make(240, n_classes, share)
     train, test = np.arange(160), np.arange(160, 240)
     search = dmkl.search(
-        dmkl.MKFDA(tol=1e-7),
+        dmkl.MKFDA(steps=steps, tol=1e-7),
         K,
         grid=LARGE_GRID,
         cv=[(train, test)],
@@ -94,7 +100,7 @@ def test_a_large_grid_chooses_by_scores_of_fits(make, n_classes, share, small_li
     errors = np.zeros(scores.score.shape)
     for i, p in enumerate(LARGE_GRID["p"]):
         for j, lam in enumerate(LARGE_GRID["lam"]):
-            model = dmkl.MKFDA(p, lam, tol=1e-7).fit(K[train, train])
+            model = dmkl.MKFDA(p, lam, steps=steps, tol=1e-7).fit(K[train, train])
             score = float(dmkl.assess(model, K[test, train], scoring="neg_log_loss").score[0])
             errors[i, j] = abs(float(scores.score[i, j]) - score)
     approximate = scores.approximate.values > 0

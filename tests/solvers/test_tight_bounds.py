@@ -6,6 +6,8 @@ term, or has it with the other sign, is not the optimum.
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from functools import partial
 
 import cvxpy as cp
@@ -23,7 +25,7 @@ from dmkl.solvers.fisher import mkfda
 from dmkl.solvers.fisher.subspace import rounding
 from dmkl.solvers.fisher.subspace.certify import OpenPoint
 from dmkl.solvers.in_memory import answer
-from dmkl.solvers.interface import run_with
+from dmkl.solvers.interface import SVM, run_with
 from dmkl.solvers.knowledge import rows_and_cones
 from dmkl.solvers.margin import gmkl
 from dmkl.solvers.margin.mksvm import certify_margin, easy_mkl, mk_svm
@@ -280,7 +282,20 @@ def test_the_bounds_of_easy_mkl_are_the_distances():
     solution = run_with(easy_mkl(SIGNS, lam, PAIRS, tol=1e-9), partial(answer, MACHINES))
     expected = (1 - lam) * KAPPA / PAIRS**1.5 + 2 * lam / PAIRS
     assert (solution.objective, solution.bound) == pytest.approx((expected,) * 2, rel=1e-8)
+    assert solution.gap <= 1e-8
     np.testing.assert_allclose(solution.weights, PAIRS**-0.5, rtol=1e-6)
+    # A machine that is not the best has the gap of its own bound, in either of the two problems.
+    for rough in (0, 1):
+        machines = itertools.count()
+
+        def answered(request, rough=rough, machines=machines):
+            reply = answer(MACHINES, request)
+            if not isinstance(request, SVM) or next(machines) != rough:
+                return reply
+            return replace(reply, primal=1.25 * reply.primal)  # which proves 0.8 of the squared distance
+
+        solution = run_with(easy_mkl(SIGNS, lam, PAIRS, tol=1e-9), answered)
+        assert solution.gap == pytest.approx(0.25, rel=1e-6)
 
 
 def test_the_bounds_of_least_squares_are_the_optimum():
@@ -332,9 +347,9 @@ def test_bounds_of_generalized_mkl_enclose_the_optimum_and_reach_it(name):
 
 
 @pytest.mark.parametrize("name", GMKL_SETS)
-@pytest.mark.parametrize("error", [-1e-4, 1e-4])
-def test_a_mixture_that_breaks_its_constraints_still_proves_a_bound(name, error, monkeypatch):
-    """As Clarabel's tolerance leaves them: a mixture that is too large costs its excess times the sum of weights."""
+@pytest.mark.parametrize("errors", [(-1e-4, 0.0), (1e-4, 0.0), (0.0, 1e-4)])
+def test_a_mixture_that_breaks_its_constraints_still_proves_a_bound(name, errors, monkeypatch):
+    """As Clarabel's tolerance leaves them: a mixture, or multipliers of rows, that are too large cost their excess."""
     problem, optimum = gmkl_problem(name)
     minimum, best = gmkl._minimum, GMKL_SETS[name][1]
     t = 2 / (best * KAPPA)  # the machine at the best weights
@@ -344,14 +359,27 @@ def test_a_mixture_that_breaks_its_constraints_still_proves_a_bound(name, error,
 
     def changed(program, linear):
         x, z = minimum(program, linear)
-        return np.append(x[:1] * (1 + error), x[1:]), z
+        return np.append(x[:1] * (1 + errors[0]), x[1:] * (1 + errors[1])), z
 
     exact, _, mixture = gmkl._lower_bound(problem.of_weights, V, SIGNS @ U, share, best.sum())
     monkeypatch.setattr(gmkl, "_minimum", changed)
     rough, _, other = gmkl._lower_bound(problem.of_weights, V, SIGNS @ U, share, best.sum())
-    assert other == pytest.approx(mixture * (1 + error), rel=1e-9)
+    assert other == pytest.approx(mixture * (1 + errors[0]), rel=1e-9)
     assert exact == pytest.approx(optimum, rel=1e-7)
     assert optimum * (1 - 1e-3) <= rough <= optimum * (1 + 1e-8)
+
+
+def test_a_mixture_outside_the_box_is_scaled_into_it(monkeypatch):
+    """Where no kernel is worth its price, all α are C at the optimum T* = CΣ1, and no more of them proves more."""
+    C = 0.3
+    problem = gmkl.GeneralizedProblem(SIGNS, C, np.full(PAIRS, SIGMA))
+    U = pairs(np.full(PAIRS, C))[:, None]
+    V, minimum = np.einsum("mr,jmn,ns->jrs", U, MACHINES, U), gmkl._minimum
+    monkeypatch.setattr(gmkl, "_minimum", lambda *a: [1.1 * part for part in minimum(*a)])
+    lower, _, mixture = gmkl._lower_bound(problem.of_weights, V, SIGNS @ U, np.ones(1), 1.0)
+    assert mixture == pytest.approx(1.0, rel=1e-6)
+    assert lower == pytest.approx(2 * PAIRS * C, rel=1e-6)
+    assert lower <= 2 * PAIRS * C * (1 + 1e-12)
 
 
 def test_the_largest_sum_of_weights_is_that_of_the_constraints():

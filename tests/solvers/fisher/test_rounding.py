@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ RESIDUALS = {"use_preconditioners": False, "block": 24}
     ],
 )
 def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
-    """F(α) − J(β) ≤ gap · |S| in double precision at the returned pair, for λ from 1e-8 to 10."""
+    """F(α) − J(β) ≤ gap · min(|S|, ‖H‖² − |S|) in double precision at the returned pair, for λ from 1e-8 to 10."""
     jobs, kernels, h = problem(kind, n_classes)
     outcomes = run(jobs, **options)
     for job, outcome in zip(jobs, outcomes, strict=True):
@@ -128,5 +129,18 @@ def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
         _, upper = bounds(kernels, outcome.dual, outcome.weights, h, lam, p)
         _, lower = solve(kernels, outcome.weights, h, lam)
         # The dense formulas resolve S to about ε/λ, relatively.
-        assert (upper - lower) / abs(outcome.objective) <= outcome.gap + 1e-9 + 1e-15 / lam
+        size = abs(outcome.objective)
+        scale = min(size, np.sum(h**2) - size)
+        assert (upper - lower) / scale <= outcome.gap + (1e-9 + 1e-15 / lam) * size / scale
         assert outcome.gap <= 1e-4
+
+
+def test_gaps_do_not_depend_on_the_unit_of_targets():
+    """A power of two, so that every number is the same but for its exponent."""
+    jobs, _, _ = problem(linear, 3)
+    jobs = jobs[::5]
+    h = 2.0**10 * jobs[0].problem.h  # one array for all of them
+    scaled = [replace(job, problem=replace(job.problem, h=h)) for job in jobs]
+    for outcome, other in zip(run(jobs, **RESIDUALS), run(scaled, **RESIDUALS), strict=True):
+        np.testing.assert_allclose(other.gap, outcome.gap, rtol=1e-9)
+        np.testing.assert_array_equal(other.weights, outcome.weights)
