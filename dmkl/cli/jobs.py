@@ -494,6 +494,8 @@ def _record(step: _Step, steps: Sequence[_Step]) -> None:
     }
     title = f"The job that made {Path(step.out).name}."
     path = path_beside(step.out, step.job.path, "job.toml")
+    if path.is_symlink():
+        path.unlink()  # nobody has asked to write where it leads
     write_whole(path, as_toml(_resolved(steps), recorded, title).encode())
     say(f"The job that made it, with defaults and versions, is in {path}.")
 

@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dmkl.errors import StoreExistsError, printable, refuse
+from dmkl.files.regular import check_regular
 from dmkl.progress import LOGGER, PlainConsole, inside
 
 if TYPE_CHECKING:
@@ -221,6 +222,8 @@ def logging_to(path: Path) -> Iterator[None]:
     """Append notes, passes, phases, warnings and the error to a file, with times; InputError if that is impossible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            check_regular(path, links=False)
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
         refuse(

@@ -254,10 +254,14 @@ def _read_pairs(
 
     `rule`, `what` and `example` say in messages what the option takes, what a value is, and how a line looks.
     """
+    from dmkl.files.documents import check_size
+    from dmkl.files.regular import check_regular
+
     path = Path(text).expanduser()
     if not path.exists():
         refuse(f"{rule}, got {text!r}, which is {'neither' if ' or ' in rule else 'no file'}")
     try:
+        check_size(f"the file of {what}s {path}", check_regular(path))
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

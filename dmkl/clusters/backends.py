@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmkl import settings
 from dmkl.errors import NoWorkersError, refuse
+from dmkl.files.documents import check_size
 
 if TYPE_CHECKING:
     from distributed import Client, Security
@@ -309,6 +310,7 @@ def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -
 
 def _address(where: str) -> str:
     if Path(where).is_file():
+        check_size(f"the file of a scheduler {where}", Path(where).stat().st_size)
         try:
             return str(json.loads(Path(where).read_text())["address"])
         except (ValueError, KeyError, TypeError) as error:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import DmklError, one_line, refuse
+from dmkl.files.regular import check_regular
 from dmkl.settings import check_memory
 
 _MOST_DEEP = 32
 """Levels of tables in tables and lists in lists, since documents are processed recursively."""
 _MOST_GROWTH = 40
 """Most bytes of memory that a byte of a document takes as Python objects, about."""
+_SMALL_BYTES = 2**16
+"""Bytes of documents that are read whatever the budget, which takes longer to ask for."""
 
 
 def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]] | None = None) -> Any:
@@ -28,8 +31,7 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
     form = path.suffix[1:].upper()
     name = str(path) if str(path).isprintable() else repr(str(path))  # the path may come from another file
     try:
-        size_bytes = path.stat().st_size
-        check_memory(f"the file of {what} {name}", _MOST_GROWTH * size_bytes, "write a shorter one, or allow more")
+        check_size(f"the file of {what} {name}", check_regular(path))
         text = path.read_text(encoding="utf-8-sig")
         if form == "TOML" and _longest_key(text) > _MOST_DEEP:  # the parser takes quadratic time for long keys
             raise RecursionError
@@ -45,6 +47,12 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
     except RecursionError as error:
         refuse(f"the file of {what} {name} is nested deeper than {_MOST_DEEP} levels, more than dmkl reads", error)
     return content
+
+
+def check_size(what: str, size_bytes: int) -> None:
+    """Raise MemoryBudgetError for a document that would fill the memory as Python objects."""
+    if size_bytes > _SMALL_BYTES:
+        check_memory(what, _MOST_GROWTH * size_bytes, "write a shorter one, or allow more")
 
 
 def _longest_key(text: str) -> int:

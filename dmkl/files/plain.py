@@ -1,50 +1,15 @@
-"""Folders of unknown origin, in which only regular files are read.
-
-A symbolic link in a folder that was copied from another machine may lead to any file of this one, whose text a message
-would show; reading a device never ends, and reading a pipe waits for a writer.
-"""
+"""Zarr stores in folders of unknown origin."""
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from zarr.storage import LocalStore
 
 from dmkl import settings
 from dmkl.errors import DamagedFileError
-
-_KINDS = {
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
-def check_plain(root: str | Path, name: str) -> int:
-    """The number of bytes of a file in a folder; 0 if there is none.
-
-    DamagedFileError if the file, or a folder in between, is a symbolic link, a device or a pipe.
-    """
-    path, size = os.fspath(root), 0
-    for part in name.split("/"):
-        path = f"{path}/{part}"
-        try:
-            status = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
-        kind, size = _KINDS.get(stat.S_IFMT(status.st_mode)), status.st_size
-        if kind is not None:
-            msg = f"{path} is {kind}, and only regular files are read there: it may lead to any file of this machine. "
-            msg += "If the targets of links are trusted, copy the folder with them (cp -rL)"
-            raise DamagedFileError(msg)
-    return size
-
+from dmkl.files.regular import check_plain
 
 _SMALL_BYTES = 2**24
 """Bytes of files that every computation may hold in memory."""

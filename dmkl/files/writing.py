@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from dmkl.errors import DiskFullError, LockedError, StoreExistsError, refuse
+from dmkl.files.regular import check_regular
 from dmkl.files.urls import Url, is_url, resolved
 
 KEPT = "What was written is kept: free some space and run the same command again to continue"
@@ -165,6 +166,8 @@ def _free(location: Any) -> str:
 
 _BEAT = 15.0
 _END = ".lock"
+_MOST_BYTES = 2**16
+"""Size of a lock file that is read; those of dmkl have some hundred bytes."""
 _HELD: dict[Path, tuple[str, int]] = {}
 """The token of each lock that this process holds, and how often it was locked."""
 _GUARD = threading.RLock()
@@ -257,6 +260,8 @@ def _acquire(file: Path) -> str:
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     holder = _Holder(socket.gethostname(), _machine(), os.getpid(), _start(os.getpid()), now, uuid.uuid4().hex)
     while not _make(file, holder):
+        with suppress(FileNotFoundError):
+            check_regular(file, links=False)
         before = _read(file)
         if not _is_dead(file, before):
             way_out = "wait until it is done, or choose another path"
@@ -293,8 +298,10 @@ def _make(lock: Path, holder: _Holder) -> bool:
 
 
 def _read(lock: Path) -> _Holder | None:
-    """The holder of a lock; None if the file cannot be read."""
+    """The holder of a lock; None if the file cannot be read, or is none that dmkl has written."""
     try:
+        if check_regular(lock, links=False) > _MOST_BYTES:
+            return None
         return _Holder(**json.loads(lock.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None

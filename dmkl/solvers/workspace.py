@@ -48,7 +48,8 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, StoreError, refuse
 from dmkl.files.arrays import check_file, json_crc32c, load_arrays, save_arrays
-from dmkl.files.documents import parse_json
+from dmkl.files.documents import check_size, parse_json
+from dmkl.files.regular import check_plain, check_plain_folder
 from dmkl.files.urls import local_path, resolved
 from dmkl.files.writing import write_whole
 from dmkl.numerics.steps import Fitted, load_step
@@ -62,6 +63,7 @@ FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
 def read_state_file(file: Path) -> dict[str, Any]:
     """Read the content of a file state.json; StoreError if it is another file, DamagedFileError if it was changed."""
     way_out = "move the folder away to start anew"
+    check_size(f"the state {file}", check_plain(file.parent, file.name))
     try:
         stored = parse_json(file.read_bytes())
     except ValueError as error:
@@ -123,6 +125,7 @@ class Workspace:
             self.path = Path(tempfile.mkdtemp(prefix="dmkl-", dir=temporary_root()))
         else:
             self.path = state_folder(folder)
+            check_plain_folder(self.path)
         self.identity, self._unsaid = identity, unsaid or {}
         self.state: dict[str, Any] = {}
         file = self.path / "state.json"

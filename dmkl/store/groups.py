@@ -29,8 +29,9 @@ from zarr.storage import FsspecStore, StorePath
 
 from dmkl.errors import DamagedFileError, damage
 from dmkl.files.arrays import json_crc32c
-from dmkl.files.documents import parse_json
-from dmkl.files.plain import PlainStore, check_plain
+from dmkl.files.documents import check_size, parse_json
+from dmkl.files.plain import PlainStore
+from dmkl.files.regular import check_plain
 from dmkl.files.urls import Place, Url, as_place, files_in, is_url, resolved, storage_options
 
 Location = str | os.PathLike[str] | Store
@@ -103,7 +104,7 @@ def open_group(location: str | Store | Path | Url) -> Any:
         data = _read(StorePath(place)) or None
     else:
         if isinstance(place, Path):
-            check_plain(place, ROOT)
+            check_size(f"{place}/{ROOT}", check_plain(place, ROOT))
         data = (place / ROOT).read_bytes() if (place / ROOT).is_file() else None
     checked = False
     if data is not None:

@@ -25,7 +25,7 @@ from zarr.storage import FsspecStore, LocalStore
 
 from dmkl.arrays import Array
 from dmkl.files.arrays import crc32c
-from dmkl.files.plain import check_plain
+from dmkl.files.regular import check_plain
 from dmkl.files.urls import is_url
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.groups import ROOT, zarr_store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import first_names, refuse
+from dmkl.files.regular import check_regular
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Individual
@@ -25,6 +27,9 @@ def bed_arrays(path: Path) -> list[FileArray]:
         from bed_reader import open_bed
     except ImportError as error:
         refuse(f"{path} is read with bed-reader, which is not installed; pip install 'dmkl[plink]'", error)
+    for end in (".bim", ".fam"):
+        with suppress(FileNotFoundError):  # of which bed-reader tells
+            check_regular(path.with_suffix(end))
     damaged = f"{path} cannot be read with the .bim and .fam beside it"
     with damaged_as(damaged, Exception):
         bed: Any = open_bed(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from dmkl.errors import refuse
+from dmkl.files.regular import check_regular
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats import text_kernels
@@ -87,6 +88,7 @@ def check_file(path: Path, content: Content) -> Format:
     """Return the format of a file, after a check that it may hold this content; a text file may have any name."""
     if not path.exists():
         refuse(f"there is no file {path}")
+    check_regular(path)
     file_format = format_of(path, any_text=True)
     if file_format is None or content not in file_format.holds:
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"

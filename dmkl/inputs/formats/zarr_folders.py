@@ -12,7 +12,8 @@ import zarr
 from zarr.storage import LocalStore
 
 from dmkl.errors import refuse
-from dmkl.files.plain import PlainStore, check_plain
+from dmkl.files.plain import PlainStore
+from dmkl.files.regular import check_plain
 from dmkl.inputs.formats.file_arrays import FileArray, check_part, damaged_as, n_bytes, natural_order, ranges_of
 
 KERNEL_SET = "dmkl-kernel-set"
