@@ -11,19 +11,27 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import dask
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from dmkl import settings
-from dmkl.arrays import Array
+from dmkl.arrays import Array, is_known
 from dmkl.building import Missing, build
 from dmkl.errors import refuse
 from dmkl.estimators.fisher import MKFDA
@@ -56,7 +64,7 @@ class Front(BaseEstimator):  # type: ignore[misc]
         super().set_params(**params)
         return self
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, unknown: Any = None) -> Self:
         """Make the kernels of a table of features, and learn the weights of the kernels.
 
         Parameters
@@ -67,8 +75,12 @@ class Front(BaseEstimator):  # type: ignore[misc]
         y
             Of a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 for independent
             binary problems; of a regression (m,) or (m, targets) numbers.
-        **fit_params
-            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
+        sample_weight
+            (m,) numbers of zero or more, or one for all: the weight of each sample, as in the `fit` of the estimator. A
+            sample of weight zero is left out. Other weights do not change the kernels of a table: each sample counts
+            once in the mean distances that bandwidths multiply.
+        unknown
+            A code that stands for an unknown label.
 
         Raises
         ------
@@ -83,14 +95,38 @@ class Front(BaseEstimator):  # type: ignore[misc]
         kind, name = self._KIND
         if not isinstance(estimator, kind):
             refuse(f"estimator must be a {name} of dmkl such as {self._DEFAULT.__name__}(), got {estimator!r:.100}")
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        # Positions of the samples that are not left out, None for all.
+        self._rows = None if weights is None or weights.all() else np.flatnonzero(weights)
         with in_this_process():
-            K, y = self._training_kernels(X, y, fit_params.get("unknown"))
-            self.estimator_ = clone(estimator).fit(K, y, **fit_params)
+            K, y = self._training_kernels(X, y, unknown)
+            of_rows = {} if weights is None else {"sample_weight": weights[weights > 0]}
+            self.estimator_ = clone(estimator).fit(K, y, **of_rows, unknown=unknown)
         self.kernel_names_ = K.names
         for name in self._FITTED:
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
+        if self.estimator_.tasks_ is not None and "classes_" in self._FITTED:
+            # As of OneVsRestClassifier: cross_val_predict has a column for each of them.
+            self.classes_ = np.arange(len(self.estimator_.tasks_))
         return self
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted estimator, which `dmkl.load` reads; see `KernelLearner.save`.
+
+        Parameters
+        ----------
+        path
+            The folder of the model.
+        overwrite
+            Replace a model that is there.
+        """
+        check_is_fitted(self, "estimator_")
+        self.estimator_.save(path, overwrite=overwrite)
+
+    def _taken(self, values: Any) -> Any:
+        """The rows of the samples that are not left out."""
+        return values if self._rows is None else _safe_indexing(values, self._rows)
 
     def _training_kernels(self, X: Any, y: Any, unknown: Any) -> tuple[KernelSet, Array]:
         """The training kernels and the labels or targets; `unknown` is a code of unknown labels."""
@@ -205,9 +241,11 @@ class PrecomputedFront(Front):
         return tags
 
     def _training_kernels(self, X: Any, y: Any, unknown: Any) -> tuple[KernelSet, Array]:
-        K = create(None, _kernels_first(X), names=self.names, symmetric=True)
-        self.n_features_in_ = K.shape[1]
-        return K, np.asarray(y)
+        kernels = _kernels_first(X)
+        self.n_features_in_ = kernels.shape[2]
+        if self._rows is not None:
+            kernels = kernels[:, self._rows[:, None], self._rows]
+        return create(None, kernels, names=self.names, symmetric=True), np.asarray(self._taken(y))
 
     def _new_samples(self, X: Any) -> dict[str, Any]:
         kernels = _kernels_first(X)
@@ -216,6 +254,7 @@ class PrecomputedFront(Front):
             refuse(
                 f"X has shape {np.shape(X)}, expected (samples, {m}, {n}): training samples and kernels as in training"
             )
+        kernels = kernels if self._rows is None else kernels[:, :, self._rows]
         return {"K": create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)}
 
 
@@ -241,7 +280,7 @@ class PrecomputedMKLClassifier(PrecomputedFront, ClassifierFront):
     weights_ : DataArray
         β, over kernel; over kernel and task for a multilabel problem.
     classes_ : ndarray
-        The labels, sorted; 0 and 1 for a multilabel problem.
+        The labels, sorted; the positions of the tasks for a multilabel problem.
     n_features_in_ : int
         Training samples.
 
@@ -318,11 +357,23 @@ class TableFront(Front):
     missing: Missing = "refuse"
     dtype: npt.DTypeLike | None = None
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _training_kernels(self, X: Any, y: Any, unknown: Any) -> tuple[KernelSet, Array]:
         # A copy, since prediction needs the training samples unchanged. Two classes need two samples.
-        X, y = validate_data(self, X, y, **self._checks(), copy=True, multi_output=True, ensure_min_samples=2)
+        # scikit-learn refuses NaN, which is an unknown label of a task.
+        labels = None if y is None or issparse(y) else np.asarray(y)
+        tasks = None if labels is None or labels.ndim < 2 or is_known(labels).all() else labels
+        checks = self._checks() | {"copy": True, "ensure_min_samples": 2}
+        if tasks is None:
+            X, y = validate_data(self, X, y, **checks, multi_output=True)
+        else:
+            X, y = validate_data(self, X, **checks), tasks
         # Errors in y are raised before kernels are computed.
-        y = self._check_targets(y, unknown)
+        X, y = self._taken(X), self._check_targets(self._taken(y), unknown)
         features = self._features(X)
         specs = DEFAULT_KERNELS if self.kernels is None else self.kernels
         self._check_plan(specs, features, X)
@@ -338,17 +389,17 @@ class TableFront(Front):
 
     def _checks(self) -> dict[str, Any]:
         finite = "allow-nan" if self.missing == "zero" else True
-        return {"dtype": (np.float64, np.float32), "ensure_all_finite": finite}
+        return {"dtype": (np.float64, np.float32), "ensure_all_finite": finite, "accept_sparse": "csr"}
 
-    def _features(self, X: Array) -> dict[str, pd.DataFrame]:
-        """The columns of each block."""
-        frame = pd.DataFrame(X, columns=getattr(self, "feature_names_in_", None), copy=False)
+    def _features(self, X: Any) -> dict[str, Any]:
+        """The columns of each block: data frames, or sparse if X is."""
+        frame: Any = X if issparse(X) else pd.DataFrame(X, columns=getattr(self, "feature_names_in_", None), copy=False)
         if self.blocks is None:
             return {"X": frame}
         blocks: Any = self.blocks
         if not isinstance(blocks, Mapping) or not blocks:
             refuse(f"blocks maps the name of each block to its columns of X, got {blocks!r:.100}")
-        return {name: frame.iloc[:, self._places(name, columns)] for name, columns in blocks.items()}
+        return {name: _safe_indexing(frame, self._places(name, columns), axis=1) for name, columns in blocks.items()}
 
     def _places(self, name: str, columns: Any) -> Array:
         """Positions of the columns of a block."""
@@ -370,7 +421,7 @@ class TableFront(Front):
             refuse(f"blocks[{name!r}] has no column of X, got {columns!r:.100}; give columns, or leave the block out")
         return positions
 
-    def _check_plan(self, specs: Any, features: Mapping[str, pd.DataFrame], X: Array) -> None:
+    def _check_plan(self, specs: Any, features: Mapping[str, Any], X: Any) -> None:
         """Refuse kernels that rows of X cannot have or that do not fit the memory, before they are computed."""
         planned, _ = plan(specs, as_features(features).blocks)
         for item in planned:
@@ -379,11 +430,11 @@ class TableFront(Front):
                     f"kernel {item.name!r} is a function of the names of the samples, and rows of X have none; leave "
                     "it out, or use dmkl.build"
                 )
-        tile, host = settings.tile_size(len(X)), machine()
-        n_tiles = sum(1 for _ in Tiling(len(X), len(X), tile, upper=True).pairs())
+        tile, host = settings.tile_size(X.shape[0]), machine()
+        n_tiles = sum(1 for _ in Tiling(X.shape[0], X.shape[0], tile, upper=True).pairs())
         n_bytes = len(planned) * n_tiles * tile**2 * np.dtype(X.dtype if self.dtype is None else self.dtype).itemsize
         check_memory(
-            f"holding {len(planned)} kernels of {len(X):,} samples",
+            f"holding {len(planned)} kernels of {X.shape[0]:,} samples",
             {"kernels": n_bytes},
             host.task_bytes * host.slots,
             "Build them on disk with dmkl.build and fit the estimator itself on those, take fewer kernels or "
@@ -426,7 +477,7 @@ class MKLClassifier(TableFront, ClassifierFront):
     kernel_names_ : tuple of str
         The kernels.
     classes_ : ndarray
-        The labels, sorted; 0 and 1 for a multilabel problem.
+        The labels, sorted; the positions of the tasks for a multilabel problem.
     n_iter_ : int
         Weight vectors tried, if the estimator counts them.
     n_features_in_ : int
@@ -455,12 +506,12 @@ class MKLClassifier(TableFront, ClassifierFront):
     """
 
     def _check_targets(self, y: Any, unknown: Any) -> Array:
-        check_classification_targets(y)
-        labels = y.toarray() if hasattr(y, "toarray") else y  # sparse, as of many tasks
-        if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = np.asarray(y.toarray() if hasattr(y, "toarray") else y)  # sparse, as of many tasks
+        check_classification_targets(labels[is_known(labels).all(axis=1)] if labels.ndim == 2 else labels)
+        if labels.ndim == 2 and labels.shape[1] == 1 and is_known(labels).all():
             labels = column_or_1d(labels, warn=True)
         encode_targets(with_unknown(labels, unknown), len(labels))
-        return np.asarray(labels)
+        return labels
 
 
 class MKLRegressor(TableFront, RegressorFront):

@@ -22,7 +22,17 @@ from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, gather
-from dmkl.inputs.matrices import Lazy, dense_rows, is_sparse, n_condensed, open_alone, plain, square, transposed
+from dmkl.inputs.matrices import (
+    Lazy,
+    as_numpy,
+    dense_rows,
+    is_sparse,
+    n_condensed,
+    open_alone,
+    plain,
+    square,
+    transposed,
+)
 from dmkl.inputs.names import Join, Named, Names, axis_names, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
@@ -222,7 +232,7 @@ def _matrix(
     name: str, values: Any, *, samples: Names = None, columns: Names = None, open: Any = None, **more: Any
 ) -> FeatureMatrix:
     """Return an array, which `open` returns, as a feature matrix; a vector of all pairs holds distances (`square`)."""
-    given = values = dense_rows(values) if is_sparse(values) else values
+    given = values = dense_rows(values) if is_sparse(values) else as_numpy(values)
     dtype = np.dtype(values.dtype)
     get = open or (lambda: given)
     n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and dtype.kind == "f" else None

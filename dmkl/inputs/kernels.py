@@ -20,7 +20,18 @@ from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileAr
 from dmkl.inputs.formats.registry import PathLike, check_file, expected_files, find_files, names_of_arrays, short_names
 from dmkl.inputs.label_tables import given_data, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, SideData, align, gather
-from dmkl.inputs.matrices import Layer, Lazy, Matrix, Reordered, StripBuffer, fingerprint, is_sparse, n_condensed, plain
+from dmkl.inputs.matrices import (
+    Layer,
+    Lazy,
+    Matrix,
+    Reordered,
+    StripBuffer,
+    as_numpy,
+    fingerprint,
+    is_sparse,
+    n_condensed,
+    plain,
+)
 from dmkl.inputs.names import Join, Named, Names, all_names, axis_names, joined, note_of_order, places
 from dmkl.settings import check_memory
 
@@ -105,6 +116,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         return kernels
     own_names: Sequence[str] | None = None
     axes: Sequence[Named] = ()
+    kernels = as_numpy(kernels)
     is_frame = is_instance(kernels, "pandas", "DataFrame")
     if is_instance(kernels, "xarray", "DataArray") and kernels.ndim == 3:
         axis = kernels.dims.index("kernel") if "kernel" in kernels.dims else 0

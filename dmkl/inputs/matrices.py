@@ -33,13 +33,28 @@ class Matrix(Protocol):
 
 
 def plain(values: Any) -> Any:
-    """Return a matrix without the names of its rows and columns."""
+    """Return a matrix without the names of its rows and columns, of any library that exchanges arrays by DLPack."""
     if is_instance(values, "pandas", "DataFrame"):
         return values.to_numpy()
     if is_instance(values, "xarray", "DataArray"):
         in_parts = Lazy(values.shape, values.dtype, lambda key: values[key].to_numpy())
         return values.data if values.chunks is not None else in_parts
-    return dense_rows(values) if is_sparse(values) else values
+    return dense_rows(values) if is_sparse(values) else as_numpy(values)
+
+
+def as_numpy(values: Any) -> Any:
+    """Return an array of another library, such as PyTorch, as NumPy's with the same memory; others as they are."""
+    if not hasattr(values, "__dlpack__") or isinstance(values, np.ndarray):
+        return values
+    try:
+        return np.from_dlpack(values)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        library = type(values).__module__.partition(".")[0]
+        refuse(
+            f"an array of {library} must be in the memory of the processor, of a type that NumPy has, and without a "
+            f"gradient ({error}); give a copy there, such as tensor.detach().cpu()",
+            error,
+        )
 
 
 def fingerprint(matrix: Matrix) -> str:

@@ -278,7 +278,7 @@ def zero_or_one(labels: Array) -> Array:
 def _shaped(y: npt.ArrayLike, n_samples: int) -> Array:
     """Labels in the shape (m,) or (m, outputs)."""
     labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
+    if labels.ndim == 2 and labels.shape[1] == 1 and is_known(labels).all():
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.shape[0] != n_samples:
         refuse(f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each sample")

@@ -13,23 +13,112 @@ import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 from scipy.sparse import csr_array
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.ensemble import AdaBoostClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import pairwise, r2_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import has_fit_parameter
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.estimators import scikit_learn
 from dmkl.passes.execute import machine
 
+FIXED = {"function": "rbf", "gamma": [0.1, 1.0]}
+ESTIMATORS = [
+    dmkl.MKLClassifier(missing="zero"),
+    dmkl.MKLRegressor(),
+    dmkl.MKLClassifier(dmkl.MKFDA(decision="largest"), FIXED),
+    dmkl.MKLRegressor(kernels=FIXED),
+]
 
-@parametrize_with_checks([dmkl.MKLClassifier(missing="zero"), dmkl.MKLRegressor()])
+
+def changed_by_copies(estimator):
+    """Checks that fail by definition: copies count in a mean distance, and stay when one of them is left out."""
+    reason = "bandwidths multiply the mean distance between samples, and leave-one-out scores leave out all copies"
+    kinds = ("dense", "sparse") if estimator.kernels is None else ()
+    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in kinds}
+
+
+@pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")  # of 15 random labels a class may have one
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=changed_by_copies)
 def test_scikit_learn_s_checks(estimator, check):
     check(estimator)
+
+
+def test_samples_of_weight_zero_are_left_out(data):
+    X, y, new = data
+    weights = np.ones(60)
+    weights[::3] = 0.0
+    kept = weights > 0
+    weighed, model = dmkl.MKLClassifier().fit(X, y, weights), dmkl.MKLClassifier().fit(X[kept], y[kept])
+    np.testing.assert_allclose(weighed.predict_proba(new), model.predict_proba(new), rtol=1e-9)
+    kernels, cross = (np.moveaxis(dense_default(Z, X), 0, 2) for Z in (X, new))
+    weighed = dmkl.PrecomputedMKLClassifier().fit(kernels, y, sample_weight=weights)
+    model = dmkl.PrecomputedMKLClassifier().fit(kernels[kept][:, kept], y[kept])
+    np.testing.assert_allclose(weighed.predict_proba(cross), model.predict_proba(cross[:, kept]), rtol=1e-9)
+    with pytest.raises(ValueError, match="non-zero"):
+        dmkl.MKLClassifier().fit(X, y, np.zeros(60))
+
+
+def test_weights_are_routed_and_boosted(data):
+    X, y, _ = data
+    front = dmkl.MKLClassifier(kernels=FIXED)
+    assert has_fit_parameter(front, "sample_weight")
+    with config_context(enable_metadata_routing=True):
+        assert front.set_fit_request(sample_weight=True).get_metadata_routing().fit.requests["sample_weight"]
+    boosted = AdaBoostClassifier(dmkl.MKLClassifier(kernels=FIXED), n_estimators=2).fit(X, y)
+    assert boosted.score(X, y) > 0.6
+
+
+@pytest.mark.parametrize("method", ["predict_proba", "decision_function"])
+def test_held_out_values_of_many_labels(data, method):
+    X, _, _ = data
+    tasks = (X[:, :3] + X[:, 1:4] > 0).astype(int)
+    folds = KFold(2)
+    values = cross_val_predict(dmkl.MKLClassifier(), X, tasks, cv=folds, method=method)
+    for train, test in folds.split(X):
+        np.testing.assert_array_equal(
+            values[test], getattr(dmkl.MKLClassifier().fit(X[train], tasks[train]), method)(X[test])
+        )
+
+
+def test_a_sparse_table_is_a_dense_one(data):
+    X, y, new = data
+    X, new = X * (X > 0), new * (new > 0)
+    for blocks in (None, {"left": [0, 1], "right": slice(2, 6)}):
+        dense, sparse = (dmkl.MKLClassifier(blocks=blocks).fit(table(X), y) for table in (np.asarray, csr_array))
+        np.testing.assert_array_equal(sparse.decision_function(csr_array(new)), dense.decision_function(new))
+
+
+def test_a_column_of_labels_some_of_which_are_unknown(data):
+    X, _, new = data
+    labels = (X[:, :1] > 0).astype(float)
+    labels[::4] = np.nan
+    known = ~np.isnan(labels[:, 0])
+    K = dmkl.create(None, dense_default(X, X))
+    few = dmkl.create(None, dense_default(X, X)[:, known][:, :, known])
+    model, expected = dmkl.MKFDA().fit(K, labels), dmkl.MKFDA().fit(few, labels[known, 0])
+    np.testing.assert_allclose(model.weights_.values[:, 0], expected.weights_, atol=1e-6)
+    assert dmkl.MKLClassifier(kernels=FIXED).fit(X, labels).predict(new).shape == (25, 1)
+    assert dmkl.MKLRegressor(kernels=FIXED).fit(X, np.where(known[:, None], X[:, :1], np.nan)).predict(new).shape == (
+        25,
+        1,
+    )
+
+
+def test_a_front_saves_its_model(data, tmp_path):
+    X, y, new = data
+    model = dmkl.MKLClassifier().fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    scores = loaded.decisions_of(loaded.decision_function(features={"X": new}).values)
+    np.testing.assert_array_equal(scores, model.decision_function(new))
 
 
 @pytest.fixture(scope="module")
