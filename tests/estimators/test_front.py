@@ -21,7 +21,11 @@ from sklearn.metrics import pairwise, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    check_sample_weight_equivalence_on_sparse_data,
+    parametrize_with_checks,
+)
 from sklearn.utils.validation import has_fit_parameter
 
 import dmkl
@@ -30,25 +34,31 @@ from dmkl.estimators import scikit_learn
 from dmkl.passes.execute import machine
 
 FIXED = {"function": "rbf", "gamma": [0.1, 1.0]}
-ESTIMATORS = [
-    dmkl.MKLClassifier(missing="zero"),
-    dmkl.MKLRegressor(),
-    dmkl.MKLClassifier(dmkl.MKFDA(decision="largest"), FIXED),
-    dmkl.MKLRegressor(kernels=FIXED),
-]
 
 
 def changed_by_copies(estimator):
     """Checks that fail by definition: copies count in a mean distance, and stay when one of them is left out."""
     reason = "bandwidths multiply the mean distance between samples, and leave-one-out scores leave out all copies"
-    kinds = ("dense", "sparse") if estimator.kernels is None else ()
-    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in kinds}
+    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")  # of 15 random labels a class may have one
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=changed_by_copies)
+@parametrize_with_checks(
+    [dmkl.MKLClassifier(missing="zero"), dmkl.MKLRegressor()], expected_failed_checks=changed_by_copies
+)
 def test_scikit_learn_s_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")
+@pytest.mark.parametrize(
+    "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
+)
+@pytest.mark.parametrize(
+    "estimator", [dmkl.MKLClassifier(dmkl.MKFDA(decision="largest"), FIXED), dmkl.MKLRegressor(kernels=FIXED)]
+)
+def test_whole_weights_are_copies_where_nothing_depends_on_pairs_of_them(estimator, check):
+    check(type(estimator).__name__, estimator)
 
 
 def test_samples_of_weight_zero_are_left_out(data):
