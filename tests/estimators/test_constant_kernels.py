@@ -36,7 +36,7 @@ def factors():
     rng = np.random.default_rng(1)
     rare = np.where(np.arange(M)[:, None] < 12, rng.normal(size=(M, 2)), 0.0)
     tables = {name: rng.normal(size=(M, 2)) + s * np.eye(3)[Y, :2] for name, s in zip(GOOD, SHIFTS, strict=True)}
-    tables |= {"one": np.full((M, 2), 1e3), "zero": np.zeros((M, 2)), "rare": rare}
+    tables |= {"one": np.full((M, 2), 1e3 / 3), "zero": np.zeros((M, 2)), "rare": rare}
     return dmkl.build(None, tables, {"function": "linear"}, labels=Y)
 
 

@@ -155,7 +155,7 @@ def test_the_optimum_lies_within_the_gap(seed, p, lam, solver, rough):
 # --- the precision of the kernels ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("heavy", [(1.0, 0), (400.0, 1), (25.0, 10), (0.04, 10)])
+@pytest.mark.parametrize("heavy", [(1.0, 0), (400.0, 1), (25.0, 50), (0.04, 10)])
 def test_the_least_ridge_is_the_size_of_weighted_rounding(heavy):
     """‖D^{1/2}ED^{1/2}‖₂ of entries that are rounded to single precision, for a few samples of another weight."""
     m, rng = 100, np.random.default_rng(0)
