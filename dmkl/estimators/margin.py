@@ -363,6 +363,8 @@ class EasyMKL(MarginClassifier):
     lam
         λ between 0 (a hard margin) and 1 (the means of the classes), both excluded. For several problems also one for
         each. It is the paper's λ for kernels with a mean diagonal of one, which the default steps make.
+    multiclass
+        More than two classes: "ovr" or "ovo", as in `MKSVM`; each binary problem has its own weights.
     decision
         As in `MKSVM`.
     steps
@@ -375,9 +377,9 @@ class EasyMKL(MarginClassifier):
     Attributes
     ----------
     weights_ : DataArray
-        η, over kernel; over kernel and class or task for several problems.
+        η, over kernel; over kernel and class, pair or task for several problems.
     dual_coef_ : DataArray
-        v, over sample and class or task.
+        v, over sample and class, pair or task.
     intercept_ : DataArray
         Minus the score halfway between the classes.
     gap_ : float or DataArray
@@ -401,6 +403,7 @@ class EasyMKL(MarginClassifier):
 
     lam: float | Sequence[float] = 0.1
     _: KW_ONLY
+    multiclass: Multiclass = "ovr"
     decision: Decision | None = None
     steps: str | Sequence[str] = ("center", "multiplicative")
     tol: float = 1e-6

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import cvxpy as cp
 import numpy as np
 import pytest
+from helpers.references import dense_view
 
 import dmkl
 from dmkl.errors import InputError
@@ -76,7 +79,42 @@ def test_default_steps_keep_the_meaning_of_lam_in_the_paper(kernels):
         np.testing.assert_allclose(model.dual_coef_[:, k], v, atol=1e-4)
 
 
+@pytest.mark.parametrize("steps", [(), ("center", "multiplicative")])
+def test_pairs_of_classes_are_fits_on_their_samples_and_vote(kernels, steps):
+    """Steps take their statistics from all training samples, as for `MKSVM`."""
+    y, rows = classes(), np.arange(M)
+    stepped = dense_view(kernels, steps=steps)
+    model = dmkl.EasyMKL(0.2, multiclass="ovo", steps=steps, tol=1e-8).fit(kernels, y)
+    assert model.weights_.dims == ("kernel", "pair")
+    assert model.weights_["pair"].values.tolist() == ["0 or 1", "0 or 2", "1 or 2"]
+    votes, sums = np.zeros((2, M, 3))
+    for k, (a, b) in enumerate(combinations(range(3), 2)):
+        of_pair = rows[(y == a) | (y == b)]
+        # The second of two classes is the positive one; of a pair it is the first.
+        single = dmkl.EasyMKL(0.2, steps=(), tol=1e-8).fit(stepped[:, of_pair][:, :, of_pair], y[of_pair] == a)
+        np.testing.assert_allclose(model.weights_[:, k], single.weights_, atol=1e-6)
+        np.testing.assert_allclose(model.dual_coef_[of_pair, k], single.dual_coef_[:, 0], atol=1e-6)
+        assert not model.dual_coef_[y == 3 - a - b, k].any()
+        scores = single.decision_function(stepped[:, :, of_pair]).values
+        votes[:, a] += scores > 0
+        votes[:, b] += scores <= 0
+        sums += scores[:, None] * ((np.arange(3) == a) * 1.0 - (np.arange(3) == b))
+    expected = votes + sums / (3 * (np.abs(sums) + 1))  # the sum of scores breaks ties
+    np.testing.assert_allclose(model.decision_function(kernels), expected, atol=1e-5)
+    np.testing.assert_array_equal(model.predict(kernels), expected.argmax(axis=1))
+
+
+def test_pairs_are_a_choice_of_a_search(kernels):
+    grid = {"multiclass": ["ovr", "ovo"], "lam": 0.1}
+    result = dmkl.search(dmkl.EasyMKL(), kernels, classes(), grid, cv=2, baselines="none")
+    assert np.isfinite(result.scores["score"]).all()
+    alone = dmkl.search(dmkl.EasyMKL(multiclass="ovo"), kernels, classes(), {"lam": 0.1}, cv=2, baselines="none")
+    np.testing.assert_array_equal(result.scores["score"].sel(multiclass="ovo"), alone.scores["score"])
+
+
 def test_what_is_refused(kernels):
+    with pytest.raises(InputError, match="multiclass must be 'ovr' or 'ovo'"):
+        dmkl.EasyMKL(multiclass="pairs").fit(kernels, classes())
     with pytest.raises(InputError, match="lam must"):
         dmkl.EasyMKL(1.0).fit(kernels, classes())
     with pytest.raises(InputError, match="does not weigh samples"):
