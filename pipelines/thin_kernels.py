@@ -59,7 +59,8 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         K = dmkl.build(folder / "set.zarr", tables, {"function": "linear"}, labels=y, dtype=options.dtype)
     learner = dmkl.MKFDA(decision=options.decision)
     with timed("search and refit"):
-        result = dmkl.search(learner, K, cv=options.folds, baselines="none")
+        grid = {"p": None, "lam": None, "steps": [learner.steps]}  # the default grid, of one chain of steps
+        result = dmkl.search(learner, K, grid=grid, cv=options.folds, baselines="none")
     print(result.summary())
     model = result.best_
     print(f"  refit: {model.n_passes_:g} passes, gap {model.gap_:.1e}, {model.solver_}")

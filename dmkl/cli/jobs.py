@@ -535,6 +535,7 @@ def _default_grid(step: _Step) -> dict[str, Any]:
     if "grid" not in step.values:
         return {}
     from dmkl.cli.learning import GridOptions
+    from dmkl.searching.grid import as_grid, with_chains
 
     try:
         K = open_kernels(step.values["store"], step.values["kernels"])
@@ -544,11 +545,13 @@ def _default_grid(step: _Step) -> dict[str, Any]:
     given = {name: value for name, value in step.values.items() if name in names and name not in _GRID}
     learner = make_learner(step.values["model"], given, K)
     grid = GridOptions(**{name: step.values[name] for name in _GRID})
+    values: Any = grid.values(learner, K, given.get("steps"))
     if step.name in ("search", "evaluate"):
-        values, _ = grid.values_and_chains(learner, K, given.get("steps"))
-    else:
-        values = grid.values(learner, K)
-    defaults: dict[str, Any] = {name: values[name] for name in ("p", "lam", "C") if name in values}
+        values, _ = with_chains(values, learner, K, several=K.labels is not None and K.labels.ndim == 2)
+    asked = as_grid(values, learner)
+    defaults: dict[str, Any] = {name: asked[name] for name in ("p", "lam", "C") if name in asked}
+    if "steps" in values and values.get("lam", ...) is None:
+        defaults["lam"] = None
     if "steps" in values:
         defaults["grid_steps"] = ",".join("+".join(map(str, chain)) or "none" for chain in values["steps"])
     if step.name == "search":

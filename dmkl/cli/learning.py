@@ -85,10 +85,11 @@ class GridOptions:
     C: str | None = _grid_option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C")
     grid: list[str] | None = _grid_option("Values of another parameter; repeatable.", "NAME=V,V,…")
 
-    def values(self, estimator: Any, K: KernelSet) -> dict[str, Any]:
+    def values(self, estimator: Any, K: KernelSet, steps: Any = None) -> dict[str, Any]:
         """The values of each parameter: its default values if its option is missing.
 
-        The default of lam is None where several chains of steps are searched: `dmkl.search` gives each its own values.
+        Those of lam and C are None, unless `steps`, the value of --steps, were chosen: `dmkl.search` gives each chain
+        of steps its own values, and chooses the chains.
         """
         from dmkl.searching.grid import as_grid
 
@@ -96,37 +97,19 @@ class GridOptions:
         texts = [f"{name}={text}" for name, text in named.items() if text is not None]
         given = parse_grid([*texts, *(self.grid or ())], sample_names(K))
         values: dict[str, Any] = as_grid(None, estimator)
-        if "lam" in values and "steps" in given:
-            values["lam"] = None
+        if steps is None or "steps" in given:
+            values |= dict.fromkeys({"lam", "C"} & values.keys())
         return {**values, **given}
 
-    def values_and_chains(self, estimator: Any, K: KernelSet, steps: Any) -> tuple[dict[str, Any], str]:
-        """The values, with both chains of steps of the papers where their choice matters, and a note that says so.
+    def values_and_chains(self, estimator: Any, K: KernelSet, steps: Any) -> Any:
+        """The values, with both chains of steps where `dmkl.search` tries both, and a note that says so."""
+        from dmkl.searching.grid import with_chains
 
-        Both are tried if neither `steps`, the value of --steps, nor values of lam were chosen, and the diagonal of a
-        kernel varies by more than `MOST_VARIATION`. Several tasks have one chain in common.
-        """
-        from dmkl.numerics.steps import as_steps
-        from dmkl.searching.grid import CHAINS, MOST_VARIATION, diagonal_variation, lams_of
-
-        values, chain = self.values(estimator, K), as_steps(getattr(estimator, "steps", ()))
         several = K.labels is not None and K.labels.ndim == 2
-        chosen = steps is not None or "steps" in values or values.get("lam") != lams_of(chain)
-        if chosen or several or chain != CHAINS[0]:
-            return values, ""
-        names = ["+".join(steps) for steps in CHAINS]
-        variation = diagonal_variation(K)
-        if variation <= MOST_VARIATION:
-            note = (
-                f"one chain of steps is tried, {names[0]}; to compare it with another: --grid steps={','.join(names)}"
-            )
-            return values, note
-        note = (
-            f"the samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}, so that the steps "
-            f"{' and '.join(names)} are both tried, each with its own values of lam: twice as many fits, in the same "
-            f"passes. --steps {names[0]} tries that chain only"
-        )
-        return {**values, "lam": None, "steps": list(CHAINS)}, note
+        values, note = with_chains(self.values(estimator, K, steps), estimator, K, several=several)
+        if note:
+            say_aside("note", note)
+        return values
 
 
 class _Run:
@@ -154,17 +137,13 @@ class _Run:
         self.K = open_kernels(options.store, options.kernels)
         self.learner = make_learner(options.model, parameters, self.K)
 
-    def compute(
-        self, question: Callable[..., Any], chosen: Index, *arguments: Any, note: str = "", **keywords: Any
-    ) -> Any:
+    def compute(self, question: Callable[..., Any], chosen: Index, *arguments: Any, **keywords: Any) -> Any:
         """Answer the question on the chosen samples, with a checkpoint and progress, and save the result."""
         from dmkl.outputs import write_table
         from dmkl.solvers.workspace import remove_state
 
         options, K = self.options, self.K
         groups = None if options.groups is None else read_groups(options.groups, K.samples, chosen)
-        if note:
-            say_aside("note", note)
         if options.restart:
             remove_state(self.folder)
         with resuming(self.folder), options.computing(reading=K, state=self.folder):
@@ -369,14 +348,13 @@ def search(
     run = _Run(question, "a search", "dmkl-search", parameters, predictions=predictions)
     lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
     K = run.K
-    values, note = grid.values_and_chains(run.learner, K, parameters.get("steps"))
     chosen, on, folds = _samples_and_folds(K, cv, question)
+    values = grid.values_and_chains(run.learner, K[chosen, chosen], parameters.get("steps"))
     result = run.compute(
         dmkl.search,
         chosen,
         values,
         folds,
-        note=note,
         refit=refit,
         rule=rule.replace("-", "_"),
         choice=choice,
@@ -461,13 +439,12 @@ def evaluate(
         dmkl evaluate kernels.zarr estimate --outer splits
     """
     run = _Run(question, "an evaluation", "dmkl-evaluation", parameters, plot, predictions)
-    values, note = grid.values_and_chains(run.learner, run.K, parameters.get("steps"))
     chosen, on = question.choose(run.K, all_by_default=True)
+    values = grid.values_and_chains(run.learner, run.K[chosen, chosen], parameters.get("steps"))
     result = run.compute(
         dmkl.evaluate,
         chosen,
         values,
-        note=note,
         outer=None if outer is None else parse_cv(outer, "--outer"),
         inner=None if inner is None else parse_cv(inner, "--inner"),
         rule=rule.replace("-", "_"),

@@ -41,7 +41,6 @@ from dmkl.progress import PHASES
 from dmkl.searching.chance import chance
 from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import (
-    CHAINS,
     LAM_TRACE,
     MOST_VARIATION,
     Choice,
@@ -52,7 +51,9 @@ from dmkl.searching.grid import (
     lams_of,
     mean_and_error,
     points,
+    second_chain,
     shape,
+    with_chains,
 )
 from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate, evaluate_each, probabilities
 from dmkl.solvers.interface import WORDS, Round, worst
@@ -139,13 +140,14 @@ class Question:
     @property
     def hint(self) -> str:
         """A sentence if another chain of steps may do better, the default was taken and the choice matters; else ""."""
-        chain, several = self.estimator._steps(), self.targets.dim is not None
-        if "steps" in self.grid or "lam" not in self.grid or chain != CHAINS[0] or several:
+        chains = ["+".join(chain) for chain in second_chain(self.estimator)]
+        names = [name for name in ("p", "lam", "C") if name in self.grid]
+        if "steps" in self.grid or not {"lam", "C"} & {*names} or not chains or self.targets.dim is not None:
             return ""
-        variation, chains = diagonal_variation(self.K), ["+".join(chain) for chain in CHAINS]
+        variation = diagonal_variation(self.K)
         if variation <= MOST_VARIATION:
             return ""
-        grid = {"p": None, "lam": None, "steps": chains}
+        grid: dict[str, Any] = {**dict.fromkeys(names), "steps": chains}
         return (
             f"Samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}: the steps {chains[1]} "
             f"may do better; compare by grid={grid}, or --grid steps={','.join(chains)}"
@@ -519,6 +521,10 @@ def make_question(
     """
     K = as_kernel_set(K, caller)
     targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
+    if caller in ("search", "evaluate"):
+        asked, (grid, note) = grid, with_chains(grid, estimator, K, several=targets.dim is not None)
+        if grid is not asked:
+            progress.current().note(note)
     values = as_grid(grid, estimator) if has_grid else {}
     classes, deciding = targets.kind != "regression", [estimator]
     if "decision" in values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -83,6 +84,42 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
         name: _values(name, defaults.get(name) if values is None else values, parameters, title)
         for name, values in {**own, **chosen}.items()
     }
+
+
+def second_chain(estimator: Any) -> tuple[tuple[Any, ...], ...]:
+    """The chain of steps of an estimator and the papers' other one; nothing if its steps are not the default.
+
+    Learners whose default steps do not center, or differ from those of the papers in more than a scale, have one chain.
+    """
+    chain, declared = as_steps(getattr(estimator, "steps", ())), signature(type(estimator)).parameters.get("steps")
+    default = declared is not None and chain == as_steps(declared.default)
+    return (chain, CHAINS[1]) if default and chain in (CHAINS[0], ("center", "multiplicative")) else ()
+
+
+def with_chains(
+    grid: Mapping[str, Any] | None, estimator: Any, K: KernelSet, *, several: bool
+) -> tuple[Mapping[str, Any] | None, str]:
+    """The grid with both chains of steps of the papers where their choice matters, and a note that says so.
+
+    Both are tried if no steps were chosen, lam or C is searched by its default values, and the diagonal of a kernel
+    varies by more than `MOST_VARIATION`. `several` tasks or targets have one chain in common.
+    """
+    values, chains = as_grid(grid, estimator), second_chain(estimator)
+    scales = [name for name in ("lam", "C") if name in values]
+    chosen = "steps" in values or (grid is not None and any(grid.get(name) is not None for name in scales))
+    if chosen or several or not scales or not chains:
+        return grid, ""
+    first, second = ("+".join(chain) for chain in chains)
+    variation = diagonal_variation(K)
+    if variation <= MOST_VARIATION:
+        return grid, f"one chain of steps is tried, {first}; to compare it with another: --grid steps={first},{second}"
+    of_chains = ", each with its own values of lam" if "lam" in scales and lams_of(first) != lams_of(second) else ""
+    note = (
+        f"the samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}, so that the steps "
+        f"{first} and {second} are both tried{of_chains}: twice as many fits, in the same passes. "
+        f"--steps {first}, or steps in the grid, tries that chain only"
+    )
+    return {**values, **dict.fromkeys(scales), "steps": list(chains)}, note
 
 
 def lams_of(steps: Any) -> tuple[float, ...]:

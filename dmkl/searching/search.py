@@ -705,8 +705,10 @@ def search(
         None for a parameter means these values. With several chains of steps, as in
         ``{"p": None, "lam": None, "steps": ["center+trace", "cosine+center"]}``, each chain has its own values of λ,
         and the points with other values are not fitted (NaN). If samples differ in k(x, x) (the diagonal of a kernel
-        has a coefficient of variation above 0.1) and the steps are the default, the summary recommends this comparison,
-        which takes twice the fits in the same passes.
+        has a coefficient of variation above 0.1), the steps are the default, and lam or C has its default values, the
+        default steps and "cosine+center" are both tried, with twice the fits in the same passes; give values of lam or
+        C, or steps, to search one chain. If values are given, the summary recommends this comparison. Several tasks
+        have one chain.
     cv
         Folds: the stored splits if they have validation rows, 5 otherwise; an integer, a scikit-learn splitter,
         "splits", an iterable of (train, validation) or (train, validation, test), one such tuple, or a mapping of

@@ -125,4 +125,4 @@ def test_what_is_refused(kernels):
 def test_the_default_grid_has_values_between_zero_and_one(kernels, grid):
     result = dmkl.search(dmkl.EasyMKL(), kernels, classes(), grid, cv=2)
     assert result.scores["lam"].values.tolist() == [0.02, 0.1, 0.3, 0.6, 0.9]
-    assert dmkl.evaluate(dmkl.EasyMKL(), kernels, classes(), grid, outer=2, inner=2).parameters == ("lam",)
+    assert dmkl.evaluate(dmkl.EasyMKL(), kernels, classes(), grid, outer=2, inner=2).parameters == ("lam", "steps")

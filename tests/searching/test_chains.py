@@ -7,7 +7,7 @@ import pytest
 from helpers.references import in_memory
 
 import dmkl
-from dmkl.searching.grid import CHAINS, LAM_COSINE, LAM_TRACE
+from dmkl.searching.grid import CHAINS, LAM_COSINE, LAM_TRACE, second_chain
 
 BOTH = ["center+trace", "cosine+center"]
 M = 36
@@ -34,7 +34,10 @@ def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     kernels, y = unlike(dtype)
     K, grid, how = in_memory(kernels, 25), {"p": 1.5, "lam": None}, {"cv": 2, "refit": False, "baselines": "none"}
     result = dmkl.search(dmkl.MKFDA(), K, y, grid | {"steps": BOTH}, **how)
-    alone = {chain: dmkl.search(dmkl.MKFDA(steps=chain), K, y, grid, **how) for chain in BOTH}
+    given = {BOTH[0]: LAM_TRACE, BOTH[1]: LAM_COSINE}
+    alone = {
+        chain: dmkl.search(dmkl.MKFDA(steps=chain), K, y, grid | {"lam": lams}, **how) for chain, lams in given.items()
+    }
     for chain, single in alone.items():
         own = single.scores.isel(p=0, drop=True)
         assert values(result, chain, "score").lam.values.tolist() == single.grid["lam"]
@@ -67,6 +70,44 @@ def test_other_questions_take_chains_with_lam_of_their_own():
     assert np.isfinite(added.data["loss"]).all()
     tested = dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 3, cv=2)
     assert np.isfinite(tested.data["null_score"]).all()
+
+
+@pytest.mark.parametrize(
+    ("learner", "name"),
+    [
+        (dmkl.MKSVM(), "C"),
+        (dmkl.LPBoost(cv=2), "C"),
+        (dmkl.LocalizedMKL(max_iter=2), "C"),
+        (dmkl.GSMKL(n_groups=1, loss="square", max_iter=2), "lam"),
+        (dmkl.EasyMKL(), "lam"),
+        (dmkl.Uniform(), "lam"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
+def test_both_chains_are_tried_by_default_whatever_the_learner(learner, name, monkeypatch):
+    monkeypatch.setattr("dmkl.searching.grid.C_VALUES", (0.5, 2.0))
+    kernels, y = unlike()
+    K, how = in_memory(kernels, 25), {"baselines": "none"}
+    result = dmkl.search(learner, K, y, {name: None}, cv=2, refit=False, **how)
+    chains = ["+".join(learner.steps), BOTH[1]]
+    assert result.scores["steps"].values.tolist() == chains
+    given = dmkl.search(learner, K, y, {name: None, "steps": chains}, cv=2, refit=False, **how)
+    np.testing.assert_array_equal(result.scores["score"], given.scores["score"])
+    assert dmkl.evaluate(learner, K, y, {name: None}, outer=2, inner=2, **how).parameters == (name, "steps")
+    for grid in {name: 0.1}, {name: None, "steps": [learner.steps]}:
+        assert dmkl.search(learner, K, y, grid, cv=2, refit=False, **how).scores.sizes.get("steps", 1) == 1
+
+
+def test_a_learner_that_is_no_dataclass_has_both_chains_too(models):
+    class Own(dmkl.MKFDA):
+        """The sum."""
+
+        def __init__(self, lam=0.1, *, steps=("center", "trace")):
+            super().__init__(p=np.inf, lam=lam, steps=steps)
+
+    assert second_chain(Own()) == CHAINS
+    assert second_chain(Own(steps=("trace",))) == second_chain(dmkl.NCuts()) == ()
 
 
 def test_where_samples_differ_in_size_the_summary_says_that_another_chain_may_do_better():
