@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from helpers.stand_ins import STAND_INS
 
 import dmkl
 from dmkl._version import RELEASE
@@ -81,6 +83,17 @@ def test_the_blocks_of_a_page_run_one_after_another(name, tmp_path, monkeypatch,
         for block in blocks:
             run(block, result)
     assert capsys.readouterr().out.count("\n") >= sum(block.count("print(") for block in blocks) > 0
+
+
+@pytest.mark.slow
+def test_the_lines_with_a_client_run_on_workers(cluster, tmp_path, monkeypatch):
+    (block,) = re.findall(r"^ {4}from distributed .*?(?=\n\n\S)", PAGES["clusters.md"], flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    STAND_INS["kernels.zarr"](tmp_path / "kernels.zarr")
+    result = {}
+    run(textwrap.dedent(block).replace("tcp://host:8786", cluster.scheduler_address), result)
+    result["client"].close()
+    assert np.isfinite(result["search"].best_score_)
 
 
 def test_paths_named_in_commands_are_there():

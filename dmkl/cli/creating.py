@@ -77,7 +77,7 @@ def import_(
         dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --dtype float32
         dmkl import kernels.zarr cells.h5ad --variable obsp/connectivities --labels cells.h5ad:cell_type
         dmkl import kernels.zarr --mgrm list.txt --labels height.phen --join outer
-        dmkl import new.zarr new_samples.h5 --rectangular --samples new.txt --train-samples train.txt
+        dmkl import new.zarr new_samples.h5 --kernel-axis 0 --samples new.txt --train-samples train.txt
     """
     from dmkl.inputs import open_files
     from dmkl.store.ingest import ingest
@@ -193,7 +193,7 @@ def build(
     Examples
     --------
         dmkl build kernels.zarr views.npz --function rbf --bandwidth 0.1,1,10
-        dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --split 0
+        dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --splits folds.csv
         dmkl build kernels.zarr cells.h5ad --function rbf --feature X --feature 'layers/*' --labels cells.h5ad:cell_type
         dmkl build kernels.zarr cells.h5ad --function linear --columns hallmark.gmt --transform size-factor,log1p
         dmkl build kernels.zarr variants.bed --function linear --columns variants.bim --labels variants.fam

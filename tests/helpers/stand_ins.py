@@ -1,0 +1,228 @@
+"""Small files with the names that commands of the documentation use."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anndata
+import h5py
+import numpy as np
+import pandas as pd
+import scipy.io
+
+import dmkl
+from helpers.annotated import quietly, write
+
+ROOT = Path(__file__).parents[2]
+M = 48
+NAMES = [f"s{i:02}" for i in range(M)]
+NEW = [f"n{i}" for i in range(8)]
+# Two scans of each subject, and four subjects of each of six sites, half of them sick.
+SICK = np.arange(M) // 2 % 2 == 1
+LABELS = pd.Series(np.where(SICK, "sick", "healthy"), NAMES, name="label")
+SUBJECTS = pd.Series([f"subject{i // 2}" for i in range(M)], NAMES, name="subject")
+SITES = pd.Series([f"site{i // 8}" for i in range(M)], NAMES, name="site")
+TRAINING = NAMES[:36]
+SPLITS = pd.DataFrame({"first": np.where(np.arange(M) < 36, "train", "test"), "second": "train"}, NAMES)
+SPLITS.iloc[:12, 1] = "test"
+COLUMNS = {"fou": 6, "zer": 5, "pix": 4}
+GENES = [f"gene{k}" for k in range(8)]
+VARIANTS = [f"rs{k}" for k in range(12)]
+
+
+def table(columns, names=NAMES, seed=0):
+    """Numbers of which the first column is larger in sick samples."""
+    values = np.random.default_rng(seed).normal(size=(len(names), len(columns)))
+    values[:, 0] += 1.5 * (np.arange(len(names)) // 2 % 2)
+    return pd.DataFrame(values, list(names), list(columns))
+
+
+def views(names=NAMES):
+    """A table for each of `COLUMNS`, by name."""
+    return {
+        name: table([f"{name}{k}" for k in range(n)], names, seed)
+        for seed, (name, n) in enumerate(COLUMNS.items(), start=len(names))
+    }
+
+
+def gaussian(seed, names=NAMES):
+    """The matrix of a Gaussian kernel, without names."""
+    X = table("abcd", names, seed).to_numpy()
+    squares = ((X[:, None] - X[None]) ** 2).sum(axis=2)
+    return np.exp(-squares / squares.mean())
+
+
+# --- one file each ---------------------------------------------------------------------------------------------------
+
+
+def lines(values) -> Callable[[Path], object]:
+    """A text file with a line for each value."""
+    return lambda path: path.write_text("".join(f"{value}\n" for value in values))
+
+
+def csv(frame) -> Callable[[Path], object]:
+    """A table with a column of names."""
+    return lambda path: frame.to_csv(path, index_label="sample")
+
+
+def npz(names) -> Callable[[Path], object]:
+    """The views of samples, with their names."""
+    return lambda path: np.savez(path, samples=names, **{name: of.to_numpy() for name, of in views(names).items()})
+
+
+def matrix(seed) -> Callable[[Path], object]:
+    """A kernel without names."""
+    return lambda path: np.save(path, gaussian(seed))
+
+
+def kernels(path, labels=LABELS):
+    """A set with features, classes and two splits."""
+    dmkl.build(path, views(), {"function": "rbf"}, labels=labels, splits=SPLITS)
+
+
+def numbers(path):
+    """The same with numbers in place of classes."""
+    kernels(path, table("y", seed=9)["y"])
+
+
+def hdf5(path):
+    """Two kernels, or those of new samples and 36 training samples."""
+    with h5py.File(path, "w") as file:
+        values = np.stack([gaussian(1), gaussian(2)])
+        file["kernels"] = values[:, : len(NEW), : len(TRAINING)] if path.stem == "new_samples" else values
+
+
+def cells(path, names=NAMES, genes=GENES):
+    """Counts of cells of two types and twelve donors, raw counts, layers, a graph of neighbors."""
+    rng = np.random.default_rng(len(names))
+    kind = np.arange(len(names)) // 2 % 2
+    counts = rng.poisson(2.0 + 4.0 * np.equal.outer(kind, np.arange(len(genes)) % 4)).astype(np.float32)
+    obs = {"cell_type": np.array(["B", "T"])[kind], "donor": [f"donor {i // 4}" for i in range(len(names))]}
+    with quietly():
+        data = anndata.AnnData(counts, pd.DataFrame(obs, list(names)), pd.DataFrame(index=list(genes)))
+        data.obs["n_counts"] = counts.sum(axis=1)
+        data.raw = data.copy()
+        data.layers["spliced"] = counts + rng.poisson(1.0, counts.shape)
+        data.obsp["connectivities"] = gaussian(2, names)
+    write(data, path)
+
+
+def relationships(path):
+    """GCTA's files of chromosome 1 and 2: the lower triangle in single precision, and families and individuals."""
+    for seed in (1, 2):
+        W = np.random.default_rng(seed).normal(size=(M, 100))
+        file = path.parent / f"chr{seed}.grm.bin"
+        file.write_bytes((W @ W.T / 100)[np.tril_indices(M)].astype("<f4").tobytes())
+        individuals(file.with_suffix(".id"), [])
+    lines(["chr1", "chr2"])(path.parent / "list.txt")
+
+
+def individuals(path, values, missing=0):
+    """A file of geneticists: family, individual, values; −9 for the phenotypes that are missing."""
+    rows = [[f"f{i // 2}", f"i{i}", *(column[i] for column in values)] for i in range(M)]
+    for row in rows[:missing]:
+        row[2:] = [-9] * len(values)
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+
+
+def phenotypes(path):
+    """Heights, six of them unknown."""
+    W = np.random.default_rng(1).normal(size=(M, 100))
+    height = 170 + W @ np.random.default_rng(3).normal(size=100) + np.random.default_rng(4).normal(size=M)
+    individuals(path, [height.round(1)], missing=6)
+
+
+def genotypes(path):
+    """PLINK's three files: a byte holds four individuals, two bits each, the first lowest."""
+    n = len(NEW) if path.stem == "new" else M
+    codes = np.random.default_rng(n).choice(np.array([0b00, 0b10, 0b11], np.uint8), size=(n, len(VARIANTS)))
+    packed = sum(codes[k::4] << (2 * k) for k in range(4)).astype(np.uint8)
+    path.with_suffix(".bed").write_bytes(bytes([0x6C, 0x1B, 0x01]) + packed.T.tobytes())
+    prefix = "n" if n < M else "s"
+    rows = [f"f{i} {prefix}{i:02} 0 0 1 {1 + i // 2 % 2}" for i in range(n)]
+    lines(rows)(path.with_suffix(".fam"))
+    lines(f"{1 + k // 6}\t{name}\t0\t{k}\tA\tG" for k, name in enumerate(VARIANTS))(path.with_suffix(".bim"))
+
+
+def gene_sets(path):
+    """Two sets in MSigDB's format."""
+    lines(f"{name}\tabout\t" + "\t".join(GENES[first::2]) for first, name in enumerate(["CYCLE", "STRESS"]))(path)
+
+
+def checkpoint(path):
+    """The folder of a search that is not complete."""
+    kernels(path.parent / "kernels.zarr")
+    grid = {"p": [1.0, 2.0], "lam": [0.1]}
+    dmkl.search(dmkl.MKFDA(), dmkl.open(path.parent / "kernels.zarr"), grid=grid, cv=2, state=path)
+
+
+def copy(page) -> Callable[[Path], object]:
+    """A file of the repository."""
+    return lambda path: shutil.copy(ROOT / page, path)
+
+
+specs = lines(['[[kernel]]\nfunction = "rbf"\nbandwidth = [0.3, 1]\n', '[[kernel]]\nfunction = "linear"'])
+AGES = pd.DataFrame({"age": np.random.default_rng(5).uniform(20, 60, M)}, NAMES)
+
+STAND_INS: dict[str, Callable[[Path], object]] = {
+    **dict.fromkeys(["kernels.zarr", "set.zarr", "SET"], kernels),
+    **dict.fromkeys(["features.npz", "tables.npz", "views.npz"], npz(NAMES)),
+    **dict.fromkeys(["new.npz", "new_views.npz"], npz(NEW)),
+    **dict.fromkeys(["specs.toml", "kernels.toml"], specs),
+    **dict.fromkeys(["y.txt", "classes.txt"], lines(LABELS)),
+    **dict.fromkeys(["y.csv", "labels.csv", "diagnosis.csv"], csv(LABELS)),
+    **{f"{name}.npy": matrix(seed) for seed, name in enumerate("rbf chi2 whole upper lower noise a".split())},
+    **dict.fromkeys(["b.h5", "new_samples.h5"], hdf5),
+    "kernels.mat": lambda path: scipy.io.savemat(path, {"K": np.stack([gaussian(1), gaussian(2)], axis=2)}),
+    "new.txt": lines(NEW),
+    "new.csv": csv(LABELS[: len(NEW)].set_axis(NEW)),
+    "train.txt": lines(TRAINING),
+    "subjects.txt": lines(SUBJECTS),
+    "sites.txt": lines(SITES),
+    "subjects.csv": csv(SUBJECTS),
+    "sites.csv": csv(SITES),
+    "covariates.csv": csv(AGES),
+    "folds.csv": csv(SPLITS),
+    "gray.csv": csv(table(["g1", "g2", "g3"])),
+    "white.csv": csv(table(["w1", "w2"], seed=1).iloc[6:]),
+    "expression.csv": csv(table(GENES)),
+    "images.csv": csv(table(["i1", "i2", "i3"], seed=2)),
+    "new/expression.csv": csv(table(GENES, NEW)),
+    "new/images.csv": csv(table(["i1", "i2", "i3"], NEW)),
+    "methylation.csv": csv(table(["cg1", "cg2", "cg3"], seed=1)),
+    "prices.csv": lines(["kernel,price", *(f"{name}-rbf,2" for name in COLUMNS)]),
+    **dict.fromkeys(["cells.h5ad", "data.h5ad"], cells),
+    "query.h5ad": lambda path: cells(path, NEW, [*GENES[::-1], "another gene"]),
+    **dict.fromkeys(["sets.gmt", "hallmark.gmt", "pathways.gmt"], gene_sets),
+    **dict.fromkeys(["chr*.grm.bin", "chr1.grm.bin", "chr2.grm.bin", "list.txt"], relationships),
+    **dict.fromkeys(["height.pheno", "height.phen", "pheno.txt"], phenotypes),
+    "sex.covar": lambda path: individuals(path, [np.arange(M) % 2]),
+    "age.qcovar": lambda path: individuals(path, [AGES["age"].round(1).to_numpy()]),
+    **{f"{name}{end}": genotypes for name in ("study", "variants", "new") for end in (".bed", ".bim", ".fam")},
+    "job.toml": copy("docs/job.toml"),
+    "result.partial": checkpoint,
+}
+"""What makes a file or folder, and those that belong to it, at a path of this name."""
+
+LEARNT = {
+    "model": "dmkl fit {set} model",
+    "model.zarr": "dmkl fit {set} model.zarr",
+    "result": "dmkl search {set} result -p 1,2 --lam 1e-2,0.1 --cv 3",
+    "estimate": "dmkl evaluate {set} estimate -p 1,2 --lam 1e-2,0.1 --outer 3 --inner 2",
+    "significance": "dmkl permute {set} significance -p 1 --lam 0.1 --cv 3 --permutations 19",
+    "trust": "dmkl stability {set} trust -p 1 --lam 0.1 --resamples 10",
+    "found": "dmkl search {set} found -p 1,2 --lam 1e-2,0.1 --cv 3",
+    "added": "dmkl importance {set} added -p 1 --lam 0.1 --cv 3",
+    "result.job.toml": "dmkl run job.toml --cluster threads",
+}
+"""The command that makes what a reader of the examples has learnt before, from the set at hand."""
+
+
+def new_rows(path, store):
+    """Kernels between new samples and those of a set, as they were of its first samples."""
+    K = dmkl.open(store)
+    values = np.asarray(K[: len(NEW), :])
+    own = np.diagonal(values, axis1=1, axis2=2)
+    dmkl.create(path, values, names=K.names, samples=NEW, train_samples=K.samples, symmetric=False, diagonal=own)
