@@ -76,6 +76,7 @@ def small_limits(monkeypatch):
     monkeypatch.setattr(registry, "_NODE_OPERATIONS", 2**10)
 
 
+@pytest.mark.parametrize("m", [160, *(pytest.param(m, marks=pytest.mark.slow) for m in (300, 600, 1200))])
 @pytest.mark.parametrize("make", [kernels, factors])
 @pytest.mark.parametrize(
     ("n_classes", "share", "steps"),
@@ -84,9 +85,19 @@ def small_limits(monkeypatch):
         (4, 0.85, "trace"),  # A⁻¹1 is interpolated too
     ],
 )
-def test_a_large_grid_chooses_by_scores_of_fits(make, n_classes, share, steps, small_limits):
-    K = make(240, n_classes, share)
-    train, test = np.arange(160), np.arange(160, 240)
+def test_a_large_grid_chooses_by_scores_of_fits(m, make, n_classes, share, steps, small_limits):
+    check_scores_of_a_large_grid(make(m + 80, n_classes, share), m, steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [kernels, factors])
+def test_thousands_of_samples_have_scores_of_fits(make, small_limits):
+    check_scores_of_a_large_grid(make(3080, 4, 0.85), 3000, "center,trace")
+
+
+def check_scores_of_a_large_grid(K, m, steps):
+    """Compare the scores of a search on m training samples with those of fits at every point."""
+    train, test = np.arange(m), np.arange(m, m + 80)
     search = dmkl.search(
         dmkl.MKFDA(steps=steps, tol=1e-7),
         K,
