@@ -327,6 +327,8 @@ def temporary_root() -> Path:
 
 def on_disk(values: Array) -> Array:
     """The values in a temporary file, which stays until the array is gone."""
+    if not values.size:
+        return values  # NumPy before 2.1 maps no empty file
     with tempfile.TemporaryFile(dir=temporary_root()) as file:
         order: Any = "F" if values.flags.f_contiguous else "C"
         mapped: Array = np.memmap(file, values.dtype, "w+", shape=values.shape, order=order)

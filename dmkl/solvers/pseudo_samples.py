@@ -31,6 +31,11 @@ from dmkl.store.features import ArrayTable
 UNIT = float(np.finfo(np.float64).eps)
 
 
+def _solved(triangle: Float, right: Float, *, trans: int = 0) -> Float:
+    """``scipy.linalg.solve_triangular``, also of no rows, which SciPy before 1.14 refuses."""
+    return np.asarray(solve_triangular(triangle, right, trans=trans)) if len(triangle) else right
+
+
 @dataclass(frozen=True, eq=False)
 class PseudoSamples:
     """The factors of pseudo-samples, and what maps vectors back to the samples."""
@@ -53,7 +58,7 @@ class PseudoSamples:
         order, R = pivots - 1, np.triu(triangle)[:rank]
         # With Z_1 the first components and R_1 their square part of R, Q = [Z_1R_1⁻¹, (H − Z_1R_1⁻¹ image)V/√sizes].
         # R_1 is as well conditioned as its pivots are, so that Q is orthonormal up to the square root of the rounding.
-        image = solve_triangular(R[:, :rank], gram.targets[order[:rank]], trans=1)
+        image = _solved(R[:, :rank], gram.targets[order[:rank]], trans=1)
         # The rest of H is orthogonal to all kernels: it changes norms, but no product K_jα.
         left = inner - image.T @ image
         sizes, directions = np.linalg.eigh((left + left.T) / 2.0)
@@ -65,7 +70,7 @@ class PseudoSamples:
 
     def columns(self, products: Float, inner: Float) -> Float:
         """QᵀY, (r, c), of columns Y of the samples, from ZᵀY and HᵀY."""
-        image = solve_triangular(self.triangle, products[self.order[: len(self.triangle)]], trans=1)
+        image = _solved(self.triangle, products[self.order[: len(self.triangle)]], trans=1)
         return np.concatenate([image, self.directions.T @ (inner - self.image.T @ image) / self.sizes[:, None]])
 
     def coefficients(self, vectors: Float) -> tuple[Float, Float]:
@@ -73,7 +78,7 @@ class PseudoSamples:
         rank = len(self.triangle)
         of_columns = (self.directions / self.sizes) @ vectors[rank:]
         of_factors = np.zeros((len(self.order), vectors.shape[1]))
-        of_factors[self.order[:rank]] = solve_triangular(self.triangle, vectors[:rank] - self.image @ of_columns)
+        of_factors[self.order[:rank]] = _solved(self.triangle, vectors[:rank] - self.image @ of_columns)
         return of_factors, of_columns
 
     def lens(self) -> Lens:
