@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -31,7 +32,7 @@ from dmkl.store.features import ArrayTable
 UNIT = float(np.finfo(np.float64).eps)
 
 
-def _solved(triangle: Float, right: Float, *, trans: int = 0) -> Float:
+def _solved(triangle: Float, right: Float, *, trans: Literal[0, 1] = 0) -> Float:
     """``scipy.linalg.solve_triangular``, also of no rows, which SciPy before 1.14 refuses."""
     return np.asarray(solve_triangular(triangle, right, trans=trans)) if len(triangle) else right
 
