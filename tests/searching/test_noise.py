@@ -1,0 +1,124 @@
+"""Labels of noise score at chance through every route to a score, over 40 independent sets each; p-values are valid."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import LeaveOneOut
+
+import dmkl
+
+N_SETS, M = 40, 60
+SIZES = {"two": [30, 30], "three": [20] * 3, "four": [15] * 4, "ten": [6] * 10, "ninety-ten": [54, 6]}
+SIZES["determined"] = SIZES["two"]
+CASES = list(SIZES)
+POINT, GRID = {"p": [2.0], "lam": [1.0]}, {"p": [2.0], "lam": [0.01, 0.1, 1.0]}
+MORE = {"scoring": "balanced_accuracy", "baselines": "none"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:the covariates determine the training samples:dmkl.errors.CovariateWarning"),
+]
+
+
+def noise_sets(case):
+    """A model, kernels and labels of each set; of "determined" ones two covariates single out a sample each.
+
+    With the priors of 90:10 hardly any sample is predicted as the rare class, and most sets score exactly 1/2: their
+    standard error says nothing of the few sets that score more. That case has uniform priors therefore.
+    """
+    rng = np.random.default_rng([1, CASES.index(case)])
+    for _ in range(N_SETS):
+        y = rng.permutation(np.repeat(np.arange(len(SIZES[case])), SIZES[case]))
+        tables = [rng.normal(size=(M, 8)) for _ in range(2)]
+        steps = ("center", "trace")
+        if case == "determined":
+            single_out = np.eye(M)[:, rng.choice(M, 2, replace=False)]
+            steps = (dmkl.residualize(np.column_stack([single_out, rng.normal(size=M)])), "trace")
+        priors = "uniform" if case == "ninety-ten" else None
+        yield dmkl.MKFDA(steps=steps, priors=priors), dmkl.create(None, [table @ table.T for table in tables]), y
+
+
+def assert_at_chance(scores, chance):
+    """The mean of the scores of independent sets is within three standard errors of chance."""
+    scores = np.asarray(scores)
+    assert scores.shape == (N_SETS,)
+    assert abs(scores.mean() - chance) <= 3 * scores.std(ddof=1) / np.sqrt(N_SETS), scores.mean()
+
+
+def assert_valid(p_values):
+    """At most three standard errors more than 10 % are up to 0.1, and the mean is at least 1/2 up to three of them."""
+    assert np.mean(np.array(p_values) <= 0.1) <= 0.1 + 3 * np.sqrt(0.09 / N_SETS)
+    assert np.mean(p_values) >= 0.5 - 3 / np.sqrt(12 * N_SETS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_searches(case):
+    """The scores of every point, before the choice; the p-value has the choice among the points."""
+    scores, p_values = [], []
+    for model, K, y in noise_sets(case):
+        result = dmkl.search(model, K, y, GRID, 3, refit=False, **MORE).scores
+        scores.append(float(result["score"].mean()))
+        p_values.append(float(result["chance_p_value"]))
+    assert_at_chance(scores, 1 / len(np.unique(y)))
+    assert_valid(p_values)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evaluations(case):
+    """Test scores, those of the plain sum, and out-of-fold predictions."""
+    scores, of_sum, of_predictions, p_values = [], [], [], []
+    for model, K, y in noise_sets(case):
+        result = dmkl.evaluate(model, K, y, GRID, outer=2, inner=2, scoring="balanced_accuracy")
+        scores.append(float(result.scores["test_score"].mean()))
+        of_sum.append(float(result.scores["sum_test_score"].mean()))
+        p_values.append(float(result.scores["chance_p_value"]))
+        predictions = result.predictions
+        of_predictions.append(balanced_accuracy_score(predictions["true_label"], predictions["predicted_label"]))
+    for values in (scores, of_sum, of_predictions):
+        assert_at_chance(values, 1 / len(np.unique(y)))
+    assert_valid(p_values)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_predictions_and_importance(case):
+    """Predictions of rows that were not fitted; scores with all kernels, without each, and with each alone."""
+    scores, of_sources = [], []
+    for model, K, y in noise_sets(case):
+        order = np.argsort(y, kind="stable")  # halves with all classes
+        train, test = np.sort(order[::2]), np.sort(order[1::2])
+        fitted = model.set_params(p=2.0, lam=1.0).fit(K[train, train], y[train])
+        scores.append(balanced_accuracy_score(y[test], fitted.predict(K[test, train])))
+        data = dmkl.importance(model, K, y, POINT, cv=2, scoring="balanced_accuracy").data
+        of_sources.append([float(data[name].mean()) for name in ("score", "score_without", "score_alone")])
+    for values in (scores, *np.transpose(of_sources)):
+        assert_at_chance(values, 1 / len(np.unique(y)))
+
+
+@pytest.mark.parametrize("case", ["two", "four", "ten"])
+def test_samples_left_out_one_by_one(case):
+    """With uniform priors, which do not favour the classes of which no sample is left out; 30 samples of each set."""
+    scores = []
+    for model, K, y in noise_sets(case):
+        rows = np.argsort(y, kind="stable")[::2]
+        more = MORE | {"scoring": "accuracy", "refit": False}
+        result = dmkl.search(model.set_params(priors="uniform"), K[rows, rows], y[rows], POINT, LeaveOneOut(), **more)
+        scores.append(float(result.scores["score"].mean()))
+    assert_at_chance(scores, 1 / len(np.unique(y)))
+
+
+@pytest.mark.parametrize("n_positive", [30, 6])
+def test_many_questions_at_once(n_positive):
+    """Each set is a task of one problem, and a permutation of the labels of one question.
+
+    Folds of tasks are not stratified: in those without rows of the rare class only areas under curves are undefined.
+    """
+    rng = np.random.default_rng(7)
+    K = dmkl.create(None, [table @ table.T for table in rng.normal(size=(2, M, 8))])
+    y = np.stack([rng.permutation(np.arange(M) < n_positive) for _ in range(N_SETS)], axis=1).astype(int)
+    for scoring in ("roc_auc", "balanced_accuracy")[: 1 + (n_positive == M // 2)]:
+        scores = dmkl.search(dmkl.MKFDA(), K, y, POINT, 3, refit=False, **MORE | {"scoring": scoring}).scores["score"]
+        assert_at_chance(scores.mean(["p", "lam", "fold"]), 0.5)
+    test = dmkl.permutation_test(dmkl.MKFDA(), K, y[:, 0], POINT, N_SETS, cv=3, scoring="balanced_accuracy")
+    assert_at_chance(test.data["null_score"], 0.5)
