@@ -242,6 +242,10 @@ def _yaml(text: str) -> Any:
     import yaml
 
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            # A few lines of aliases of aliases stand for more values than any memory has.
+            msg = "it has aliases (*name), which are not read; write each value where it belongs"
+            raise ValueError(msg)
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error

@@ -15,6 +15,7 @@ import zarr
 from helpers.fuzzing.mutations import npy_header
 
 import dmkl
+from dmkl.clusters.job_options import read_description
 from dmkl.errors import DmklError, InputError, MemoryBudgetError
 from dmkl.features.specs import plan
 from dmkl.files.arrays import json_crc32c
@@ -188,6 +189,14 @@ def test_specifications_of_anything(tmp_path, text, match):
     (tmp_path / "sets.json").write_text("[" * 100_000 + "]" * 100_000)
     with pytest.raises(InputError, match="nested deeper than 32 levels"):
         plan({"function": "linear", "columns": str(tmp_path / "sets.json")}, tables)
+
+
+@pytest.mark.timeout(30)
+def test_descriptions_of_clusters_with_aliases_of_aliases(tmp_path):
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+    (tmp_path / "c.yaml").write_text("\n".join(["class: slurm", "a0: &a0 [x]", *levels]))
+    with pytest.raises(InputError, match=r"c\.yaml is not valid YAML: it has aliases \(\*name\), which are not read"):
+        read_description(tmp_path / "c.yaml")
 
 
 def test_a_set_larger_than_the_disk(tmp_path):
