@@ -474,10 +474,13 @@ class TrainingFeatures:
     @classmethod
     def load(cls, model: Saved, attributes: Mapping[str, Any], samples: Array) -> Self:
         """Load what `save` wrote into the group of a model; `attributes` is the result of `as_json`."""
-        tables = read_tables(str(model.path), model.within)
-        return cls(
-            recipes_of(attributes["recipes"]), tables, samples, np.dtype(attributes["dtype"]), int(attributes["tile"])
-        )
+        tables, recipes = read_tables(str(model.path), model.within), recipes_of(attributes["recipes"])
+        of_samples = [recipe for recipe in recipes.values() if STATISTIC[recipe.function] != "given"]
+        if lacking := {name for recipe in of_samples for name in recipe.tables} - tables.keys():
+            refuse(f"its recipes are of {first_names(sorted(lacking))}, and it has no such tables")
+        if not isinstance(attributes["dtype"], str):
+            refuse(f"the precision of its kernels must be a text, got {attributes['dtype']!r:.60}")
+        return cls(recipes, tables, samples, np.dtype(attributes["dtype"]), int(attributes["tile"]))
 
 
 def training_features(K: KernelSet, axis: int = 1) -> TrainingFeatures:

@@ -370,6 +370,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     def _set_state(self, state: dict[str, Any]) -> None:
         """Set the attributes of `_state`, after the labeled arrays."""
         for name, written in state.items():
+            if name not in self._STATE:
+                refuse(f"the state of a {type(self).__name__} has no {name}")
             value = decode(written)
             if name in ("gap_", "objective_", "weights_error_") and np.ndim(value):
                 # A problem may have several columns of dual variables: a task of LPBoost with several classes.

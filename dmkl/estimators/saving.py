@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import xarray as xr
@@ -13,10 +13,11 @@ import zarr
 
 from dmkl._version import version
 from dmkl.building import TrainingFeatures
-from dmkl.errors import FormatVersionError, StoreError, refuse
+from dmkl.errors import DmklError, FormatVersionError, InputError, StoreError, refuse
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
 from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.store.groups import consolidate
@@ -222,12 +223,16 @@ def read(saved: Saved) -> Any:
 def _read_model(saved: Saved) -> Any:
     check_version(saved, FORMAT_VERSION, "model")
     attrs = saved.attrs
-    if attrs.get("model") not in MODELS:
+    if str(attrs.get("model")) not in MODELS:
         of_this_kind = f"of the kind {attrs.get('model')!r}"
         raise _of_newer_dmkl(saved, of_this_kind, f"expected one of {', '.join(sorted(MODELS))}, or")
     try:
         return _read(saved, attrs)
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except InputError as error:
+        raise unreadable(saved, "model", error) from error
+    except DmklError:
+        raise
+    except Exception as error:  # of as many kinds as there are ways to damage a file
         raise unreadable(saved, "model", error) from error
 
 
@@ -243,6 +248,7 @@ def _of_newer_dmkl(saved: Saved, what: str, expected: str = "") -> FormatVersion
 
 
 def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
+    _check_attributes(attrs)
     dataset, history = saved.dataset(), saved.part("history").dataset()
     kind = MODELS[attrs["model"]]
     parameters = decode_parameters(kind, {**attrs.get("defaults", {}), **attrs["parameters"]})
@@ -256,6 +262,7 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
             raise _of_newer_dmkl(saved, f"with the {'parameters' if needed[1:] else 'parameter'} {', '.join(needed)}")
         parameters = {name: value for name, value in parameters.items() if name not in unknown}
     model = kind(**parameters)
+    _check_parameters(kind, parameters)
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])
     model.kernel_names_ = tuple(attrs["kernel_names"])
@@ -267,15 +274,19 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
         if attribute in dataset or attribute in ("weights_", "dual_coef_"):
             _whole(dataset, attribute)
             setattr(model, attribute, _named(dataset[attribute]).rename(name))
+    _check_shapes(model, attrs["parts"])
     model.history_ = history
     for name in model._TABLES:
         table = saved.part(name.rstrip("_")).dataset().load()
         setattr(model, name, table.assign_coords({str(dim): _named(table[dim])[dim].values for dim in table.coords}))
     for name in attrs.get("arrays", ()):
+        if hasattr(kind, name) or not name.endswith("_"):
+            refuse(f"it has an array {name!r}, which is no fitted attribute")
         (array,) = saved.part(name.rstrip("_")).dataset().load().data_vars.values()
         setattr(model, name, _named(array))
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(saved, features, model.train_samples_)
+    _check_state(model, attrs["state"])
     model._set_state(dict(attrs["state"]))
     if "priors_" in dataset:
         model.priors_ = _whole(dataset, "priors_")
@@ -289,6 +300,123 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
     return model
 
 
+# --- checks of what a file says of a model -------------------------------------------------------------------------
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len({*value}) == len(value)
+
+
+def _is_positions(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _is_part(value: Any) -> bool:
+    return (
+        isinstance(value["prefix"], str)
+        and all(isinstance(step["kind"], str) for step in value["steps"])
+        and _is_positions(value["columns"])
+        and (value["rows"] is None or _is_positions(value["rows"]))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < float("inf")
+
+
+def _are_numbers(value: Any) -> bool:
+    return all(map(_are_numbers, value)) if isinstance(value, tuple) else _is_number(value)
+
+
+_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "created_by": ("a text", lambda value: isinstance(value, str)),
+    "parameters": ("an object", lambda value: isinstance(value, dict)),
+    "kind": (f"one of {', '.join(get_args(Kind))}", lambda value: value in get_args(Kind)),
+    "classes": (
+        "a list of different labels",
+        lambda value: isinstance(value, list) and len({*value} - {None}) == len(value),
+    ),
+    "kernel_names": ("a list of different names", lambda value: _is_names(value) and len(value) > 0),
+    "tasks": (
+        "null or a list of different names",
+        lambda value: value is None or (_is_names(value) and len(value) > 0),
+    ),
+    "state": ("an object", lambda value: isinstance(value, dict)),
+}
+"""The attributes of every model: what they are in words, and whether a value is that."""
+_LATER_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "parts": (
+        "a list of parts",
+        lambda value: isinstance(value, list) and len(value) > 0 and all(map(_is_part, value)),
+    ),
+    "defaults": ("an object", lambda value: isinstance(value, dict)),
+    "arrays": ("a list of different names", _is_names),
+    "features": ("an object", lambda value: isinstance(value, dict)),
+}
+"""Those of models that newer versions of the format have."""
+_STATE_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("gap_", "objective_", "weights_error_"), ("numbers", _are_numbers)),
+    **dict.fromkeys(("status_", "solver_", "best_"), ("a text", lambda value: isinstance(value, str))),
+    **dict.fromkeys(("n_iter_", "n_passes_", "n_trainings_", "n_cut_passes_"), ("a count", _is_count)),
+    "calibrated_on_": ("null or a text", lambda value: value is None or isinstance(value, str)),
+    "factors_": ("a list of names", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value)),
+    "converged_": ("true or false", lambda value: isinstance(value, bool)),
+}
+_ALWAYS = ("gap_", "objective_", "status_", "n_iter_")
+"""Fitted attributes in the state of every model."""
+
+
+def _check_attributes(attrs: Mapping[str, Any]) -> None:
+    """Refuse attributes of a model that are not what they should be, by InputError or what a damaged value raises."""
+    for name, (form, is_so) in (_FORMS | {key: of for key, of in _LATER_FORMS.items() if key in attrs}).items():
+        if not is_so(attrs[name]):
+            refuse(f"its attribute {name} must be {form}, got {attrs[name]!r:.60}")
+
+
+def _check_parameters(kind: type[Any], parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters that no fit would take; constraints, which are written as text, are not read back."""
+    kind(**{name: value for name, value in parameters.items() if name != "constraints"})._check_parameters()
+
+
+def _check_shapes(model: Any, parts: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse names, classes and parts that do not go with the weights and the dual variables."""
+    sizes, n_classes = model.dual_coef_.sizes, len(model.classes_)
+    kernels = model.weights_["kernel"].values.tolist()
+    if kernels != list(model.kernel_names_):
+        refuse(f"its kernel_names are {model.kernel_names_!r:.60}, and its weights are of {kernels!r:.60}")
+    fewest = {"binary": 2, "multilabel": 2, "multiclass": 3, "clusters": 1, "regression": 0}[model.kind_]
+    most = n_classes if model.kind_ in ("multiclass", "clusters") else fewest
+    several = sizes.get("class", n_classes) if model.kind_ == "multiclass" else n_classes
+    if not (fewest <= n_classes <= most and several in (n_classes, n_classes - 1)):
+        refuse(f"it has {n_classes} classes, which does not go with its kind, {model.kind_}, and its dual variables")
+    n_tasks = 0 if model.tasks_ is None else len(model.tasks_)
+    kinds = ("multilabel", "regression") if n_tasks else ("binary", "multiclass", "regression", "clusters")
+    if model.kind_ not in kinds or sizes.get("task", sizes.get("target", n_tasks)) not in (n_tasks, 1):
+        refuse(
+            f"it has {n_tasks} names of tasks, which does not go with its kind, {model.kind_}, and its dual variables"
+        )
+    n_samples, n_columns = model.dual_coef_.shape
+    columns = sorted(column for part in parts for column in part["columns"])
+    rows = [row for part in parts for row in part["rows"] or ()]
+    if n_samples != len(model.train_samples_) or columns != [*range(n_columns)] or max(rows, default=0) >= n_samples:
+        refuse(f"its parts have other rows or columns than its {n_samples} × {n_columns} dual variables")
+
+
+def _check_state(model: Any, state: Mapping[str, Any]) -> None:
+    """Refuse fitted attributes that are missing or of another type."""
+    for name in {*_ALWAYS, *(state.keys() & _STATE_FORMS.keys())}:
+        form, is_so = _STATE_FORMS[name]
+        if not is_so(value := decode(state[name])):
+            refuse(f"{name} in its state must be {form}, got {value!r:.60}")
+
+
+# --- parts of models -----------------------------------------------------------------------------------------------
+
+
 def _statistics(dataset: xr.Dataset, part: dict[str, Any]) -> Statistics:
     """The statistics of a part of the problems."""
     steps = []
@@ -296,6 +424,9 @@ def _statistics(dataset: xr.Dataset, part: dict[str, Any]) -> Statistics:
         prefix = f"{part['prefix']}step_{position}_"
         names = [name for name in dataset if str(name).startswith(prefix)]
         steps.append(load_step(step, {str(name).removeprefix(prefix): _whole(dataset, str(name)) for name in names}))
+    further = f"{part['prefix']}step_{len(steps)}_"
+    if any(str(name).startswith(further) for name in dataset):
+        refuse(f"it has arrays of a step {further!r}, which is not among its steps")
     rows = None if part["rows"] is None else np.array(part["rows"], dtype=np.int64)
     return Statistics(tuple(steps), np.array(part["columns"], dtype=np.int64), rows)
 

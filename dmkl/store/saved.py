@@ -159,8 +159,12 @@ class Saved:
 
 
 def check_version(saved: Saved, newest: int, what: str) -> None:
-    """Raise FormatVersionError if the attribute "format_version" is above `newest`."""
-    written = saved.attrs.get("format_version", 0)
+    """Raise FormatVersionError if the attribute "format_version" is above `newest`, StoreError if it is no version."""
+    written = saved.attrs.get("format_version")
+    if not isinstance(written, int) or isinstance(written, bool) or written < 1:
+        msg = f"the {what} at {saved.place} is damaged: its format version is {written!r:.60}, expected 1 to {newest}; "
+        msg += "save it again"
+        raise StoreError(msg)
     if written > newest:
         msg = f"{saved.place} has {what} format version {written}, and this dmkl reads up to {newest}; "
         msg += "install a newer dmkl"

@@ -1,0 +1,123 @@
+"""Models whose attributes were changed: each change is refused as damage, unless the value makes sense."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+
+import dmkl
+from dmkl.errors import StoreError
+from dmkl.store.groups import CHECKSUM
+
+DELETE = object()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The metadata of a small model with features, and a function that loads it with other attributes."""
+    folder = tmp_path_factory.mktemp("models")
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    K = dmkl.build(folder / "set.zarr", {"x": X}, [{"function": "rbf", "gamma": 1.0}, {"function": "linear"}])
+    dmkl.MKFDA(lam=0.1).fit(K, np.arange(12) % 2).save(folder / "model")
+    file = folder / "model" / "zarr.json"
+    root = json.loads(file.read_text())
+    # Without the checksum, and the copies that it covers.
+    del root["consolidated_metadata"], root["attributes"][CHECKSUM]
+
+    def load(attributes):
+        file.write_text(json.dumps(root | {"attributes": attributes}))
+        return dmkl.load(folder / "model")
+
+    load(root["attributes"])
+    return root["attributes"], load
+
+
+def places(value, at=()):
+    """The places of all values in nested objects and lists, of which the first item stands for all."""
+    if at:
+        yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*at, key))
+
+
+def changed(attributes, place, change):
+    """The attributes with another value at a place, or without it."""
+    attributes = inner = copy.deepcopy(attributes)
+    for key in place[:-1]:
+        inner = inner[key]
+    if change is DELETE:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = change
+    return attributes
+
+
+def changes(value):
+    """Values of other types and lengths, NaN, and the absence of a value."""
+    others = [None, 3, math.nan, "x", [], ["a", "b", "c"], {"a": 1}]
+    lengths = [[*value, *value[:1]], value[:-1]] if isinstance(value, list) else []
+    return [*(other for other in [*others, *lengths] if other != value), DELETE]
+
+
+NUMBERS = (3, math.nan)
+MAKE_SENSE = {
+    "format_version": (3,),
+    "created_by": ("x",),
+    "defaults": (DELETE, {"a": 1}),  # of models before there were any; of a newer dmkl
+    "tasks": (),
+    "arrays": (DELETE,),
+    "features": (DELETE,),
+    "state.gap_": NUMBERS,
+    "state.objective_": NUMBERS,
+    "state.weights_error_": (*NUMBERS, DELETE),
+    "state.status_": ("x",),
+    "state.n_iter_": (3,),
+    "state.n_passes_": (3, DELETE),
+    "state.solver_": ("x", DELETE),
+    "state.calibrated_on_": (None, "x"),
+    "parameters.lam": (3, DELETE),
+    "classes.0": (*NUMBERS, "x"),
+    "parts.0.rows": ([],),
+}
+
+
+def is_among(change, values):
+    return any(change is value or change == value for value in values)
+
+
+def check_all(saved, wanted):
+    """Load the model with each change of the wanted places; the number of those that are refused."""
+    attributes, load = saved
+    n_refused, loaded = 0, []
+    for place in filter(wanted, places(attributes)):
+        value = attributes
+        for key in place:
+            value = value[key]
+        for change in changes(value):
+            name = ".".join(map(str, place))
+            if is_among(change, MAKE_SENSE.get(name, ())):
+                load(changed(attributes, place, change))
+                continue
+            try:
+                load(changed(attributes, place, change))
+            except StoreError:
+                n_refused += 1
+            else:
+                loaded.append(f"{name} = {change!r}")
+    assert loaded == []
+    return n_refused
+
+
+def test_attributes_of_other_types_are_damage(saved):
+    names = ("format_version", "kind", "classes", "kernel_names", "parts", "state", "parameters")
+    assert check_all(saved, lambda place: len(place) == 1 and place[0] in names) > 40
+
+
+@pytest.mark.slow
+def test_each_changed_attribute_is_damage(saved):
+    assert check_all(saved, lambda place: place[0] not in ("defaults", "features") or len(place) == 1) > 150
