@@ -59,7 +59,7 @@ def test_damaged_files_are_told(tmp_path):
     sparse = scipy.sparse.csr_matrix(K)
     sparse.indices[0] = 99
     scipy.sparse.save_npz(tmp_path / "k.npz", sparse)
-    with pytest.raises(InputError, match=r"k.npz is damaged: indices must be < 7"):
+    with pytest.raises(InputError, match=r"k.npz is damaged: .* must be < 7"):
         ingest(tmp_path / "set.zarr", *open_files(tmp_path / "k.npz"))
     scipy.sparse.save_npz(tmp_path / "k.npz", scipy.sparse.coo_matrix(K).tobsr())
     with pytest.raises(InputError, match=r"sparse matrix of the kind 'bsr'; save K.tocsr"):
