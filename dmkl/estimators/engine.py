@@ -52,9 +52,11 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         sets = _run_nested(plan.K, [_without(constant, data) for data in sets], tally)
         if statistics is not None:
             space.discard()
+            files = []
             if "steps" not in statistics:
                 statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
-            space.commit({"statistics": statistics})
+                files = ["statistics.npz"]
+            space.commit({"statistics": statistics, "files": files})
         try:
             prepared, n_prepared = _prepare(sets, space, tally)
             methods = _by_method(sets, prepared)

@@ -23,7 +23,7 @@ from dmkl.features.specs import Recipe
 from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
 from dmkl.files.arrays import crc32c
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import check_memory, check_shared, machine, run_tasks
+from dmkl.passes.execute import check_memory, check_shared, machine, run_tasks, sync_on_hosts
 from dmkl.store.features import FeatureTable, TableOfRows
 from dmkl.store.format import kept_as_factors
 from dmkl.store.tiles import TileWriter
@@ -150,6 +150,8 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
             f"{done + n_kernels - len(todo):,} of {n_kernels:,} kernels built, "
             f"{done * len(tiles):,} tiles at {rate / 1e9:.2f} GB/s"
         )
+    if writer.folder is not None:
+        sync_on_hosts(writer.folder)
 
 
 def _write_tile(source: FeatureTiles, tiles: TileWriter, kernels: tuple[int, ...], tile: TileIndex) -> list[_TilePart]:

@@ -19,7 +19,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -84,7 +84,7 @@ def _cut(offset: int, length: int) -> list[tuple[int, int]]:
 
 
 def save_array(path: str | os.PathLike[str], array: Array) -> None:
-    """Write an array completely or not at all."""
+    """Write an array completely or not at all; it is on the disk when its folder is synced (`dmkl.files.syncing`)."""
     array = np.asarray(array)
     save_parts(path, array.shape, array.dtype, _parts(array))
 
@@ -92,8 +92,8 @@ def save_array(path: str | os.PathLike[str], array: Array) -> None:
 def save_parts(
     path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype[Any], parts: Iterable[Array]
 ) -> None:
-    """Write an array of this shape completely or not at all, from its parts along the first axis, in order."""
-    with replacing(path) as file:
+    """Write an array of this shape as `save_array`, from its parts along the first axis, in order."""
+    with replacing(path, synced=False) as file:
         writer = _ChecksumWriter(file)
         # As np.save, which does not report a full disk when it writes to a file.
         form = np.lib.format
@@ -114,11 +114,11 @@ def _parts(array: Array) -> Iterator[Array]:
         yield array[start : start + step]
 
 
-def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array]) -> None:
-    """Write small arrays by name, completely or not at all."""
+def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array], *, synced: bool = False) -> None:
+    """Write small arrays by name, completely or not at all; see `save_array`, unless they are `synced` at once."""
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
-    with replacing(path) as file:
+    with replacing(path, synced=synced) as file:
         writer = _ChecksumWriter(file)
         writer.write(content.getbuffer())
         writer.finish()
@@ -170,6 +170,13 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
         file.verify(0, file.size, "always")
         with np.load(io.BytesIO(file.content(0, file.size))) as arrays:
             return dict(arrays)
+
+
+def kept_arrays(path: str | os.PathLike[str]) -> dict[str, Array] | None:
+    """The arrays that `save_arrays` wrote; None if there are none, or they are damaged, as after a power cut."""
+    with suppress(DamagedFileError):
+        return load_arrays(path)
+    return None
 
 
 def check_file(path: str | os.PathLike[str]) -> None:

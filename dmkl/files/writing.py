@@ -1,11 +1,12 @@
 """Outputs are written completely or not at all, and by one process at a time.
 
-A file or a folder is written under a temporary name and renamed. The lock of PATH is the file PATH.lock, made by one
-atomic operation without `flock`, which network file systems may lack. A process of this machine that holds a lock is
-known to live or not; a process on another machine touches its lock every `_BEAT` seconds, and counts as dead after four
-times as long without. A process that was suspended for longer loses its lock without noticing: so it renames what it
-wrote only after `check_lock` has found its token in the lock. A process is identified by the boot of its machine and
-the clock ticks from that boot to its start, which do not change when the wall clock is set.
+A file or a folder is written under a temporary name, synced to the disk (`dmkl.files.syncing`) and renamed. The lock of
+PATH is the file PATH.lock, made by one atomic operation without `flock`, which network file systems may lack. A process
+of this machine that holds a lock is known to live or not; a process on another machine touches its lock every `_BEAT`
+seconds, and counts as dead after four times as long without. A process that was suspended for longer loses its lock
+without noticing: so it renames what it wrote only after `check_lock` has found its token in the lock. A process is
+identified by the boot of its machine and the clock ticks from that boot to its start, which do not change when the wall
+clock is set.
 
 `filelock.SoftFileLease` does nearly the same, but it identifies machines by name: it takes over the lock of a living
 process on another machine with the same name.
@@ -32,6 +33,7 @@ from typing import IO, Any, NoReturn
 
 from dmkl.errors import DiskFullError, LockedError, StoreExistsError, refuse
 from dmkl.files.regular import check_regular
+from dmkl.files.syncing import sync, sync_tree
 from dmkl.files.urls import Url, is_url, resolved
 
 KEPT = "What was written is kept: free some space and run the same command again to continue"
@@ -67,19 +69,24 @@ def remove_leftovers(path: Path) -> None:
 
 def replace_folder(written: Path, path: Path) -> None:
     """Rename a folder to `path`, and remove what was there before."""
+    sync_tree(written)
     replaced = temporary_name(path, "replaced")
     if path.exists():
         path.rename(replaced)
     written.rename(path)
+    sync(path.parent)  # before the old folder is lost
     shutil.rmtree(replaced, ignore_errors=True)
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+def replacing(
+    path: str | os.PathLike[str] | Url, mode: str = "wb", *, synced: bool = True, **options: Any
+) -> Iterator[IO[Any]]:
     """Open a file that is renamed to `path` when it is complete; a failure leaves the previous file.
 
     An output at a URL is written to a temporary file first. A file that this process has locked, or a file in a folder
-    that it has locked, is renamed only while the lock holds (`check_lock`). `mode` and `options` are those of `open`.
+    that it has locked, is renamed only while the lock holds (`check_lock`). A file that is not `synced` may be empty
+    after a power cut; it is one of many that are synced together later. `mode` and `options` are those of `open`.
     """
     if isinstance(path, Url):
         with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
@@ -88,12 +95,12 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
                 yield file
             path.write_bytes(written.read_bytes())
         return
-    with replacing_path(Path(path)) as partial, open(partial, mode, **options) as file:
+    with replacing_path(Path(path), synced=synced) as partial, open(partial, mode, **options) as file:
         yield file
 
 
 @contextmanager
-def replacing_path(path: Path, way_out: str = _ANEW) -> Iterator[Path]:
+def replacing_path(path: Path, way_out: str = _ANEW, *, synced: bool = True) -> Iterator[Path]:
     """A temporary path; what is written there, a file or a folder, replaces `path` in the end. See `replacing`."""
     path = resolved(path)
     partial = temporary_name(path)
@@ -103,8 +110,12 @@ def replacing_path(path: Path, way_out: str = _ANEW) -> Iterator[Path]:
             check_lock(path)
             if partial.is_dir():
                 replace_folder(partial, path)
-            else:
-                os.replace(partial, path)
+                return
+            if synced:
+                sync(partial)
+            os.replace(partial, path)
+            if synced:
+                sync(path.parent)
     except BaseException:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)

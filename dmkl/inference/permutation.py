@@ -22,7 +22,7 @@ from dmkl.arrays import Array, Index, weight_shares
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
-from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
@@ -457,15 +457,15 @@ def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: 
 def _fit_chunk(question: Question, orders: Index, at: Index | None, workspace: Workspace, first: int) -> Statistics:
     """Statistics of some permutations, at the places `at` (parameter, task) in the grid; at the best scores if None."""
     file = workspace.path / f"outcome-permutations-{first}.npz"
-    if file.exists():
-        return dict(load_arrays(file))
+    if (kept := kept_arrays(file)) is not None:
+        return kept
     part = workspace.part(str(first))
     permuted = dict(enumerate(question.relabel(order) for order in orders))
     answers = run_blocks(question.K, {k: of_order.plan_fits() for k, of_order in permuted.items()}, part)
     rows = [_statistics(GridFits.of(of_order, answers[k]), at) for k, of_order in permuted.items()]
     statistics = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     statistics["n_passes"] = np.array([answers[0].tally.n_passes])
-    save_arrays(file, statistics)
+    save_arrays(file, statistics, synced=True)
     shutil.rmtree(part.path)
     return statistics
 

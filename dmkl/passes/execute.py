@@ -46,6 +46,7 @@ from dmkl.errors import (
     size_text,
     warn,
 )
+from dmkl.files.syncing import sync_tree
 
 if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
@@ -367,6 +368,20 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
             setting = "set TMPDIR to" if _TEMPORARY.get() is None else "keep the state (state=, --state) in"
             way_out = f"{setting} a folder on a file system that all machines share"
         refuse(f"the workers {', '.join(blind[:3])} do not see {folder}, {what}; {way_out}")
+
+
+def sync_on_hosts(folder: Path) -> None:
+    """Return when a folder is on the disk, with what this machine and those of workers have written to it."""
+    sync_tree(folder)
+    client = active_client()
+    if client is None:
+        return
+    import psutil
+
+    here = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
+    elsewhere = {report["host"]: address for address, report in workers_of_scheduler(client).items()}
+    if others := [address for host, address in elsewhere.items() if host not in here]:
+        client.run(sync_tree, str(folder), workers=others, on_error="return")
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, place: str = "in one task") -> None:

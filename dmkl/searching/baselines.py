@@ -22,7 +22,7 @@ from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, re
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import Answers, Fit, Plan
-from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
 from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exact_choices
@@ -250,8 +250,8 @@ def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
     """Fit a grid on every fold, and keep its scores, which solvers of machines do not; no pass if they are there."""
     file = workspace.path / "scores-all.npz"
     n_points, n_folds = len(points(question.grid)), len(question.folds)
-    if file.exists():
-        arrays = load_arrays(file)
+    if (kept := kept_arrays(file)) is not None:
+        arrays = kept
         decisions = [[arrays[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
         targets = [question.targets_of(fold.train) for fold in question.folds]
         solved = {name: arrays[name] for name in SOLVED}
@@ -264,7 +264,7 @@ def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
         for f, of_fold in enumerate(fits.decisions):
             arrays |= {f"decision-{f}-{k}": decision for k, decision in enumerate(of_fold)}
             arrays[f"decided-{f}"] = np.stack(fits.decided[f])
-        save_arrays(file, arrays)
+        save_arrays(file, arrays, synced=True)
     return fits
 
 

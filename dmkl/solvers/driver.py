@@ -56,14 +56,15 @@ def drive(
     at_once: int | None = None,
     tally: Tally | None = None,
     done: Callable[[int, Result], None] | None = None,
+    after_round: Callable[[], None] | None = None,
 ) -> tuple[list[Result], float]:
     """Run solvers to their ends side by side; return their results in order, and the passes over the stored kernels.
 
     There is a solver for each independent problem, with the lens through which it uses the kernels; all lenses belong
     to the same kernels of one source. At most `at_once` solvers run at the same time, each of which keeps its objects
     in memory (a factor) until its next request. A request for parts of the kernels counts as the fraction of the tiles
-    that were read. `tally` receives every pass, and `done` is called with the number of a solver and its result as soon
-    as it ends.
+    that were read. `tally` receives every pass, `done` is called with the number of a solver and its result as soon as
+    it ends, and `after_round` after each round of answers.
 
     Raises DmklError for errors of answers, which a solver that runs alone receives first.
     """
@@ -108,6 +109,8 @@ def drive(
         for number, (lens, solver, request) in list(running.items()):
             replies = [answers.pop() for _ in _several(request)]
             advance(number, lens, solver, replies if isinstance(request, tuple) else replies.pop())
+        if after_round is not None:
+            after_round()
     return [results[number] for number in range(len(solvers))], tally.n_passes - before
 
 

@@ -206,7 +206,7 @@ class Context:
                 watch.note(f"{n_solved:,} of {len(jobs):,} problems solved")
 
         running = [(jobs[k].training.square, jobs[k].adapted(solver_of(jobs[k]))) for k in missing]
-        drive(running, at_once=at_once, tally=self.tally, done=keep)
+        drive(running, at_once=at_once, tally=self.tally, done=keep, after_round=self.workspace.sync)
         return [outcome for outcome in outcomes if outcome is not None]
 
 

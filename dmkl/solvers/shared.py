@@ -113,6 +113,7 @@ class SharedMethod(Method):
             for k, outcome in zip(chain(*chain(*tasks_of_round)), solved, strict=True):
                 outcomes[k] = outcome
                 context.workspace.keep_outcome(k, outcome)
+            context.workspace.sync()
         return [outcome for outcome in outcomes.values() if outcome is not None]
 
 

@@ -577,6 +577,7 @@ def solve_on_factors(solve: Solve, jobs: Sequence[Job], context: Context) -> lis
                 variance = max(float(solution.extra["variances"][-1]), problem.floor[-1])
                 outcomes[number] = outcome = replace(solution, dual=(residual / variance)[:, None])
                 context.workspace.keep_outcome(number, outcome)
+        context.workspace.sync()
         context.tally.add("factors", n_passes + n_more, time.monotonic() - started, covering(views).bytes_per_pass)
     return [outcome for outcome in outcomes if outcome is not None]
 

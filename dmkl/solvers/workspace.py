@@ -1,6 +1,7 @@
 """The checkpoint of a plan of fits on disk, which outlives its workers, its scheduler and its process.
 
     state.json                       progress of the work: written last, by rename, after each pass and round of solving
+    state-before.json                the same of the pass before, whose files are kept too
     statistics.npz                   the statistics of each fold's steps
     points-<n>.npz                   weights, gap, objective … of every point of the subspace solver
     scores-<point>.npy               decision scores of the held-out rows of a finished point
@@ -23,11 +24,12 @@
     fold-<f>/anchor-<a>-factor-<ridge>-order.npy  the order of its rows, written last: it marks the factor as complete
     fold-<f>/round-<k>-<i>.npy       exchange between tasks of different processes, until the next round
 
-Files that state.json does not name are left over from interrupted work and are written anew, except for outcomes,
-preparations, and factors of the anchors that it names: these are read if complete (factors if undamaged), and made
-again otherwise. Workers write products, anchors and preparations themselves, so all of them must be able to reach the
-folder. Each file carries checksums: those of arrays follow them (see `dmkl.files.arrays`), that of state.json is one of
-its keys.
+Before state.json is replaced, all files are synced to the disk. If it or the files that are new with it are damaged
+nevertheless, the work goes on from state-before.json. Files that neither names are left over from interrupted work and
+are written anew, except for outcomes, preparations, and factors of the anchors that they name: these are read if they
+are undamaged, and made again otherwise. Workers write products, anchors and preparations themselves, so all of them
+must be able to reach the folder. Each file carries checksums: those of arrays follow them (see `dmkl.files.arrays`),
+that of state.json is one of its keys.
 """
 
 from __future__ import annotations
@@ -40,24 +42,28 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dmkl import progress
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, StoreError, refuse
-from dmkl.files.arrays import check_file, json_crc32c, load_arrays, save_arrays
+from dmkl.files.arrays import check_file, json_crc32c, kept_arrays, load_arrays, save_arrays
 from dmkl.files.documents import check_size, parse_json
 from dmkl.files.regular import check_plain, check_plain_folder
+from dmkl.files.syncing import sync_tree
 from dmkl.files.urls import local_path, resolved
-from dmkl.files.writing import write_whole
+from dmkl.files.writing import replacing
 from dmkl.numerics.steps import Fitted, load_step
-from dmkl.passes.execute import check_shared, temporary_root
+from dmkl.passes.execute import check_shared, sync_on_hosts, temporary_root
 from dmkl.solvers.interface import Outcome, Status, Step
 
 FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
 """Version 3 had no checksums."""
+_STATE, _BEFORE = "state.json", "state-before.json"
 
 
 def read_state_file(file: Path) -> dict[str, Any]:
@@ -100,12 +106,12 @@ class Prepared:
 
     def load(self, part: int) -> dict[str, Array] | None:
         """The arrays of a part, if an earlier run of the same work kept them."""
-        return load_arrays(file) if (file := self._file(part)) and file.exists() else None
+        return kept_arrays(file) if (file := self._file(part)) else None
 
     def save(self, part: int, arrays: Mapping[str, Array]) -> None:
         """Keep the arrays of a part for a later run."""
         if file := self._file(part):
-            save_arrays(file, dict(arrays))
+            save_arrays(file, dict(arrays), synced=True)
 
 
 class Workspace:
@@ -128,11 +134,13 @@ class Workspace:
             check_plain_folder(self.path)
         self.identity, self._unsaid = identity, unsaid or {}
         self.state: dict[str, Any] = {}
-        file = self.path / "state.json"
-        if file.exists():
-            stored = read_state_file(file)
-            self._check(stored["identity"])
-            self.state = stored["state"]
+        """The state from which the work continues; its "files" are the files that are new with it."""
+        self._unsynced = False
+        stored = list(_stored_states(self.path))
+        for content in stored:
+            self._check(content["identity"])
+        if stored:
+            self.state = next((content["state"] for content in stored if _is_whole(self.path, content["state"])), {})
         elif self.path.exists() and not all(entry.name.startswith(_OURS) for entry in self.path.iterdir()):
             # A folder of other files is never used: `remove_state` deletes a folder as a whole.
             refuse(
@@ -154,12 +162,22 @@ class Workspace:
             )
 
     def commit(self, state: dict[str, Any]) -> None:
-        """Make `state` the point from which a later run continues."""
+        """Make `state` the point from which a later run continues, or the present one if the new files are damaged."""
+        if self.temporary:
+            self.state = state
+            return
+        if self.state:
+            self._write(_BEFORE, self.state, synced=False)
+        sync_on_hosts(self.path)
+        self._write(_STATE, state)
         self.state = state
+
+    def _write(self, name: str, state: Mapping[str, Any], *, synced: bool = True) -> None:
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, "identity": self.identity, "state": state}
         content |= {"crc32c": json_crc32c(content)}
         # Written to another name and renamed: a killed process leaves the old state or the new one, never a part.
-        write_whole(self.path / "state.json", json.dumps(content).encode())
+        with replacing(self.path / name, synced=synced) as file:
+            file.write(json.dumps(content).encode())
 
     def part(self, name: str) -> Workspace:
         """The workspace of a part of the work, in a subfolder."""
@@ -176,9 +194,10 @@ class Workspace:
     # --- outcomes ------------------------------------------------------------------------------------------------
 
     def keep_outcome(self, number: int, outcome: Outcome) -> None:
-        """Keep the outcome of a problem for a later run; not in a temporary folder, which no later run reads."""
+        """Keep the outcome of a problem for a later run, on the disk after `sync`; not in a temporary folder."""
         if self.temporary:
             return
+        self._unsynced = True
         steps = outcome.steps
         # All steps of a solver have the same figures, so that the history is one table.
         names = list(steps[0].figures) if steps else []
@@ -201,10 +220,9 @@ class Workspace:
 
     def outcome(self, number: int) -> Outcome | None:
         """The outcome of a problem, if an earlier run kept it."""
-        file = self._outcome_file(number)
-        if self.temporary or not file.exists():
+        stored = None if self.temporary else kept_arrays(self._outcome_file(number))
+        if stored is None:
             return None
-        stored = load_arrays(file)
         names, weights = stored["names"].tolist(), stored.get("step_weights")
         steps = [
             Step(None if weights is None else weights[k], dict(zip(names, map(float, row), strict=True)))
@@ -218,6 +236,12 @@ class Workspace:
             *(objective, bound, gap, stored["bias"], steps, stored.get("scores"), stored.get("inverse")),
             extra={name.removeprefix("extra_"): value for name, value in stored.items() if name.startswith("extra_")},
         )
+
+    def sync(self) -> None:
+        """Return when the outcomes that this process keeps are on the disk."""
+        if self._unsynced:
+            sync_tree(self.path)
+        self._unsynced = False
 
     def _outcome_file(self, number: int) -> Path:
         return self.path / f"outcome-{number}.npz"
@@ -237,7 +261,8 @@ class Workspace:
     def discard(self) -> None:
         """Remove the state, and preparations that no state names."""
         # state.json goes last: where it is missing, no preparation is left.
-        for file in [*self.path.glob("prepared-*.npz"), self.path / "statistics.npz", self.path / "state.json"]:
+        files = (self.path / name for name in (_BEFORE, "statistics.npz", _STATE))
+        for file in [*self.path.glob("prepared-*.npz"), *files]:
             file.unlink(missing_ok=True)
         self.state = {}
 
@@ -282,7 +307,7 @@ class Workspace:
 
 
 _OURS = (
-    *("state.json.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz"),
+    *("state.json.", f"{_BEFORE}.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz"),
     *("seen-", "dmkl-", "prepared-"),
 )
 _MOST_CHANGES = 4
@@ -346,14 +371,46 @@ def read_state(folder: Path) -> SearchState:
     with suppress(FileNotFoundError):
         for file in _state_files(folder):
             with suppress(OSError, StoreError):
-                parts.append(read_state_file(file)["state"])
+                parts += [content["state"] for content in islice(_stored_states(file.parent), 1)]
         return SearchState(tuple(parts), sum(1 for _ in folder.rglob("outcome-*.npz")))
     return SearchState((), 0)
 
 
 def _state_files(folder: Path) -> list[Path]:
     """The state files of the search, and of its parts with separate solvers."""
-    return [folder / "state.json", *sorted(folder.glob("part-*/**/state.json"))]
+    return [folder / _STATE, *sorted(folder.glob(f"part-*/**/{_STATE}"))]
+
+
+def _stored_states(folder: Path) -> Iterator[dict[str, Any]]:
+    """The content of state.json, and of the state before; only the latter if the former is damaged.
+
+    Raises as `read_state_file` if there is no other than a damaged one.
+    """
+    if not (folder / _STATE).exists():
+        return
+    damaged = None
+    try:
+        yield read_state_file(folder / _STATE)
+    except DamagedFileError as error:
+        damaged = error
+    if (folder / _BEFORE).exists():
+        with suppress(StoreError):
+            yield read_state_file(folder / _BEFORE)
+            return
+    if damaged is not None:
+        raise damaged
+
+
+def _is_whole(folder: Path, state: Mapping[str, Any]) -> bool:
+    """Whether the files that are new with a state are undamaged."""
+    try:
+        for name in state.get("files", ()):
+            check_plain(folder, name)
+            check_file(f"{folder}/{name}")
+    except DamagedFileError as error:
+        progress.current().note(f"going back to the pass before: {error}")
+        return False
+    return True
 
 
 def is_empty(folder: Path) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 from zarr.abc.store import Store
+from zarr.core.sync import sync
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import DmklError, StoreError, damage, refuse
@@ -297,15 +298,15 @@ def write_table(
     if chunk_rows is None:  # Zarr takes about a millisecond for each chunk
         chunk_rows = max(1, _CHUNK_BYTES // (min(columns, _CHUNK_COLUMNS) * table.dtype.itemsize))
     chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
-    if path in root:
-        attrs = dict(root[path].attrs)
-        names = root[f"{path}/column"][:].tolist() if f"{path}/column" in root else None
-        same = attrs.get("content") == scanned.content and attrs.get("name") == table.name
-        same = same and root[f"{path}/values"].chunks == chunks
-        if same and names == (None if table.columns is None else list(table.columns)):
-            return
-        del root[path]
-    group = root.require_group(FEATURES).create_group(str(number))
+    if _is_written(root, path, table, scanned, chunks):
+        return
+    # Folders rather than groups: a killed process may have left parts of them, and a power cut empty files.
+    sync(root.store.delete_dir(f"{root.path}/{path}".lstrip("/")))
+    try:
+        group = root.require_group(FEATURES).create_group(str(number))
+    except ValueError:
+        sync(root.store.delete_dir(f"{root.path}/{FEATURES}".lstrip("/")))
+        group = root.require_group(FEATURES).create_group(str(number))
     # NaN is a possible value, of a sample that lacks the table; infinity is not, and shows a missing chunk.
     create = partial(create_array, group, fill=np.inf, compressed=True)
     dims, dtype, meaning = ("sample", "feature"), table.dtype.name, "values of the features"
@@ -319,6 +320,20 @@ def write_table(
         create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",), "names of the features")
     # The digest last: it marks the table as complete.
     group.update_attributes({"name": table.name, "n_missing": int(scanned.absent.sum()), "content": scanned.content})
+
+
+def _is_written(
+    root: Any, path: str, table: FeatureMatrix | FeatureTable, scanned: Scan, chunks: tuple[int, int]
+) -> bool:
+    """Whether an earlier run has written this table, and its files are whole."""
+    try:
+        if root[path].attrs.get("content") != scanned.content:
+            return False
+        written = StoredTable.open(root.store, f"{root.path}/{path}".lstrip("/"))
+        same = (written.name, written.columns, written.chunk_rows) == (table.name, table.columns, chunks[0])
+        return same and root[f"{path}/values"].chunks == chunks and content_of(written) == scanned.content
+    except (DmklError, KeyError, ValueError):
+        return False
 
 
 def read_tables(location: str | Store, within: str = "") -> dict[str, FeatureTable]:

@@ -10,6 +10,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
@@ -186,10 +187,12 @@ def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
 
 def is_recoverable(group: Any) -> bool:
     """Whether an unfinished set holds a complete kernel that a later import can recognize."""
-    return any(
-        entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
-        for j, entry in enumerate(provenance_of(group, int(group["row_sum"].shape[0])))
-    )
+    with suppress(ValueError, RuntimeError):  # row sums that a power cut has emptied
+        return any(
+            entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
+            for j, entry in enumerate(provenance_of(group, int(group["row_sum"].shape[0])))
+        )
+    return False
 
 
 def create_array(

@@ -198,12 +198,22 @@ class TileWriter:
         """Read a tile that was written."""
         return np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
 
+    def has(self, j: int, row: int, col: int) -> bool:
+        """Whether a tile was written, with all its bytes; always true unless tiles are files."""
+        if self._folder is None:
+            return True
+        try:
+            size = os.path.getsize(f"{self._folder}/{j}/{row}/{col}")
+        except OSError:
+            return False
+        return bool(size == self.tiling.tile**2 * self._gram.dtype.itemsize + 4)  # and its checksum
+
     def read_written(self, j: int, row: int, col: int) -> Array | None:
         """Read a tile that an interrupted run has written; None if there is none or it is damaged.
 
         Only for local folders: elsewhere every tile of an unfinished kernel is written again.
         """
-        if self._folder is None or not os.path.exists(f"{self._folder}/{j}/{row}/{col}"):
+        if self._folder is None or not self.has(j, row, col):
             return None
         try:
             block = self.read(j, row, col)

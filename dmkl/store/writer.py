@@ -9,7 +9,9 @@ attributes of the root are written before the arrays, and identify an unfinished
 
 from __future__ import annotations
 
+import math
 import shutil
+import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -22,12 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
-from zarr.core.sync import sync
+from zarr.core.sync import sync as wait_for
 from zarr.storage import LocalStore
 
 from dmkl._version import version
 from dmkl.arrays import Array
 from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError, refuse
+from dmkl.files.syncing import sync, sync_tree
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, refuse_existing, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
@@ -51,8 +54,8 @@ from dmkl.store.format import (
 from dmkl.store.groups import CHECKSUM, ROOT, Location, zarr_store
 from dmkl.store.tiles import TileWriter, chunk_folder
 
-_UNRECORDED = 50
-"""The root may lack the provenance of one in so many kernels."""
+_UNRECORDED, _SECONDS = 50, 1.0
+"""The root may lack the provenance of one in so many kernels, and of those of the last seconds."""
 
 
 class StoreWriter:
@@ -93,6 +96,7 @@ class StoreWriter:
             self._resize(n_kernels)
         self._provenance = provenance_of(self._group, self.n_kernels)
         self._unrecorded = 0  # kernels whose provenance the root lacks
+        self._recorded = -math.inf  # when it was written last
         self._features, self._tiled = False, n_kernels is None or kept < n_kernels  # whether kernels have tiles
 
     @property
@@ -146,6 +150,9 @@ class StoreWriter:
             attrs = dict(group.attrs)
         except (OSError, ValueError, KeyError):
             attrs = {}
+        if self.folder is not None and (root := self.folder / ROOT).is_file() and not root.stat().st_size:
+            self._clear()  # after a power cut
+            return None
         if attrs.get("format") != FORMAT or attrs.get("format_version") not in range(1, FORMAT_VERSION + 1):
             # `_begin` refuses to replace anything but temporary files of a killed first write.
             if self.folder is not None and self.folder.is_dir():
@@ -155,8 +162,10 @@ class StoreWriter:
         complete = attrs.get("complete") is True
         if complete and self._place is None:
             return None
-        header = Header.of(group)
-        if "row_sum" not in group or "tile_crc32c" not in group:  # killed before it could hold a kernel
+        try:
+            header = Header.of(group) if "row_sum" in group and "tile_crc32c" in group else None
+            lengths = [int(group[name].shape[0]) for name in PER_KERNEL if name in group]
+        except ValueError:  # metadata that a power cut has emptied
             header = None
         if header != self.header:
             if header is not None and not overwrite and is_recoverable(group):
@@ -167,7 +176,6 @@ class StoreWriter:
                 refuse(f"{what} ({', '.join(differ)}); {way_out}")
             self._clear()
             return None
-        lengths = [int(group[name].shape[0]) for name in PER_KERNEL if name in group]
         if len(set(lengths)) > 1:  # killed while the arrays were resized
             self._group = group
             self._resize(min(lengths))
@@ -204,6 +212,8 @@ class StoreWriter:
                 raise StoreExistsError(msg) from error
             for name in (self.header.node, "row_sum", "tile_crc32c"):
                 self.header.create_node(group, name, n_kernels or 0)
+            if self.folder is not None:
+                sync_tree(self.folder)
         return group
 
     def _resize(self, n: int) -> None:
@@ -216,6 +226,7 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Remove the set after bad input, unless a later run can continue it."""
+        self.keep()
         if self._resumed or is_recoverable(self._group):
             return
         if isinstance(self._place, Url):
@@ -227,6 +238,12 @@ class StoreWriter:
                 self._place.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
 
+    def keep(self) -> None:
+        """Record what was written, for a later run to continue."""
+        if self._unrecorded and (self.folder is None or (self.folder / ROOT).exists()):
+            with self.writing():
+                self._record()
+
     # --- one kernel -----------------------------------------------------------------------------------------
 
     def is_done(self, j: int, identity: dict[str, Any] | None) -> bool:
@@ -234,13 +251,29 @@ class StoreWriter:
         if identity is None or j >= len(self._provenance) or self._provenance[j] is None:
             return False
         recorded = dict(self._provenance[j] or {}).get("identity")
-        return recorded == identity and not np.isnan(self._node("row_sum")[j, 0])
+        return recorded == identity and self._is_whole(j)
+
+    def _is_whole(self, j: int) -> bool:
+        """Whether kernel j has row sums, which are written last, and no file of it is short, as after a power cut."""
+        try:
+            row_sum, *_ = [self._node(name)[j] for name in PER_KERNEL[:3] if name in self._group]
+        except (ValueError, RuntimeError):  # a checksum fails
+            return False
+        return not np.isnan(row_sum[0]) and all(self.tiles.has(j, row, col) for row, col in self.tiling.pairs())
+
+    def _record(self) -> None:
+        """Write the provenance of all kernels to the root, without which no kernel is found again."""
+        self._group.update_attributes({"kernels": self._provenance})
+        if self.folder is not None:
+            sync(self.folder / ROOT)
+        self._unrecorded, self._recorded = 0, time.monotonic()
 
     def begin_kernels(self, provenances: Mapping[int, dict[str, Any]]) -> None:
         """Make room for some kernels and record their provenance.
 
         The root lists all kernels and is written anew only if a fiftieth of them is missing or one is replaced, so that
-        an import takes time linear in the kernels. A kernel that is missing does not count as done.
+        an import takes time linear in the kernels, and once in a second. A kernel that is missing does not count as
+        done.
 
         These kernels no longer count as done. Tiles of the same content stay, for tasks to find
         (`TileWriter.read_written`); tiles of other content are removed before the record changes.
@@ -258,9 +291,9 @@ class StoreWriter:
                     self._remove_tiles(j)
                 self._provenance[j] = provenance
                 self._unrecorded += self.n_kernels if replaced else 1
-            if _UNRECORDED * self._unrecorded >= most:
-                self._group.update_attributes({"kernels": self._provenance})
-                self._unrecorded = 0
+            is_due = time.monotonic() - self._recorded >= _SECONDS and _UNRECORDED * self._unrecorded >= most
+            if is_due or self._unrecorded >= self.n_kernels:
+                self._record()
         self.__dict__.pop("_crc", None)
 
     def keep_factors(self, provenances: Mapping[int, dict[str, Any]]) -> None:
@@ -272,9 +305,9 @@ class StoreWriter:
             for j, provenance in provenances.items():
                 for name in () if self._provenance[j] is None or j in before else PER_KERNEL:
                     if name in self._group:  # row sums first: without them the kernel is not complete
-                        sync(self._group.store.delete_dir(f"{self._group[name].path}/c/{j}"))
+                        wait_for(self._group.store.delete_dir(f"{self._group[name].path}/c/{j}"))
                 self._provenance[j] = provenance
-            self._group.update_attributes({"kernels": self._provenance})
+            self._record()
 
     def _remove_tiles(self, j: int) -> None:
         folder = chunk_folder(self._gram)
@@ -297,6 +330,8 @@ class StoreWriter:
             if diagonal is not None:
                 if "diagonal" not in self._nodes and "diagonal" not in self._group:
                     self.header.create_node(self._group, "diagonal", self.n_kernels)
+                    if self.folder is not None:
+                        sync(self.folder / "diagonal" / ROOT)
                 self._node("diagonal")[j, :] = diagonal
             elif "diagonal" in self._group:  # from an interrupted import with diagonals
                 del self._group["diagonal"]
@@ -307,7 +342,7 @@ class StoreWriter:
         """Add facts about kernel j that are known once it has been read."""
         with self.writing():
             self._provenance[j] = {**(self._provenance[j] or {}), **more}
-            self._group.update_attributes({"kernels": self._provenance})
+            self._record()
 
     def writing(self) -> AbstractContextManager[None]:
         """Check that this process still holds the lock (LockedError), and explain a full disk inside this context."""
@@ -376,7 +411,8 @@ class StoreWriter:
         if self._final is not None:
             check_lock(self._final)
         if isinstance(self._place, Path) and isinstance(self._final, Path):
-            replace_folder(self._place, self._final)
+            with self.writing():
+                replace_folder(self._place, self._final)
             remove_leftovers(self._final)  # of a run that was killed between the renames
         elif isinstance(self._place, Url) and isinstance(self._final, Url) and self._place != self._final:
             groups.move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
@@ -408,4 +444,8 @@ def writing_set(
             yield writer
         except (InputError, MemoryBudgetError):
             writer.abandon()
+            raise
+        except BaseException:
+            with suppress(Exception):  # a full disk, or a lock that was lost
+                writer.keep()
             raise

@@ -72,6 +72,7 @@ def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: C
                 kept = outcome if 1 in axes else replace(outcome, dual=None)
                 outcomes[number] = kept
                 context.workspace.keep_outcome(number, kept)
+        context.workspace.sync()
         context.tally.add("factors", n_passes, time.monotonic() - started, covering(views).bytes_per_pass)
     keep_means(means)
     return [outcome for outcome in outcomes if outcome is not None]

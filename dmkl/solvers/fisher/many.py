@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError, refuse
-from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.numerics.cholesky import definite_factor
 from dmkl.numerics.fisher import DEPENDENT, Certificate, onto_sphere, uniform_weights
 from dmkl.numerics.semidefinite import KernelFacts, check_forms
@@ -663,7 +663,7 @@ def _solve_batch(
     files = [None if workspace.temporary else workspace.path / f"outcome-{chunk.number}.npz" for chunk in chunks]
     # For leave-one-out scores, of which a permutation test needs thousands, α in single precision is enough.
     duals = np.float64 if context.duals else np.float32 if options.leave_one_out else None
-    arrays = [load_arrays(file) if file is not None and file.exists() else {} for file in files]
+    arrays = [(kept_arrays(file) if file is not None else None) or {} for file in files]
     # Version 0.1 kept no dual variables.
     missing = [k for k, tables in enumerate(arrays) if ("weights" if duals is None else "dual") not in tables]
     with shared_folder("where the kernels of training sets are written") as folder:
@@ -728,7 +728,7 @@ def _solve_chunk(
     with pinned_blas(threads):
         tables = solve_grid(square, held_out, targets, points, options.tol, max(1, options.max_iter), facts, duals)
     if file is not None:
-        save_arrays(file, tables)
+        save_arrays(file, tables, synced=True)
     return tables
 
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
-from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens, View, has_thin_factors
@@ -283,7 +283,7 @@ def with_inverse_diagonals(
         key = hashlib.sha256(content + np.array(total.request.lams).tobytes()).hexdigest()[:32]
         pairs.append((key, total))
     file = context.workspace.path / "inverse-diagonals.npz"
-    diagonals = {} if context.workspace.temporary or not file.exists() else dict(load_arrays(file))
+    diagonals = (None if context.workspace.temporary else kept_arrays(file)) or {}
     new = {key: (total.lens, ask(total.request)) for key, total in pairs if key not in diagonals}
     # Each request holds a factor while it is answered.
     at_once = None if thin else max(1, machine().total_bytes // needed_bytes(jobs))
@@ -293,7 +293,7 @@ def with_inverse_diagonals(
     answers, n_passes = drive(list(new.values()), at_once=at_once, tally=context.tally)
     diagonals |= zip(new, answers, strict=True)
     if new and not context.workspace.temporary:
-        save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)})
+        save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)}, synced=True)
     complete, projected = list(outcomes), dict[int, Float | float]()
     for lens in {id(job.training.square): job.training.square for job in jobs}.values():
         vectors = lens.null_vectors()  # the diagonal of 2P is not part of the answers

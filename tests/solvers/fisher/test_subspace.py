@@ -8,6 +8,7 @@ from typing import NamedTuple
 import dask
 import numpy as np
 import pytest
+from helpers.damage import flip
 from helpers.generators import driven
 from helpers.interruption import cut_off
 from helpers.optima import bounds, norm, solve, system, value
@@ -357,6 +358,35 @@ def test_what_is_cut_off_goes_on(tmp_path):
         assert solver.n_passes <= clean.n_passes + 1
         check(problem, solver)
         np.testing.assert_allclose(objectives(solver), objectives(clean), rtol=2 * TOL)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("points-2.npz", "emptied"),
+        ("fold-1/basis-2.npy", "missing"),
+        ("fold-0/products-2-*-0.npy", "flipped"),
+        ("state.json", "emptied"),
+        ("state.json", "flipped"),
+    ],
+)
+def test_a_state_whose_newest_files_are_damaged_goes_back_a_pass(tmp_path, file, damage):
+    problem, options = Problem.of("binary", ps=[1.0], lams=[1e-2]), {"block": 8, "use_preconditioners": False}
+    with cut_off(2):
+        problem.run(tmp_path / "state", **options)
+    before = problem.solver(tmp_path / "state", **options)
+    assert len(before.history) == 3
+    (path,) = (tmp_path / "state").glob(file)
+    if damage == "missing":
+        path.unlink()
+    elif damage == "flipped":
+        flip(path, 90)
+    else:
+        path.write_bytes(b"")
+    solver = problem.solver(tmp_path / "state", **options)
+    assert solver.history == before.history[:2]
+    solver.results = driven(solver)
+    check(problem, solver)
 
 
 def test_little_memory_takes_folds_in_turn(tmp_path, monkeypatch):

@@ -52,6 +52,7 @@ from dmkl.solvers.fisher.subspace.certify import OpenPoint, other_weights, resid
 from dmkl.solvers.fisher.subspace.directions import Growth, extend
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import (
+    WRITTEN_AGAIN,
     Point,
     Preconditioner,
     Progress,
@@ -59,6 +60,7 @@ from dmkl.solvers.fisher.subspace.space import (
     Unsolved,
     apply_preconditioners,
     basis_task_bytes,
+    named_files,
     of_space,
     preconditioner_bytes,
 )
@@ -523,18 +525,20 @@ class SubspaceSolver:
     def _save(self) -> None:
         """Save the state, from which a later run continues, and delete files that only the last state needed."""
         # The order of writing makes a kill harmless: first new files, then the state that names them, which replaces
-        # the old one at once, then the deletion of files that no state names.
+        # the old one at once, then the deletion of files that neither of the two names.
         folder, saved = self.workspace.path, self.workspace.state.get("solver")
         number = 0 if saved is None else int(Path(saved["points"]).stem.split("-")[1]) + 1
         file, unknown = folder / f"points-{number}.npz", np.full(self._spaces[0].n_kernels, np.nan)
         betas = np.stack([unknown if point.beta is None else point.beta for point in self.progress])
         figures = {name: np.array([getattr(point, name) for point in self.progress]) for name in _FIGURES}
         save_arrays(file, {"beta": betas, **figures})
+        new = [file.name]
         for k, point in enumerate(self.progress):
             for name in _BY_POINT:
                 path, values = folder / f"{name}-{k}.npy", getattr(point, name)
                 if point.settled and values is not None and not path.exists():
                     save_array(path, values)
+                    new.append(path.name)
         solver = {
             "points": file.name,
             "n_passes": self.n_passes,
@@ -543,12 +547,18 @@ class SubspaceSolver:
             "ended": self._limits() if self._ended else None,
             "spaces": [space.described() for space in self._spaces],
         }
-        self.workspace.commit({**self.workspace.state, "solver": solver})
+        states = [solver] if saved is None else [solver, saved]
+        of_spaces: list[Any] = list(zip(self._spaces, *(state["spaces"] for state in states), strict=True))
+        for space, *described in of_spaces:
+            now, *before = [named_files(of_state) for of_state in described]
+            names = sorted(name for name in now.difference(*before) if not name.startswith(WRITTEN_AGAIN))
+            new += [f"{space.folder.name}/{name}" for name in names]
+        self.workspace.commit({**self.workspace.state, "solver": solver, "files": new})
         for path in folder.glob("points-*.npz"):
-            if path != file:
+            if path.name not in [state["points"] for state in states]:
                 path.unlink()
-        for space in self._spaces:
-            space.remove_stale()
+        for space, *described in of_spaces:
+            space.remove_stale(*described)
 
     def _restore(self) -> None:
         """Restore the state that was saved last, of these points or of the first of them: the others are new."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -74,6 +75,8 @@ def of_space(points: Sequence[Point], values: Mapping[int, Item], space: int) ->
 
 _OF_A_ROUND = ("basis", "inner", "projected", "gram", "errors")
 """Files that are written anew when the basis grows."""
+WRITTEN_AGAIN = ("inner", "projected")
+"""Those of them that a run computes again when it continues."""
 
 
 @dataclass(frozen=True)
@@ -251,14 +254,13 @@ class TrainingSubspace:
             total = StoredSum(self.stem(reference["number"]), tiles, for_sums(self.training.square))
             self.preconditioners.append(Preconditioner(reference["number"], np.array(reference["beta"]), total))
 
-    def remove_stale(self) -> None:
-        """Delete bases, Gram matrices, products and preconditioners that the state on disk does not name any more."""
-        numbers = {preconditioner.number for preconditioner in self.preconditioners}
+    def remove_stale(self, *states: dict[str, Any]) -> None:
+        """Delete bases, Gram matrices, products and preconditioners that none of the described states names."""
+        numbers = {anchor["number"] for state in states for anchor in state["anchors"]}
         for path in self.folder.glob("anchor-*.npy"):
             if int(path.name.split("-")[1]) not in numbers:
                 path.unlink()
-        kept = {Path(self.file(what)).name for what in _OF_A_ROUND}
-        kept |= {name for block in self.blocks for name, _ in block.groups}
+        kept = {name for state in states for name in named_files(state)}
         for what in (*_OF_A_ROUND, "products"):
             for path in self.folder.glob(f"{what}-*.npy"):
                 if path.name not in kept:
@@ -267,6 +269,17 @@ class TrainingSubspace:
     def stem(self, number: int) -> str:
         """The prefix of the files of a preconditioner."""
         return str(self.folder / f"anchor-{number}")
+
+
+def named_files(state: dict[str, Any]) -> set[str]:
+    """The names of the files of a state that `TrainingSubspace.described` describes."""
+    if not state["width"]:
+        return set()
+    end = state["gram"].removeprefix("gram")
+    groups = itertools.chain(state["probed"], *(block["groups"] for block in state["blocks"]))
+    sums = {f"anchor-{anchor['number']}-{i}-{j}.npy" for anchor in state["anchors"] for i, j in anchor["tiles"]}
+    probes = {"probes.npy"} if state["probed"] else set()
+    return {f"{what}{end}" for what in _OF_A_ROUND} | {name for name, _ in groups} | sums | probes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,95 @@
+"""The power fails: what was finished is there, and what was not goes on."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+from helpers.faults import PHASES, assert_same, result
+from helpers.power import KILLED_AFTER, Disk, PowerCut, losing_power
+
+import dmkl
+from dmkl.files.writing import lock_path
+from dmkl.progress import ConsoleWatch
+
+FEW = ("import", "fit direct", "predict")
+"""Phases that cover all ways of writing; the slow tests run the others."""
+EACH = [pytest.param(phase, marks=[] if phase in FEW else pytest.mark.slow) for phase in PHASES]
+
+
+@pytest.mark.parametrize("phase", EACH)
+def test_a_finished_output_is_on_the_disk(run, places, undisturbed, phase):
+    own, out = places
+    with losing_power(out.parent):
+        status, _, err = run(*PHASES[phase].command(own, out))
+    assert status == 0, err
+    assert_same(result(out), undisturbed(phase))
+
+
+@pytest.mark.parametrize(
+    ("phase", "moment"),
+    [
+        ("build", 7),
+        ("search", 9),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("import", 3), ("import", 7), ("evaluate", 9)]),
+    ],
+)
+def test_what_was_done_goes_on(run, places, undisturbed, monkeypatch, phase, moment):
+    """The power fails at an end of a task: at most the pass under way is lost."""
+    own, out = places
+    ended = itertools.count(1)
+
+    def cut(self, n_bytes):
+        if next(ended) == moment:
+            raise PowerCut
+
+    monkeypatch.setattr(ConsoleWatch, "advance", cut)
+    with losing_power(out.parent), pytest.raises(PowerCut):
+        run(*PHASES[phase].command(own, out))
+    status, _, err = run(*PHASES[phase].command(own, out))
+    assert status == 0, err
+    assert_same(result(out), undisturbed(phase))
+
+
+# --- a disk in a file ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """An ext4 file system; the test is skipped where it cannot be mounted."""
+    (folder := tmp_path / "disks").mkdir()
+    try:
+        disk = Disk(folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no image can be mounted: {error}")
+    yield disk
+    disk.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["import", "build", "search", "fit direct"])
+@pytest.mark.parametrize("after", [7, 10**9])
+def test_the_disk_of_a_killed_command_has_its_work(disk, run, files, undisturbed, phase, after):
+    (disk.path / "outputs").mkdir()
+    command = PHASES[phase].command(files, disk.path / "outputs" / "out")
+    subprocess.run([sys.executable, "-c", KILLED_AFTER, str(after), *command], check=False, capture_output=True)
+    out = disk.after_power_cut() / "outputs" / "out"
+    if after == 7:
+        lock_path(out).unlink(missing_ok=True)  # of a process that still lives, for all that this one knows
+        assert not out.exists()
+        status, _, err = run(*PHASES[phase].command(files, out))
+        assert status == 0, err
+    assert_same(result(out), undisturbed(phase))
+
+
+@pytest.mark.slow
+def test_a_replaced_output_is_the_old_or_the_new_one(disk, run, files, undisturbed):
+    out = disk.path / "out"
+    assert run(*PHASES["fit direct"].command(files, out))[0] == 0
+    command = ["fit", str(files / "set.zarr"), str(out), "-p", "2", "--lam", "0.3", "--overwrite"]
+    subprocess.run([sys.executable, "-c", KILLED_AFTER, "1000000", *command], check=False, capture_output=True)
+    new = dmkl.load(disk.after_power_cut() / "out")
+    assert new.lam == 0.3
+    assert new.weights_.shape == (4,)
