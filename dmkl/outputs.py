@@ -25,7 +25,7 @@ import zarr
 from dmkl.arrays import Array
 from dmkl.errors import StoreExistsError, refuse
 from dmkl.files.urls import Place, Url
-from dmkl.files.writing import check_lock, replacing, replacing_path, reporting_full_disk, temporary_name
+from dmkl.files.writing import replacing, replacing_files, replacing_path, reporting_full_disk, temporary_name
 from dmkl.store.saved import save_dataset
 
 KERNEL_FORMAT = "dmkl-combined-kernel"
@@ -195,18 +195,18 @@ def _write_grm(place: Path, kernel: xr.DataArray, overwrite: bool) -> None:
     if bad is not None:
         refuse(f"{place.name} names individuals by words, and one sample is called {bad!r}; give it another name")
     ids, counts, matrix = _grm_files(place)
-    with _rows(place, kernel) as strips, replacing(matrix) as file:
-        for start, strip in strips:
-            if np.isnan(strip).any():
-                refuse(f"{place.name} cannot hold the unknown entries (NaN) of this kernel; write .zarr or .npy")
-            for i, row in enumerate(strip, start):
-                file.write(row[: i + 1].astype("<f4").tobytes())
-        check_lock(place)  # the three files are one output, which has the lock of the matrix
-        with replacing(counts) as file_of_counts:
+    # The three files are one output, which has the lock of the matrix.
+    with _rows(place, kernel) as strips, replacing_files(matrix, counts, ids) as (matrix, counts, ids):
+        with open(matrix, "wb") as file:
+            for start, strip in strips:
+                if np.isnan(strip).any():
+                    refuse(f"{place.name} cannot hold the unknown entries (NaN) of this kernel; write .zarr or .npy")
+                for i, row in enumerate(strip, start):
+                    file.write(row[: i + 1].astype("<f4").tobytes())
+        with open(counts, "wb") as file:
             for i in range(len(names)):
-                file_of_counts.write(np.ones(i + 1, dtype="<f4").tobytes())
-        with replacing(ids, "w", encoding="utf-8") as file_of_names:
-            file_of_names.writelines(f"{name}\t{name}\n" for name in names)
+                file.write(np.ones(i + 1, dtype="<f4").tobytes())
+        ids.write_text("".join(f"{name}\t{name}\n" for name in names), encoding="utf-8")
 
 
 def _write_anndata(

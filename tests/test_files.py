@@ -6,7 +6,9 @@ import errno
 import itertools
 import json
 import os
+import pathlib
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +18,7 @@ import threading
 import numpy as np
 import psutil
 import pytest
+import xarray as xr
 from helpers.damage import flip
 
 import dmkl
@@ -23,6 +26,7 @@ from dmkl.errors import DamagedFileError, DiskFullError, LockedError
 from dmkl.files import writing
 from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, save_array, save_arrays
 from dmkl.files.writing import lock, lock_path, replacing, write_whole
+from dmkl.outputs import write_kernel
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
@@ -142,6 +146,101 @@ def test_a_link_stays_and_its_target_is_written(tmp_path, kind, dangling):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["inner", "link"]
     assert [entry.name for entry in (tmp_path / "inner").iterdir()] == ["target"]
     assert link_target(kind, target) == 2
+
+
+# --- replacement -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_each_step(monkeypatch):
+    """Call a function before and after each renaming and removal: then a process may be killed."""
+
+    def arrange(look):
+        def looking(function):
+            def call(*given, **named):
+                look()
+                result = function(*given, **named)
+                look()
+                return result
+
+            return call
+
+        for owner, name in (
+            *((writing, name) for name in ("_exchange", "sync", "sync_tree")),
+            *((os, name) for name in ("replace", "rename")),
+            *((pathlib.Path, name) for name in ("rename", "replace")),
+            (shutil, "rmtree"),
+        ):
+            monkeypatch.setattr(owner, name, looking(getattr(owner, name)))
+
+    return arrange
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("kind", ["set", "model"])
+def test_an_output_that_is_replaced_is_always_there(tmp_path, at_each_step, monkeypatch, kind, exchanges):
+    path, numbers, gaps = tmp_path / "out", [], []
+    if not exchanges:
+        monkeypatch.setattr(writing, "_exchange", lambda *_: False)
+        monkeypatch.setattr(writing, "_GAP_SECONDS", 0.0)
+    elif not writing._exchange(*(sibling(tmp_path, name) for name in "ab")):
+        pytest.skip("this file system cannot exchange names")
+
+    def look():
+        gaps.append(not path.exists())
+        numbers.append(link_target(kind, path))
+
+    WRITE[kind](path, 1)
+    at_each_step(look)
+    WRITE[kind](path, 2)
+    assert numbers[0] == 1
+    assert numbers[-1] == 2
+    assert set(numbers) == {1, 2}
+    assert any(gaps) != exchanges
+
+
+def sibling(folder, name):
+    (folder / name).mkdir()
+    return folder / name
+
+
+@pytest.mark.parametrize("names_before", [None, ["a", "b"]])
+def test_files_of_a_kernel_appear_together(tmp_path, at_each_step, names_before):
+    out, folders = tmp_path / "out", []
+    out.mkdir()
+    files = [out / f"kernel.grm{end}" for end in (".bin", ".N.bin", ".id")]
+
+    def write(names):
+        kernel = xr.DataArray(len(names) * np.eye(len(names)), {"sample": names}, ("sample", "sample_2"), name="k")
+        write_kernel(files[0], kernel, overwrite=True)
+
+    def look():
+        if files[0].exists():
+            assert contents(out) in known
+        folders.append(shutil.copytree(out, tmp_path / f"{len(folders)}", copy_function=shutil.copyfile))
+
+    def contents(folder):
+        return [(folder / file.name).read_bytes() for file in files]
+
+    known = []
+    for names in [names_before, ["a", "b", "c"]] if names_before else [["a", "b", "c"]]:
+        write(names)
+        known.append(contents(out))
+    for file in files:
+        file.unlink()
+    if names_before:
+        write(names_before)
+    at_each_step(look)
+    write(["a", "b", "c"])
+    assert len(folders) > 6
+    for folder in folders:
+        writing.remove_leftovers(folder / files[0].name)
+        there = {entry.name for entry in folder.iterdir()}
+        if names_before:
+            assert there == {file.name for file in files}
+            assert contents(folder) in known
+        else:
+            assert files[0].name not in there or contents(folder) in known
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------

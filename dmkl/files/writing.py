@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -53,29 +54,81 @@ def temporary_name(path: str | os.PathLike[str], end: str = "partial") -> Path:
 def remove_leftovers(path: Path) -> None:
     """Remove files with names of `temporary_name` that killed processes have left; this process must hold the lock.
 
-    A folder that was moved aside by a process that was killed before the new one was renamed gets its name back.
+    What was set aside by a process that was killed before the new output was renamed gets its name back, and so do its
+    companions (`replacing_files`).
     """
     for left in path.parent.glob(f"{glob.escape(path.name)}.*"):
-        end = re.fullmatch(r"\.[0-9a-f]{32}\.(partial|replaced)", left.name[len(path.name) :])
+        end = _TEMPORARY.fullmatch(left.name[len(path.name) :])
         if end is None:
             continue
-        if end[1] == "replaced" and not path.exists():
-            left.rename(path)
-        elif left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
+        is_wanted = end[1] == "replaced" and not path.exists()
+        # The output itself last: with it, its companions are taken as whole.
+        for file in sorted(path.parent.glob(f"*{end[0]}"), key=lambda file: file == left):
+            if is_wanted:
+                os.replace(file, str(file).removesuffix(end[0]))
+            else:
+                _remove_all(file)
+
+
+_ENDS = ("partial", "replaced")
+_TEMPORARY = re.compile(rf"\.[0-9a-f]{{32}}\.({'|'.join(_ENDS)})")
+
+
+def _remove_all(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def current(path: Path) -> Path:
+    """A path, or what was set aside of it if the new output has not come in its place, since its writer was killed."""
+    deadline = time.monotonic() + _GAP_SECONDS
+    while not path.exists():
+        names = {file: file.name[len(path.name) :] for file in path.parent.glob(f"{glob.escape(path.name)}.*.replaced")}
+        aside = [file for file, end in names.items() if _TEMPORARY.fullmatch(end)]
+        if not aside:
+            break
+        if time.monotonic() > deadline:
+            return aside[0]
+        time.sleep(0.01)
+    return path
+
+
+_GAP_SECONDS = 0.2
+"""A writer that lives takes less between two renames."""
 
 
 def replace_folder(written: Path, path: Path) -> None:
-    """Rename a folder to `path`, and remove what was there before."""
+    """Rename a folder to `path`, and remove what was there before.
+
+    On Linux the names of both are exchanged in one step. File systems that cannot do so, such as NFS, leave a moment
+    in which the old folder has the name of `temporary_name` alone: see `current`.
+    """
     sync_tree(written)
     replaced = temporary_name(path, "replaced")
-    if path.exists():
-        path.rename(replaced)
-    written.rename(path)
+    if path.exists() and _exchange(written, path):
+        written.rename(replaced)
+    else:
+        if path.exists():
+            path.rename(replaced)
+        written.rename(path)
     sync(path.parent)  # before the old folder is lost
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+_HERE, _RENAME_EXCHANGE = -100, 2
+"""Constants of Linux's `renameat2`."""
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two folders in one step; False if the system or their file system cannot."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    return call is not None and call(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _RENAME_EXCHANGE) == 0
 
 
 @contextmanager
@@ -117,11 +170,41 @@ def replacing_path(path: Path, way_out: str = _ANEW, *, synced: bool = True) -> 
             if synced:
                 sync(path.parent)
     except BaseException:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        _remove_all(partial)
         raise
+
+
+@contextmanager
+def replacing_files(path: Path, *companions: Path) -> Iterator[list[Path]]:
+    """Temporary paths of a file and its companions in the same folder, which replace these in the end.
+
+    `path` is there only with its own companions: it is set aside first and comes in its place last. Of a process that
+    is killed in between, `remove_leftovers` puts back what was set aside.
+    """
+    files, token, placed = [path, *companions], uuid.uuid4().hex, list[Path]()
+    partial, aside = ([file.with_name(f"{file.name}.{token}.{end}") for file in files] for end in _ENDS)
+    try:
+        with reporting_full_disk(path, _ANEW):
+            yield partial
+            check_lock(path)
+            for file in partial:
+                sync(file)
+            for file, before in zip(files, aside, strict=True):
+                if file.exists():
+                    os.replace(file, before)
+            for file, written in reversed(list(zip(files, partial, strict=True))):
+                os.replace(written, file)
+                placed.append(file)
+            sync(path.parent)
+    except BaseException:
+        for file in [*partial, *placed]:
+            file.unlink(missing_ok=True)
+        for file, before in reversed(list(zip(files, aside, strict=True))):
+            if before.exists():
+                os.replace(before, file)
+        raise
+    for file in aside:
+        file.unlink(missing_ok=True)
 
 
 def write_whole(path: str | os.PathLike[str] | Url, data: bytes) -> None:

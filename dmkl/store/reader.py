@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import google_crc32c
@@ -30,6 +31,7 @@ from dmkl.errors import (
 )
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import as_place, is_url
+from dmkl.files.writing import current
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.format import FORMAT, FORMAT_VERSION, check_metadata, kept_as_factors
 from dmkl.store.groups import Location, as_location, has_checksum, open_group, partial_path
@@ -97,6 +99,8 @@ class StoreReader:
 
     def __init__(self, location: Location) -> None:
         self.location = as_location(location)
+        if isinstance(self.location, str) and not is_url(self.location):
+            self.location = str(current(Path(self.location)))
         self._version = root_version(self.location)
         self._group = open_root(self.location)
         self.attrs: dict[str, Any] = dict(self._group.attrs)

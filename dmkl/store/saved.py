@@ -28,7 +28,7 @@ from dmkl.errors import (
     refuse,
 )
 from dmkl.files.urls import Place, Url, as_place, resolved
-from dmkl.files.writing import lock, refuse_existing, remove_leftovers, replacing_path, reporting_full_disk
+from dmkl.files.writing import current, lock, refuse_existing, remove_leftovers, replacing_path, reporting_full_disk
 from dmkl.store.groups import CHECKSUM, consolidate, open_group, root_attributes, upload
 from dmkl.variables import describe
 
@@ -123,6 +123,7 @@ class Saved:
         completely (at a URL), DamagedFileError or StoreError if it is damaged or no Zarr group.
         """
         final = as_place(path)
+        final = current(final) if isinstance(final, Path) else final
         with damage(f"{final} is not a model", but=DmklError):
             try:
                 group = open_group(final)

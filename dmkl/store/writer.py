@@ -408,6 +408,7 @@ class StoreWriter:
                 stray.unlink()  # a temporary file of a write that was killed
             # One write of the root completes the set, also at a URL.
             groups.consolidate(self._target, attrs)
+            self._unrecorded = 0  # the old set may be in this place from now on
         if self._final is not None:
             check_lock(self._final)
         if isinstance(self._place, Path) and isinstance(self._final, Path):
