@@ -678,7 +678,8 @@ def create(
     tile
         Side of a tile in samples; the setting ``dmkl.tile`` by default.
     dtype
-        float32 or float64; by default that of `kernels` (float64 for integers). Kernels of mixed precision need it.
+        float32 or float64; by default the widest type of `kernels` (float64 for integers). A generator of kernels in
+        mixed precision needs it.
     tasks
         Names of the columns of `labels`, if there are several.
     symmetric

@@ -308,6 +308,29 @@ def test_a_lock_that_was_taken_meanwhile_is_put_back(tmp_path):
     assert json.loads(lock_path(out).read_text())["token"] == "new"
 
 
+def test_a_lock_that_was_made_twice_is_held(tmp_path, monkeypatch):
+    """NFS repeats a call whose answer was lost, and the second finds the link of the first."""
+    make = os.link
+
+    def twice(*paths):
+        make(*paths)
+        make(*paths)
+
+    monkeypatch.setattr(os, "link", twice)
+    with lock(tmp_path / "out"):
+        assert json.loads(lock_path(tmp_path / "out").read_text())["pid"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_a_killed_process_left_does_not_stay(tmp_path, error_of, stored):
+    """It was killed after its output was complete: the same command finds the output, and removes the lock."""
+    (tmp_path / "out").mkdir()
+    for pid, stays in ((2**22 + 1, False), (os.getppid(), True)):
+        lock_by(tmp_path / "out", pid=pid)
+        assert "exists already" in error_of("fit", stored.view.source.location, tmp_path / "out")
+        assert lock_path(tmp_path / "out").exists() == stays
+
+
 def test_one_of_many_that_lock_at_once_holds_the_lock(tmp_path):
     file, made = lock_path(tmp_path / "out"), []
     holders = [writing._Holder("elsewhere", "", 1, 0.0, "today", str(k)) for k in range(8)]

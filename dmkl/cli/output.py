@@ -165,6 +165,9 @@ def save_pictures(draw: Mapping[str, Callable[[], Any] | None], path: Path | Non
 def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None:
     """Raise StoreExistsError if a path exists, unless `overwrite`."""
     if path.exists() and not overwrite:
+        from dmkl.files.writing import remove_dead_lock
+
+        remove_dead_lock(path)  # of a process that was killed after the output was complete
         msg = f"{path} exists already; choose another {what}, or replace it with --overwrite"
         raise StoreExistsError(msg)
 

@@ -326,6 +326,16 @@ def lock(path: str | os.PathLike[str] | Url) -> Iterator[None]:
                     file.unlink()
 
 
+def remove_dead_lock(path: str | os.PathLike[str] | Url) -> None:
+    """Remove the lock of an output that a process of this machine left when it was killed."""
+    if isinstance(path, Url):
+        return
+    file = lock_path(path)
+    holder = _read(file)
+    if holder is not None and holder.machine == _machine() and _is_dead(file, holder):
+        _remove(file, holder)
+
+
 def check_lock(path: str | os.PathLike[str] | Url) -> None:
     """Check that this process still holds its locks of a path and of the folders around it.
 
@@ -379,8 +389,8 @@ def _make(lock: Path, holder: _Holder) -> bool:
         try:
             os.link(written, lock)
         except OSError as error:
-            if error.errno == errno.EEXIST:
-                return False
+            if error.errno == errno.EEXIST:  # NFS repeats a call whose answer was lost
+                return (made := _read(lock)) is not None and made.token == holder.token
             # A file system without hard links: for a moment the lock is empty, which counts as held.
             with suppress(FileExistsError), open(lock, "xb") as file:
                 file.write(text)

@@ -72,6 +72,13 @@ class KernelSource:
                 refuse(f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}")
             yield _in_strips(matrix)
 
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """Return the types of the kernels that are known before these are read: none of a generator."""
+        if not isinstance(self._kernels, Sequence):
+            return []
+        matrices = (kernel if hasattr(kernel, "dtype") else np.asarray(kernel) for kernel in map(plain, self._kernels))
+        return [np.dtype(matrix.dtype) for matrix in matrices]
+
     def identity(self, j: int) -> dict[str, Any] | None:
         """Return a record that differs for other content of kernel j, for resumed imports; None if unknown."""
         if not isinstance(self._kernels, Sequence):
@@ -205,6 +212,10 @@ class JoinedSource(KernelSource):
         """See `KernelSource.matrices`."""
         return map(self._put, count(), self._source.matrices())  # which holds no kernel while the next is read
 
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """See `KernelSource.dtypes`."""
+        return self._source.dtypes()
+
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`: it includes the order, and for missing samples the training samples."""
         identity, (rows, cols) = self._source.identity(j), self._places(j)
@@ -291,6 +302,9 @@ class _FileSource(KernelSource):
                     opened.check_written(axis, j)
                 yield _in_strips(opened if axis is None else Layer(opened, axis, j))
             del opened  # before the next array is read
+
+    def dtypes(self) -> list[np.dtype[Any]]:
+        return [array.variable.dtype for array in self._arrays]
 
     def identity(self, j: int) -> dict[str, Any] | None:
         array, index = self._parts[j]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ def ingest(
         refuse(f"a symmetric set needs square kernels, the first is {rows} × {cols}")
     if rows == 0 or cols == 0:
         refuse(f"kernels must have at least one row and one column, the first is {rows} × {cols}")
-    stored = check_dtype(_narrowest(np.dtype(first.dtype)) if dtype is None else dtype)
+    stored = check_dtype(_narrowest([first.dtype, *source.dtypes()]) if dtype is None else dtype)
     header = Header(rows, cols, stored.name, settings.tile_size(max(rows, cols), tile), symmetric, full)
     check_names(header, source.n_kernels)
     nodes = labels.checked(rows, cols, rectangular=not symmetric or full)
@@ -110,9 +110,10 @@ def _all(first: Matrix, others: Iterator[Matrix]) -> Iterator[Matrix]:
     yield from others
 
 
-def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The smallest stored type that represents entries of this type exactly."""
-    return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
+def _narrowest(dtypes: Iterable[Any]) -> np.dtype[Any]:
+    """The smallest stored type that represents entries of all these types exactly."""
+    short = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in map(np.dtype, dtypes))
+    return np.dtype(np.float32 if short else np.float64)
 
 
 def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
@@ -150,7 +151,7 @@ class _Intake:
         if dtype.kind not in "fiub":
             way_out = "; take the real part if the imaginary one is rounding" * (dtype.kind == "c")
             refuse(f"kernel {name!r} holds {dtype}, expected real numbers{way_out}")
-        if not self.asked_dtype and _narrowest(dtype).itemsize > np.dtype(header.dtype).itemsize:
+        if not self.asked_dtype and _narrowest([dtype]).itemsize > np.dtype(header.dtype).itemsize:
             what = f"kernel {name!r} is {dtype}, but the set would be stored as {header.dtype}, as its first kernel is"
             refuse(f"{what}; choose one, dtype='float32' or dtype='float64'")
         if self.symmetrize and (lower := self._is_lower_triangle(matrix)) is not None:

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,8 @@ class StoreWriter:
         except ValueError:  # metadata that a power cut has emptied
             header = None
         if header != self.header:
-            if header is not None and not overwrite and is_recoverable(group):
+            is_wanted = header is not None and not _is_wider(self.header, header) and is_recoverable(group)
+            if header is not None and is_wanted and not overwrite:
                 old, new = asdict(header), asdict(self.header)
                 differ = [f"{key} {old[key]!r} there, {new[key]!r} here" for key in new if old[key] != new[key]]
                 way_out = "run the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
@@ -431,6 +432,11 @@ class StoreWriter:
                 self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
             )
             array[...] = values
+
+
+def _is_wider(header: Header, other: Header) -> bool:
+    """Whether a set has the kind of another in a wider type, in which a message asks to store what overflows."""
+    return replace(other, dtype=header.dtype) == header and np.dtype(header.dtype) > np.dtype(other.dtype)
 
 
 @contextmanager

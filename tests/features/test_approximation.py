@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import numpy as np
 import pytest
-from helpers.conformance import problems, unseal
+from helpers.conformance import problems, tree, unseal
 from helpers.faults import interrupted
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,33 @@ def landmarks(K, k=0):
     tables = read_tables(source.location) if hasattr(source, "location") else source.axes[0].tables
     values = tables[approximation(K, k)["points"]].read(slice(None))
     return np.array([np.flatnonzero((X == row).all(axis=1)).item() for row in values])
+
+
+# --- interruptions ---------------------------------------------------------------------------------------------------
+
+
+@quiet
+@pytest.mark.parametrize("left", ["values", "center", "zarr.json"])
+def test_a_build_that_was_killed_while_it_removed_tables_goes_on(tmp_path, monkeypatch, left):
+    spec = {"function": "rbf", "bandwidth": [0.5, 1.0], "rank": 20}
+    whole = built(tmp_path / "whole", spec, tile=32)
+
+    def kill(writer, names):
+        for folder in (writer.folder / "features").iterdir():
+            if folder.is_dir() and writer._group[f"features/{folder.name}"].attrs["name"] in names:
+                for entry in folder.iterdir():
+                    if entry.name != left:
+                        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "forget_features", kill)
+        with pytest.raises(KeyboardInterrupt):
+            built(tmp_path / "set", spec, tile=32)
+    again = built(tmp_path / "set", spec, tile=32)
+    assert again.content_id == whole.content_id
+    assert not problems(tmp_path / "set")
+    assert tree(tmp_path / "set").keys() == tree(tmp_path / "whole").keys()
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

@@ -626,6 +626,18 @@ def test_a_damaged_member_of_an_archive_is_named(tmp_path):
         take_in(tmp_path / "k.npz", tmp_path)
 
 
+@pytest.mark.parametrize("narrow", [0, 1, 2])
+def test_the_widest_type_of_all_files_is_stored(tmp_path, narrow):
+    kernels = [kernel.astype("f4" if j == narrow else "f8") for j, kernel in enumerate(K)]
+    for j, kernel in enumerate(kernels):
+        np.save(tmp_path / f"{j}.npy", kernel)
+    same(take_in([tmp_path / f"{j}.npy" for j in range(3)], tmp_path)[0], kernels)
+    for forms in (kernels, [kernels[0].tolist(), *kernels[1:]], [pd.DataFrame(kernel) for kernel in kernels]):
+        same(dmkl.create(None, forms), kernels)
+    labels = [0, 1] * 3 + [0]
+    assert dmkl.Uniform().fit(kernels, labels).n_features_in_ == 7
+
+
 # --- resuming ------------------------------------------------------------------------------------------------
 
 

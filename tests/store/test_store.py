@@ -207,7 +207,7 @@ REFUSED = {
     "asymmetric": (spoiled(6, 1, 99.0), {}, r"'b' is not symmetric: entry \(1, 6\) is .* and entry \(6, 1\) is 99"),
     "other shape": ([np.eye(7), np.eye(6)], {}, "kernel 'b' is 6 × 6, expected 7 × 7 as the first"),
     "complex": ([np.eye(7), np.eye(7) * 1j], {}, "kernel 'b' holds complex128, expected real numbers"),
-    "wider type": ([np.eye(7, dtype="f4"), np.eye(7)], {}, "kernel 'b' is float64, but the set would be stored"),
+    "wider type": (iter([np.eye(7, dtype="f4"), np.eye(7)]), {}, "kernel 'b' is float64, but the set would be stored"),
     "rectangular": (np.ones((2, 7, 5)), {"symmetric": True}, "a symmetric set needs square kernels"),
     "empty": (np.ones((2, 0, 0)), {}, "at least one row and one column"),
     "nothing yielded": (iter([]), {}, "at least one kernel, got none"),
@@ -410,6 +410,19 @@ def test_a_replacement_killed_between_its_renamings_is_finished(tmp_path, monkey
     dmkl.create(path, 2 * K, tile=4, overwrite=True)
     np.testing.assert_array_equal(entries(path), 2 * upper(K))
     assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
+
+
+def test_a_wider_type_replaces_what_was_begun_in_a_narrower_one(tmp_path):
+    """The message about an overflow asks for it."""
+    kernels = psd(2, 7)
+    kernels[1] *= 1e60
+    with pytest.raises(InputError, match="overflows float32; store it as float64"):
+        dmkl.create(tmp_path / "set.zarr", kernels, dtype="float32")
+    assert (tmp_path / "set.zarr.partial").exists()
+    with pytest.raises(InputError, match="unfinished set of another kind"):
+        dmkl.create(tmp_path / "set.zarr", kernels, dtype="float32", tile=3)
+    dmkl.create(tmp_path / "set.zarr", kernels, dtype="float64")
+    np.testing.assert_array_equal(entries(tmp_path / "set.zarr"), upper(kernels))
 
 
 def interrupted_create(path, kernels, after, **more):
