@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import UNKNOWN_TEXTS, Array
+from dmkl.arrays import UNKNOWN_TEXTS, Array, is_instance
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
-from dmkl.inputs.names import Expected, Individual, Names, as_text, axis_names, pair_names
+from dmkl.inputs.names import Expected, Individual, Names, as_text, pair_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +90,47 @@ class Columns:
 def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the stored type of real numbers: float32 if it loses nothing and they are narrow, else float64."""
     return np.dtype(np.float32 if dtype.itemsize <= (4 if dtype.kind == "f" else 2) else np.float64)
+
+
+def axis_names(values: Any, axis: int) -> Names:
+    """Return the names along an axis of an object of pandas or xarray; None if it has none, or they only count.
+
+    An axis of xarray without an index may have names in another coordinate, see `names_among`.
+    """
+    if is_instance(values, "pandas", "Series", "DataFrame"):
+        index = values.axes[axis]
+        only_counts = is_instance(index, "pandas", "RangeIndex") and index.start == 0 and index.step == 1
+        return None if only_counts else tuple(map(as_text, index))
+    if not is_instance(values, "xarray", "DataArray") or axis >= values.ndim:
+        return None
+    dim = values.dims[axis]
+    if dim in values.coords:
+        return tuple(map(as_text, values.coords[dim].to_numpy().tolist()))
+    along = {str(key): v.to_numpy() for key, v in values.coords.items() if v.dims == (dim,)}
+    return names_among(f"dimension {dim!r}", along, values.shape[axis])[0]
+
+
+def names_among(where: str, vectors: Mapping[str, Array], length: int) -> tuple[Names, list[str]]:
+    """Return the names of `length` rows or columns among vectors by their titles, and the titles of those taken.
+
+    Names are as many different values, in vectors with a title for names before any others of words, as in tables (see
+    `find_names`); numbers that only count are none. Vectors of the same rank that differ are refused.
+    """
+    cells = {title: tuple(map(as_text, np.ravel(values).tolist())) for title, values in vectors.items()}
+    plain = {title: plain_title(title.rpartition("/")[2]) for title in cells}
+    family = next((title for title in cells if plain[title] in _FAMILIES), "")
+    for title in cells:
+        if plain[title] == "iid" and len(cells.get(family, ())) == len(cells[title]):
+            cells[title] = Individual.of(cells[title], cells[family])
+    fitting = {t: own for t, own in cells.items() if len(own) == length == len(set(pair_names(own)))}
+    named = [title for title in fitting if plain[title] in _NAMES]
+    others = [title for title, own in fitting.items() if not counts(own) and not counts(own, 1)]
+    named = named or [title for title in others if {plain[title], plain[title].removesuffix("s")} & _UNIQUE_NAMES]
+    named = named or [title for title in others if np.asarray(vectors[title]).dtype.kind in "OSTU" and title != family]
+    if differing := [title for title in named if fitting[title] != fitting[named[0]]]:
+        what = f"{named[0]!r} and {differing[0]!r} may both be the names of the {length} rows or columns, and differ"
+        refuse(f"{where}: {what}; call the right one 'samples', or name it (--order FILE:NAME, order=)")
+    return (fitting[named[0]] if named else None), named
 
 
 def find_names(table: Columns, expected: Expected = None) -> tuple[Names, list[int]]:

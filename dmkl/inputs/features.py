@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dmkl.arrays import Array, Mask, is_instance
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
-from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_numeral, is_title, plain_title
+from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, float_dtype, is_numeral, is_title, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, stem, vector
 from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names_of_arrays
@@ -33,7 +33,7 @@ from dmkl.inputs.matrices import (
     square,
     transposed,
 )
-from dmkl.inputs.names import Join, Named, Names, axis_names, listed_names, places, sample_names
+from dmkl.inputs.names import Join, Named, Names, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class FeatureMatrix:
     samples: Names  # names of the rows, unique (individuals with their families)
     open: Callable[[], Any]  # returns the matrix, of which rows are read; masked entries are missing
     holds: str = ""  # kernel or distances, if its place determines it and columns are the samples
-    counted: bool = False  # whether it is a data frame whose index only counts
+    numbers: Sequence[tuple[str, ...]] = ()  # numbers that name the rows if another source has these names
     by_name: bool = False  # whether it is taken only if it is named
     genotypes: bool = False  # whether it holds dosages of variants, by its format
     is_table: bool = False  # whether it is a file that could name its rows
@@ -63,9 +63,8 @@ class FeatureMatrix:
     @property
     def named(self) -> Named:
         """The names of the rows, for joins and messages."""
-        numbers = tuple(map(str, range(self.shape[0]))) if self.counted else None
         columns = self.columns if self.holds == "" else None
-        return Named(f"features {self.name!r}", self.samples, numbers, columns)
+        return Named(f"features {self.name!r}", self.samples, self.numbers, columns)
 
     def read(self, rows: slice) -> Array:
         """Read some rows; rows of NaN for samples that lack this source."""
@@ -203,7 +202,7 @@ def as_features(
 def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
     """Return a matrix (features, samples) as (samples, features); it is read as a whole."""
     samples, shape = sample_names(f"features {matrix.name!r}", matrix.columns), matrix.shape[::-1]
-    turned = replace(matrix, shape=shape, samples=samples, columns=matrix.samples, counted=False)
+    turned = replace(matrix, shape=shape, samples=samples, columns=matrix.samples, numbers=())
     return replace(turned, open=lambda: transposed(matrix.read(slice(0, shape[1]))))
 
 
@@ -385,7 +384,7 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
         holds = variable.holds if variable.holds != "features" else ""
         unaligned.keep |= {variable.name} if variable.holds == "features" else set()
         more: Any = {"samples": variable.rows, "columns": variable.columns, "by_name": variable.by_name}
-        more["genotypes"] = variable.genotypes
+        more |= {"genotypes": variable.genotypes, "numbers": variable.numbers}
         unaligned.matrices.append(_matrix(variable.name or stem(path), variable, **more, open=opened, holds=holds))
         unaligned.places.append((path, variable.name))
 
@@ -447,7 +446,8 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         if words := [table.title(at) for at in rest if not table.numeric[at]]:
             _refuse_columns(table.where, words, "; names of samples go into the index (set_index)")
         columns = tuple(str(values.columns[at]) for at in rest)
-        return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=samples is None)
+        numbers = [] if samples else [tuple(map(str, range(table.n_rows)))]
+        return _matrix(name, table.numbers(rest), samples=samples, columns=columns, numbers=numbers)
     if is_instance(values, "xarray", "DataArray"):
         return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):

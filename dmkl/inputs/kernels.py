@@ -14,7 +14,7 @@ import numpy as np
 
 from dmkl.arrays import Index, Mask, is_instance
 from dmkl.errors import first_names, refuse
-from dmkl.inputs.columns import ROLES
+from dmkl.inputs.columns import ROLES, axis_names
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, shape_text, stamp
 from dmkl.inputs.formats.registry import PathLike, check_file, expected_files, find_files, names_of_arrays, short_names
@@ -32,7 +32,7 @@ from dmkl.inputs.matrices import (
     n_condensed,
     plain,
 )
-from dmkl.inputs.names import Join, Named, Names, all_names, axis_names, joined, note_of_order, places
+from dmkl.inputs.names import Join, Named, Names, all_names, joined, note_of_order, places
 from dmkl.settings import check_memory
 
 _AXES = ("rows", "columns")
@@ -113,7 +113,7 @@ def _axes(kernel: Any) -> Named:
         return Named("", None)
     names, columns = axis_names(kernel, 0), axis_names(kernel, 1)
     is_counted = names is None and is_instance(kernel, "pandas", "DataFrame")
-    numbers = tuple(map(str, kernel.index)) if is_counted else None
+    numbers = [tuple(map(str, kernel.index))] if is_counted else []
     return Named("", names, numbers, columns, kernel.shape[0] == kernel.shape[1])
 
 
@@ -134,7 +134,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         if not arrays:
             refuse("there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)")
         kernels, own_names = [array.open() for array in arrays], short_names(array.name for array in arrays)
-        axes = [Named("", array.rows, None, array.columns) for array in arrays]
+        axes = [Named("", array.rows, (), array.columns) for array in arrays]
     elif isinstance(kernels, Mapping):
         kernels, own_names = list(kernels.values()), list(kernels)
     elif is_frame or (hasattr(kernels, "shape") and hasattr(kernels, "dtype")):  # NumPy, Dask, Zarr, h5py …
@@ -248,7 +248,7 @@ class JoinedSource(KernelSource):
         axes = self._source.axes[j] if j < len(self._source.axes) else Named("", None)
         names = axes.names or (axes.columns if self.symmetric is not False else None)
         rows = self._tables[j] if j < len(self._tables) else Named(self._title(j), names, axes.numbers)
-        cols = None if axes.numbers is not None and rows.names is axes.numbers else axes.columns
+        cols = None if rows.names in axes.numbers else axes.columns
         return rows, rows if cols is None and self.symmetric is not False else Named(rows.where, cols)
 
     def _places(self, j: int) -> list[Index | None]:
@@ -348,8 +348,10 @@ def open_files(
     parts, inside = list[_KernelArray](), list[SideData]()
     for path in files:
         arrays = check_file(path, "kernels").arrays(path)
-        data, side_arrays = sort_arrays(path, arrays, _choose_arrays(path, arrays, variables), notes)
-        parts += [_kernel_array(variable, kernel_axis, ordered, notes) for variable in data]
+        chosen = _choose_arrays(path, arrays, variables)
+        along = [_kernel_axis(variable, kernel_axis, notes) for variable in chosen]
+        data, side_arrays = sort_arrays(path, arrays, chosen, notes, along, ordered=ordered is not None)
+        parts += [_kernel_array(variable, axis, ordered) for variable, axis in zip(data, along, strict=True)]
         for item in side_arrays:
             item.name_rows(data[0].rows)
         inside += side_arrays
@@ -443,8 +445,8 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
     refuse(f"{what}{first_names(arrays, 12) or 'none'}. {way_out}")
 
 
-def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None, notes: list[str]) -> _KernelArray:
-    """Return the kernels of an array, along the requested axis or that of its shape; `ordered` names their rows."""
+def _kernel_axis(variable: FileArray, asked: int | None, notes: list[str]) -> int | None:
+    """Return the axis of the kernels, the requested one or that of the shape; None for a matrix."""
     if asked not in (None, 0, 1, 2):
         refuse(f"the kernel axis must be 0, 1 or 2, got {asked!r}")
     lengths = variable.shape
@@ -469,8 +471,14 @@ def _kernel_array(variable: FileArray, asked: int | None, ordered: Named | None,
             note = f"its kernels were taken along axis {axis}; give the kernel axis if they lie along another"
     if note:
         notes.append(f"{variable.where} is {shape_text(lengths)}: {note}")
+    return axis
+
+
+def _kernel_array(variable: FileArray, axis: int | None, ordered: Named | None) -> _KernelArray:
+    """Return the kernels of an array along an axis; `ordered` names their rows."""
+    lengths = variable.shape
     rows, cols = (length for position, length in enumerate(lengths) if position != axis)
-    axes = Named(variable.where, variable.rows, None, variable.columns, rows == cols)
+    axes = Named(variable.where, variable.rows, variable.numbers, variable.columns, rows == cols)
     if ordered is not None:
         axes = ordered._replace(columns=ordered.names if rows == cols else variable.columns, square=rows == cols)
     _check_length(axes.where, axes.names, rows, "rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -15,16 +16,18 @@ import numpy as np
 
 from dmkl.arrays import Array, is_instance, is_known
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
-from dmkl.inputs.columns import ROLES, Columns, find_names, matched_share, plain_title
+from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, matched_share, names_among, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, vector
 from dmkl.inputs.formats.registry import PathLike, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
-from dmkl.inputs.names import Expected, Individual, Names, axis_names, listed_names, names_as_known, sample_names
+from dmkl.inputs.names import Expected, Individual, Names, listed_names, names_as_known, sample_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_OF_AXES = ("samples", "train_samples")
+"""The roles of names of rows and columns."""
 _COVARIATES = (".covar", ".qcovar")
 """GCTA's files of categories and of numbers."""
 
@@ -92,11 +95,14 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     return ordered
 
 
-def read_file(path: PathLike, name: str | None = None, samples: Iterable[str] | None = None) -> LabelTable:
+def read_file(
+    path: PathLike, name: str | None = None, samples: Iterable[str] | None = None, *, alone: bool = False
+) -> LabelTable:
     """Read the values of a file of one array or table, with the names of its rows and columns.
 
     `name` is the column of a table or the array of a container, if a file holds several, also written as FILE:NAME;
-    `samples` are the names of the samples, if they are known, which show the column that holds them.
+    `samples` are the names of the samples, if they are known, which show the column that holds them. An array that is
+    wanted `alone` holds names itself: no other array of its file names its rows.
     """
     path = Path(path).expanduser()
     text, at = str(path), str(path).find(":")
@@ -116,10 +122,14 @@ def read_file(path: PathLike, name: str | None = None, samples: Iterable[str] | 
         refuse(f"{path} has no variable {name!r}; it has {first_names(arrays, 12) or 'none'}")
     if len(chosen) != 1:
         refuse(f"{path} holds {len(chosen)} arrays, expected one: {first_names(chosen, 12)}; say which, as {path}:NAME")
-    # The names of the rows, if another array of the file holds as many.
-    of_names = [v for v in arrays if v.role == "samples" and not v.problem and v is not chosen[0]]
-    names = tuple(map(str, np.ravel(read_array(of_names[0]).values))) if of_names else None
-    return read_array(chosen[0], names if names and len(names) in chosen[0].shape else None)
+    table = read_array(chosen[0])
+    if alone:
+        return table
+    (named,), _ = sort_arrays(path, arrays, chosen, [])  # other arrays of the file may name the rows
+    rows = [names for names in (named.rows, named.columns) if names and len(names) in named.shape]
+    rows = [names for names in rows if names is named.rows or matched_share(names, expected) > 0.5]  # a row a split
+    rows += [names for names in named.numbers if matched_share(names, expected) > 0.5]
+    return replace(table, row_names=table.row_names or (rows[0] if rows else None))
 
 
 def read_array(variable: FileArray, samples: Names = None) -> LabelTable:
@@ -132,32 +142,69 @@ def read_array(variable: FileArray, samples: Names = None) -> LabelTable:
 
 
 def sort_arrays(
-    path: Path, arrays: Sequence[FileArray], data: Sequence[FileArray], notes: list[str]
+    path: Path,
+    arrays: Sequence[FileArray],
+    data: Sequence[FileArray],
+    notes: list[str],
+    kernel_axes: Sequence[int | None] = (),
+    *,
+    ordered: bool = False,
 ) -> tuple[list[FileArray], list[SideData]]:
-    """Give the arrays with data the names of samples in their file, and return also labels and such of the file."""
-    rest = [(variable, variable.role) for variable in arrays if variable not in data]
-    usable = [(variable, role) for variable, role in rest if role is not None and not variable.problem]
-    left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
+    """Give the arrays with data the names of samples in their file, and return also labels and such of the file.
+
+    Names are in vectors as long as a side of the data (see `names_among`). `kernel_axes` are the axes of the data that
+    count kernels, which words may name too; if the samples are `ordered`, the names of rows come from elsewhere.
+    """
+    axes = list(kernel_axes) or [None] * len(data)
+    sides = [np.delete(v.shape, [] if axis is None else axis).tolist() for v, axis in zip(data, axes, strict=True)]
+    n_kernels = sum(1 if axis is None else v.shape[axis] for v, axis in zip(data, axes, strict=True))
+    rest = [variable for variable in arrays if variable not in data]
+    usable = {variable.name: variable for variable in rest if not variable.problem}
+    of_role: dict[str, Names] = {}
+    for variable in usable.values():
+        if variable.role in _OF_AXES and variable.role not in of_role:
+            of_role[variable.role] = sample_names(variable.where, read_array(variable).values.ravel().tolist())
+    vectors, lengths = dict[str, Array](), {length for side in sides for length in side} | {n_kernels}
+    for name, variable in usable.items():
+        length = max(variable.shape, default=0)
+        free = variable.role in (None, "samples") or (variable.role == "names" and length != n_kernels)
+        if free and length > 1 and length in lengths and math.prod(variable.shape) == length:
+            vectors[name] = read_array(variable).values
+    taken, named, side_data = set[str](), list[FileArray](), list[SideData]()
+    for variable, side in zip(data, sides, strict=True):
+        n_rows, n_cols = (*side, *side, 0, 0)[:2]
+        rows, in_rows = names_among(str(path), {} if ordered or variable.rows else vectors, n_rows)
+        cols, in_cols = names_among(str(path), {} if n_cols == n_rows or variable.columns else vectors, n_cols)
+        for what, titles in (("samples", in_rows), ("columns", in_cols)):
+            taken |= set(titles)
+            if untitled := [repr(title) for title in titles if usable[title].role != "samples"]:
+                notes.append(f"{path}: {first_names(untitled, 3)} taken for names of the {what}")
+        rows, cols = variable.rows or rows or of_role.get("samples"), variable.columns or cols
+        integers = [v.tolist() for v in vectors.values() if v.dtype.kind in "iu" and not (rows or ordered)]
+        numbers = [tuple(map(str, own)) for own in integers if len(own) == len(set(own)) == n_rows]
+        named.append(replace(variable, rows=rows, columns=cols or of_role.get("train_samples"), numbers=numbers))
+    if axes != [None] * len(data) and n_kernels > 1 and n_kernels not in sides[0]:
+        words = {name: v for name, v in vectors.items() if v.dtype.kind == "U" and len(set(v.tolist())) == n_kernels}
+        for name in list(words)[: len({tuple(v) for v in words.values()}) == 1]:
+            side_data.append(SideData("names", usable[name].where, partial(lambda v, _: LabelTable(v), words[name])))
+            notes.append(f"{path}: {name!r} taken for names of the kernels")
+            taken |= set(words)
+    left_out = [v for v in rest if v.name not in taken and (v.problem or (not v.role and max(v.shape, default=1) != 1))]
     if left_out:
         notes.append(f"{path}: left out {first_names(left_out, 12)}")
     for variable in arrays:
         notes += variable.notes
-    names, side_data = dict[str, Names](), list[SideData]()
-    for variable, role in usable:
-        if role in ("samples", "train_samples") and role not in names:
-            names[role] = sample_names(variable.where, read_array(variable).values.ravel().tolist())
-    rows, cols = names.get("samples"), names.get("train_samples")
-    for variable, role in usable:
-        if role not in names:
-            of_rows = rows if role in OF_SAMPLES else None
-            read = partial(lambda v, names, _: read_array(v, names), variable, of_rows)
-            side_data.append(SideData(role, variable.where, read))
-    return [replace(v, rows=v.rows or rows, columns=v.columns or cols) for v in data], side_data
+    for name, variable in usable.items():
+        if variable.role is not None and variable.role not in of_role and name not in taken:
+            own = named[0].rows if named and variable.role in OF_SAMPLES else None
+            read = partial(lambda v, names, _: read_array(v, names), variable, own)
+            side_data.append(SideData(variable.role, variable.where, read))
+    return named, side_data
 
 
 def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, ...]:
     """Read names of samples from a file: a name a line, FID and IID, or a table; see `read_file`."""
-    table = read_file(path, samples=samples)
+    table = read_file(path, samples=samples, alone=True)
     names = table.row_names
     if names is None and table.is_table and table.values.shape[1:] == (2,):  # FID and IID
         families, individuals = table.values.astype(str).T.tolist()

@@ -242,9 +242,14 @@ def align(
     are read here, since the names of the tables show their columns of names. `shape` are the numbers of rows, and of
     columns if these are no samples of the rows; labels of such columns are left out.
     """
-    # An index that only counts holds names if another table has the same numbers as names, in any order.
-    counts = [set(table.names) for table in tables if table.names is not None]
-    tables = [t._replace(names=t.numbers) if t.numbers and set(t.numbers) in counts else t for t in tables]
+    # Numbers, such as those of an index that only counts, are names if other data has the same as names, in any order.
+    bearing = [set(table.names) for table in tables if table.names is not None]
+    if not bearing and any(table.numbers for table in tables):
+        bearing = [set(item.table.row_names) for item in given if item.role in OF_SAMPLES and item.table.row_names]
+    tables = [
+        table._replace(names=next((own for own in table.numbers if set(own) in bearing), table.names))
+        for table in tables
+    ]
     expected = all_names(table.names for table in tables)
     order = wanted or stored
     first = order or next((table.names for table in tables if table.names is not None), None)

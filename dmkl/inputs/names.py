@@ -1,4 +1,4 @@
-"""Names of samples: reading them from objects, joining those of several tables, and finding their positions."""
+"""Names of samples: joining those of several tables, and finding their positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from dmkl.arrays import Array, Index, is_instance
+from dmkl.arrays import Array, Index
 from dmkl.errors import refuse
 
 Join = Literal["exact", "inner", "outer"]
@@ -27,7 +27,7 @@ class Named(NamedTuple):
 
     where: str
     names: Names
-    numbers: Names = None  # of the rows of a data frame whose index only counts
+    numbers: Sequence[tuple[str, ...]] = ()  # names of the rows if those of another source are the same numbers
     columns: Names = None  # names of the columns: of features, or of the samples of a kernel
     square: bool = True  # whether there are as many rows as columns
 
@@ -51,17 +51,6 @@ def as_text(value: Any) -> str:
     """Return a name as a string."""
     # NumPy and HDF5 hold strings as bytes, whose str() is "b'...'".
     return value.decode() if isinstance(value, bytes) else value if isinstance(value, Individual) else str(value)
-
-
-def axis_names(values: Any, axis: int) -> Names:
-    """Return the names along an axis of an object of pandas or xarray; None if it has none, or they only count."""
-    if is_instance(values, "pandas", "Series", "DataFrame"):
-        index = values.axes[axis]
-        only_counts = is_instance(index, "pandas", "RangeIndex") and index.start == 0 and index.step == 1
-        return None if only_counts else tuple(map(as_text, index))
-    if not is_instance(values, "xarray", "DataArray") or axis >= values.ndim or values.dims[axis] not in values.coords:
-        return None
-    return tuple(map(as_text, values.coords[values.dims[axis]].to_numpy().tolist()))
 
 
 def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> Names:

@@ -54,6 +54,7 @@ class FileArray:
     rows: Names = None  # names of its rows
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     columns: Names = None  # names of its columns
+    numbers: Sequence[tuple[str, ...]] = ()  # numbers in its file that name the rows if another source has these names
     holds: Literal["", "kernel", "distances", "features"] = ""  # by its place; "" if name and shape determine it
     by_name: bool = False  # whether it is features that are taken only if they are named
     genotypes: bool = False  # whether it is dosages of variants
