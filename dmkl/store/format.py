@@ -21,7 +21,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array
 from dmkl.errors import StoreError, refuse
-from dmkl.inputs.formats.zarr_folders import KERNEL_SET
+from dmkl.inputs.formats.zarr_folders import KERNEL_SET, check_chunks
 from dmkl.numerics.tiling import Tiling
 from dmkl.settings import check_memory, memory_budget_bytes
 
@@ -330,6 +330,8 @@ def _check_node(array: Any, name: str, where: str, *, whole: bool = True, n_kern
         _refuse(where, f"a chunk of {name!r} takes {chunk_bytes:.3g} bytes", "chunks no larger than the array")
     if not whole:
         return 0
+    if text:
+        check_chunks(array, (slice(None),) * array.ndim, f"{name!r} of {where}")
     n_chunks = math.prod(-(-length // chunk) for length, chunk in zip(array.shape, array.chunks, strict=True))
     if n_chunks > max(_MOST_CHUNKS, 2 * n_kernels):
         _refuse(where, f"{name!r} has {n_chunks:,} chunks", f"at most {_MOST_CHUNKS:,}")

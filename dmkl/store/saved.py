@@ -29,6 +29,9 @@ from dmkl.errors import (
 )
 from dmkl.files.urls import Place, Url, as_place, resolved
 from dmkl.files.writing import current, lock, refuse_existing, remove_leftovers, replacing_path, reporting_full_disk
+from dmkl.inputs.formats.file_arrays import TEXT_BYTES, n_bytes
+from dmkl.inputs.formats.zarr_folders import check_chunks
+from dmkl.settings import check_memory
 from dmkl.store.groups import CHECKSUM, consolidate, open_group, root_attributes, upload
 from dmkl.variables import describe
 
@@ -151,7 +154,14 @@ class Saved:
 
     def dataset(self) -> xr.Dataset:
         """Read the labeled arrays of the group; ValueError or RuntimeError if a chunk is missing or damaged."""
-        for name, array in self.group.arrays():
+        arrays = dict(self.group.arrays())
+        sizes = (
+            (array, TEXT_BYTES if array.dtype.kind in "OTU" else array.dtype.itemsize) for array in arrays.values()
+        )
+        needed_bytes = sum(max(n_bytes(array.shape, size), n_bytes(array.chunks, size)) for array, size in sizes)
+        check_memory(str(self.place), needed_bytes, "it is damaged, or allow more")
+        for name, array in arrays.items():
+            check_chunks(array, (slice(None),) * array.ndim, f"{name} of {self.place}")
             if array.nchunks_initialized < array.nchunks:
                 msg = f"{name} has missing values"
                 raise ValueError(msg)

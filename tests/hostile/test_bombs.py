@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import zipfile
 import zlib
 
 import dask
+import google_crc32c
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import zarr
@@ -20,6 +25,7 @@ from dmkl.errors import DmklError, InputError, MemoryBudgetError
 from dmkl.features.specs import plan
 from dmkl.files.arrays import json_crc32c
 from dmkl.inputs import as_features, open_files, read_file
+from dmkl.inputs.formats.tables import parquet_columns
 from dmkl.store.groups import CHECKSUM
 from dmkl.store.ingest import ingest
 
@@ -197,6 +203,66 @@ def test_descriptions_of_clusters_with_aliases_of_aliases(tmp_path):
     (tmp_path / "c.yaml").write_text("\n".join(["class: slurm", "a0: &a0 [x]", *levels]))
     with pytest.raises(InputError, match=r"c\.yaml is not valid YAML: it has aliases \(\*name\), which are not read"):
         read_description(tmp_path / "c.yaml")
+
+
+def parquet(path, columns, n_groups=8):
+    """A table of equal groups of rows."""
+    table = pa.table(columns)
+    with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        for _ in range(n_groups):
+            writer.write_table(table)
+    assert path.stat().st_size < 100_000
+
+
+def test_parquet_of_millions_of_equal_values(tmp_path):
+    parquet(tmp_path / "k.parquet", {"a": np.zeros(10**6), "b": np.zeros(10**6)})
+    for read in (as_features, read_file, open_files):
+        with pytest.raises(MemoryBudgetError, match=r"the table in .*k\.parquet takes 2\.56e\+08 bytes"):
+            read(tmp_path / "k.parquet")
+
+
+def test_parquet_of_a_long_text_that_is_repeated(tmp_path):
+    text, pool = "x" * 2**14, pa.default_memory_pool()
+    parquet(tmp_path / "k.parquet", {"name": pa.DictionaryArray.from_arrays(np.zeros(10**4, "i4"), [text])}, 1)
+    watched = pa.proxy_memory_pool(pool)
+    pa.set_memory_pool(watched)
+    try:
+        frame = parquet_columns(tmp_path / "k.parquet").frame
+    finally:
+        pa.set_memory_pool(pool)
+    assert 0 < watched.max_memory() < 2**24
+    assert frame["name"].iloc[-1] == text
+
+
+@pytest.mark.parametrize(("form", "match"), [("utf-8", "positions of the rows"), ("utf-16", "k.csv.gz in UTF-16")])
+def test_compressed_tables_that_unpack_to_millions_of_rows(tmp_path, form, match):
+    text = "1\n2\n" * 2**18
+    (tmp_path / "k.csv.gz").write_bytes(gzip.compress(text.encode(form)))
+    for read in (as_features, read_file):
+        with dask.config.set({"dmkl.memory": "3MiB"}), pytest.raises(MemoryBudgetError, match=match):
+            read(tmp_path / "k.csv.gz")
+
+
+def test_models_whose_arrays_take_more_than_memory(tmp_path):
+    path = tmp_path / "model"
+    dmkl.MKFDA().fit(dmkl.create(None, [np.eye(6) + 1]), [0, 1] * 3).save(path)
+    # Without the copies of the metadata, and their checksum.
+    root = json.loads((path / "zarr.json").read_text())
+    del root["consolidated_metadata"], root["attributes"][CHECKSUM]
+    (path / "zarr.json").write_text(json.dumps(root))
+    codecs = [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()]
+    group = zarr.open_group(path / "history", mode="a")
+    group.create_array("zeros", data=np.zeros(10**7), compressors=codecs, dimension_names=["zero"])
+    assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) < 50_000
+    with pytest.raises(MemoryBudgetError, match=r"model/history takes 8e\+07 bytes of memory"):
+        dmkl.load(path)
+    shutil.rmtree(path / "history" / "zeros")
+    dmkl.load(path)
+    chunk = path / "weights_" / "c" / "0"
+    data = b"\x28\xb5\x2f\xfd\xc0\x58" + (2**40).to_bytes(8, "little")
+    chunk.write_bytes(data + google_crc32c.value(data).to_bytes(4, "little"))
+    with pytest.raises(DmklError, match=r"its chunk \(0,\) claims to unpack to \d{10,} bytes"):
+        dmkl.load(path)
 
 
 def test_a_set_larger_than_the_disk(tmp_path):

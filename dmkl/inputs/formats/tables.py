@@ -38,6 +38,11 @@ _CHUNK_ROWS = 256
 _LINE_BYTES, _CELL_BYTES = 2**20, 128
 """Lines up to this length are cut into cells without a check of memory, and the memory that a cell takes at most as a
 Python string and in lists, in addition to its characters."""
+_TEXT_BYTES = 58
+"""Memory of a short Python string and its place in a list."""
+_ROWS_CHECKED = 2**18
+"""Rows after which the memory of their positions is checked again."""
+_ALLOW = "write fewer rows, or allow more"
 _MARKS = "\t;,"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _COMMENTS = ("#", "%")
@@ -126,6 +131,8 @@ class Text(Columns):
             if self._is_row(text):
                 self._starts.append(position)
                 self._numbers.append(number)
+                if len(self._starts) % _ROWS_CHECKED == 0:
+                    check_memory(f"the positions of the rows of {self.path}", 16 * len(self._starts), _ALLOW)
             else:
                 self._note(number, text, "a comment")
                 self._has_comments = True
@@ -199,6 +206,7 @@ class Text(Columns):
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
         """Return the cells of some columns as they are written."""
+        check_memory(f"the cells of {self.path}", _TEXT_BYTES * self.n_rows * len(columns), _ALLOW)
         texts: list[list[str]] = [[] for _ in columns]
         for _, cells in self._rows(0, self.n_rows) if columns else ():
             for column, at in zip(texts, columns, strict=True):
@@ -211,6 +219,8 @@ class Text(Columns):
         for column in texts if self.decimal_comma else ():
             if are_numbers(column, comma=True):
                 column[:] = [cell.replace(",", ".") for cell in column]
+        longest = max((len(cell) for column in texts for cell in column), default=0)
+        check_memory(f"the cells of {self.path}", 4 * longest * self.n_rows * len(columns), _ALLOW)
         cells = np.array(texts, dtype=str).T
         # Codes such as 01 are words, since 1 may be another code.
         if any(re.fullmatch(r"[-+]?0\d+", cell) for cell in cells.ravel()) or not all(map(are_numbers, texts)):
@@ -324,9 +334,34 @@ def parquet_columns(path: Path, expected: Expected = None, title: str | None = N
 
     with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
         try:
-            return Columns(str(path), pd.read_parquet(path, engine="pyarrow"))
+            needed_bytes, texts = _parquet_size(path)
+            check_memory(f"the table in {path}", needed_bytes, f"{_FEWER}, or allow more")
+            # A text that is repeated is in memory once, as in the file.
+            return Columns(str(path), pd.read_parquet(path, engine="pyarrow", read_dictionary=texts))
         except ImportError as error:
             refuse(f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow", error)
+
+
+_PARQUET_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+"""Memory of a value of a fixed length; a few bytes of a file may stand for millions of equal ones."""
+_FEWER = "write fewer rows or columns, or the columns of numbers as .npy, which is read in parts"
+
+
+def _parquet_size(path: Path) -> tuple[int, list[str]]:
+    """The memory that a table takes while it is read, twice, and the names of its columns of texts."""
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        metadata, n_bytes = file.metadata, 0
+        columns = [metadata.schema.column(k) for k in range(metadata.num_columns)]
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            n_bytes += group.total_byte_size
+            for k, column in enumerate(columns):
+                width = _PARQUET_BYTES.get(column.physical_type, max(column.length, 8))
+                n_bytes += width * max(group.column(k).num_values, group.num_rows)
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY" and "." not in column.path]
+    return 2 * n_bytes, texts
 
 
 def looks_like_text(path: Path) -> bool:
@@ -373,9 +408,11 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         if mark not in _UTF16:
             yield file
             return
-        check_memory(f"{path} in UTF-16", 4 * path.stat().st_size, "save it as UTF-8, or allow more")
+        most = settings.memory_budget_bytes() // 4
+        raw = file.read(most + 1)  # a file that is compressed may unpack to anything
+        check_memory(f"{path} in UTF-16", 4 * len(raw), "save it as UTF-8, or allow more")
         with damaged_as(f"{path} is not written in UTF-16", UnicodeDecodeError):
-            text = file.read().decode("utf-16")
+            text = raw.decode("utf-16")
         yield io.BytesIO(text.encode("utf-8", "surrogatepass"))
 
 
