@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 import dmkl
@@ -280,6 +280,7 @@ def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
     orders = [data.draw(st.permutations(range(M)), what) for what in ("labels", "rows", "columns")]
     delimiter = data.draw(DELIMITERS, "delimiter")
     titles = data.draw(st.lists(TITLES, min_size=3, max_size=3, unique=True), "titles")
+    assume(delimiter != " " or "" not in titles)  # a blank after the last title is no title, as in the tables of R
     columns = dict(zip(titles, (names, DX[:M], AGE[:M]), strict=True))
     table = pd.DataFrame(columns)[data.draw(st.permutations(titles), "columns of the labels")].iloc[orders[0]]
     table.to_csv(tmp_path / "y.txt", sep=delimiter, index=False)
