@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import wait as wait_for
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ from dmkl.errors import (
     warn,
 )
 from dmkl.files.syncing import sync_tree
+from dmkl.files.writing import reporting_full_disk
 
 if TYPE_CHECKING:
     from distributed import Client, Future, as_completed
@@ -371,17 +372,22 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
 
 
 def sync_on_hosts(folder: Path) -> None:
-    """Return when a folder is on the disk, with what this machine and those of workers have written to it."""
-    sync_tree(folder)
+    """Return when a folder is on the disk, with what this machine and those of workers have written to it.
+
+    A machine that cannot be asked is left out: what it has lost is found as damage. DiskFullError if the disk is full.
+    """
+    with reporting_full_disk(folder):
+        sync_tree(folder)
     client = active_client()
     if client is None:
         return
     import psutil
 
     here = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
-    elsewhere = {report["host"]: address for address, report in workers_of_scheduler(client).items()}
-    if others := [address for host, address in elsewhere.items() if host not in here]:
-        client.run(sync_tree, str(folder), workers=others, on_error="return")
+    with suppress(SchedulerLostError, OSError):
+        elsewhere = {report["host"]: address for address, report in workers_of_scheduler(client).items()}
+        if others := [address for host, address in elsewhere.items() if host not in here]:
+            client.run(sync_tree, str(folder), workers=others, on_error="return")
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, place: str = "in one task") -> None:

@@ -56,7 +56,7 @@ from dmkl.files.documents import check_size, parse_json
 from dmkl.files.regular import check_plain, check_plain_folder
 from dmkl.files.syncing import sync_tree
 from dmkl.files.urls import local_path, resolved
-from dmkl.files.writing import replacing
+from dmkl.files.writing import replacing, reporting_full_disk
 from dmkl.numerics.steps import Fitted, load_step
 from dmkl.passes.execute import check_shared, sync_on_hosts, temporary_root
 from dmkl.solvers.interface import Outcome, Status, Step
@@ -240,7 +240,8 @@ class Workspace:
     def sync(self) -> None:
         """Return when the outcomes that this process keeps are on the disk."""
         if self._unsynced:
-            sync_tree(self.path)
+            with reporting_full_disk(self.path):
+                sync_tree(self.path)
         self._unsynced = False
 
     def _outcome_file(self, number: int) -> Path:
