@@ -20,6 +20,7 @@ from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, stem, vector
 from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names_of_arrays
 from dmkl.inputs.formats.tables import Text
+from dmkl.inputs.formats.text_kernels import names_beside
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import (
@@ -276,6 +277,7 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
     if not table.n_rows or (table.n_rows == 1 and table.titles is None and not any(table.numeric)):
         refuse(f"{table.where} has columns but no rows, expected at least one sample")
     names, rest = find_names(table, expected)
+    names = names or names_beside(Path(table.where), [table.n_rows], table.notes) or None
     sample_names(table.where, names)
     roles = {at: ROLES.get(plain_title(title)) for at, title in enumerate(table.titles or ())}
     features = [at for at in rest if roles.get(at) not in OF_SAMPLES]

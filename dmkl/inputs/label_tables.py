@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, matched_
 from dmkl.inputs.formats.file_arrays import FileArray, vector
 from dmkl.inputs.formats.registry import PathLike, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
+from dmkl.inputs.formats.text_kernels import names_beside
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
 from dmkl.inputs.names import Expected, Individual, Names, listed_names, names_as_known, sample_names
 
@@ -164,13 +166,14 @@ def sort_arrays(
     for variable in usable.values():
         if variable.role in _OF_AXES and variable.role not in of_role:
             of_role[variable.role] = sample_names(variable.where, read_array(variable).values.ravel().tolist())
-    vectors, lengths = dict[str, Array](), {length for side in sides for length in side} | {n_kernels}
+    vectors, lengths = dict[str, Array](), {*chain(*sides), n_kernels}
     for name, variable in usable.items():
         length = max(variable.shape, default=0)
         free = variable.role in (None, "samples") or (variable.role == "names" and length != n_kernels)
         if free and length > 1 and length in lengths and math.prod(variable.shape) == length:
             vectors[name] = read_array(variable).values
     taken, named, side_data = set[str](), list[FileArray](), list[SideData]()
+    beside = () if ordered or all(v.rows for v in data) else names_beside(path, set(chain(*sides)), notes)
     for variable, side in zip(data, sides, strict=True):
         n_rows, n_cols = (*side, *side, 0, 0)[:2]
         rows, in_rows = names_among(str(path), {} if ordered or variable.rows else vectors, n_rows)
@@ -180,6 +183,8 @@ def sort_arrays(
             if untitled := [repr(title) for title in titles if usable[title].role != "samples"]:
                 notes.append(f"{path}: {first_names(untitled, 3)} taken for names of the {what}")
         rows, cols = variable.rows or rows or of_role.get("samples"), variable.columns or cols
+        if beside and not rows:
+            rows, cols = (beside, cols) if len(beside) == n_rows else (rows, cols or beside)
         integers = [v.tolist() for v in vectors.values() if v.dtype.kind in "iu" and not (rows or ordered)]
         numbers = [tuple(map(str, own)) for own in integers if len(own) == len(set(own)) == n_rows]
         named.append(replace(variable, rows=rows, columns=cols or of_role.get("train_samples"), numbers=numbers))

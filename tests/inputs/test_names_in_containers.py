@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.io
+import scipy.sparse
 import xarray as xr
 import zarr
 
@@ -145,3 +148,45 @@ def test_individuals_of_families_in_containers(tmp_path):
     table.to_csv(tmp_path / "labels.txt", sep=" ", index=False)
     _, known = open_files(tmp_path / "set.npz", labels=tmp_path / "labels.txt")
     assert np.ravel(known.labels).tolist() == LABELS.tolist()
+
+
+# --- files beside the matrix -----------------------------------------------------------------------------------------
+
+LISTS = {
+    "x.mibs": "x.mibs.id",
+    "x.king": "x.king.id",
+    "x.grm.raw": "x.grm.id",
+    "x.npy": "x.fam",
+    "x.sparseGRM.mtx": "x.sparseGRM.mtx.sampleIDs.txt",
+    "matrix.mtx": "barcodes.tsv",
+    "x.txt": "x.psam",
+}
+
+
+@pytest.mark.parametrize("file", LISTS)
+def test_names_in_a_file_beside_the_matrix(tmp_path, labels, file):
+    if file.endswith(".npy"):
+        np.save(tmp_path / file, KERNEL)
+    elif file.endswith(".mtx"):
+        scipy.io.mmwrite(tmp_path / file, scipy.sparse.coo_array(KERNEL))
+    else:
+        np.savetxt(tmp_path / file, KERNEL)
+    beside = tmp_path / LISTS[file]
+    lines = [f"{name}" if "barcodes" in beside.name or "sampleIDs" in beside.name else f"0 {name}" for name in NAMES]
+    lines = [f"{line} 0 0 1 -9" for line in lines] if beside.suffix == ".fam" else lines
+    lines = ["#IID\tSEX", *(f"{name}\t1" for name in NAMES)] if beside.suffix == ".psam" else lines
+    beside.write_text("\n".join(lines) + "\n")
+    source, known = open_files(tmp_path / file, labels=labels)
+    assert np.ravel(known.labels).tolist() == LABELS.tolist()
+    assert any(re.search(rf"{re.escape(beside.name)} was taken for", note) for note in source.notes)
+    beside.write_text("\n".join(lines[:-1]) + "\n")  # as many names as rows, or none
+    assert list(open_files(tmp_path / file)[1].samples or ()) == []
+
+
+def test_names_of_features_beside_their_matrix(tmp_path, labels):
+    np.save(tmp_path / "x.npy", X)
+    np.savetxt(tmp_path / "x.txt", X)
+    (tmp_path / "x.id").write_text("".join(f"{name} {name}\n" for name in NAMES))
+    for file in ("x.npy", "x.txt"):
+        K = dmkl.build(None, tmp_path / file, {"function": "linear"}, labels=labels)
+        assert K.labels.tolist() == LABELS.tolist()

@@ -6,7 +6,7 @@ Files of Matrix Market, .mtx, sparse or dense, are read by SciPy in a child proc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,9 @@ from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
 from dmkl.inputs.matrices import Lazy, dense_rows
 from dmkl.inputs.names import Individual, Names
 from dmkl.settings import check_memory
+
+_LISTS = (".id", ".sampleIDs.txt", ".fam", ".tfam", ".psam")
+"""Ends of files that list the individuals of a matrix."""
 
 
 def parquet_arrays(path: Path) -> list[FileArray]:
@@ -243,13 +246,35 @@ def _individuals(path: Path) -> tuple[str, ...]:
     id_file = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
     if not id_file.is_file():
         refuse(f"{path} needs {id_file.name} beside it, which names its individuals, and there is none; copy it there")
-    lines = [text.split() for _, _, text in lines_of(id_file)]
-    rows = [cells for cells in lines if cells and not (cells is lines[0] and cells[0].lstrip("#") in ("FID", "IID"))]
-    if not rows:
+    names = _listed_individuals(id_file)
+    if not names:
         refuse(f"{id_file} names no individuals, expected a line of FID and IID for each")
-    if any(len(row) == 1 for row in rows):
-        return tuple(row[-1] for row in rows)
+    return names
+
+
+def _listed_individuals(file: Path) -> tuple[str, ...]:
+    """Return the names at the beginning of lines: FID and IID, or one; under a title IID the first is the name."""
+    lines = [cells for _, _, text in lines_of(file) if (cells := text.split()) and not cells[0].startswith("##")]
+    title = lines[0][0].lstrip("#") if lines else ""
+    rows = lines[title in ("FID", "IID") :]
+    if title == "IID" or any(len(row) == 1 for row in rows):
+        return tuple(row[0 if title == "IID" else -1] for row in rows)
     return Individual.of((row[1] for row in rows), (row[0] for row in rows))
+
+
+def names_beside(path: Path, lengths: Collection[int], notes: list[str]) -> tuple[str, ...]:
+    """Return the names in a list beside a matrix, if it has as many lines as a side of it; else none.
+
+    PLINK and GCTA write MATRIX.id, SAIGE MATRIX.sampleIDs.txt, CellRanger barcodes.tsv beside matrix.mtx; a list of the
+    individuals of a study is STUDY.fam, .tfam or .psam.
+    """
+    files = [f"{name}{end}" for end in _LISTS for name in dict.fromkeys((path.name, path.stem))]
+    files += [path.name[:-10] + f"barcodes.tsv{end}" for end in ("", ".gz") if path.name.endswith("matrix.mtx")]
+    for file in map(path.with_name, files):
+        if file.is_file() and len(names := _listed_individuals(file)) in lengths:
+            notes.append(f"{path}: {file.name} was taken for names of the samples, of which it lists as many")
+            return names
+    return ()
 
 
 # --- Matrix Market ---------------------------------------------------------------------------------------------------
