@@ -132,6 +132,10 @@ class SampleOrderWarning(UserWarning):
     """A source without sample names is matched by position with samples that have names."""
 
 
+class FontWarning(UserWarning):
+    """No font of this machine has some characters of a picture."""
+
+
 class OtherVersionWarning(UserWarning):
     """Some workers of a cluster run another dmkl than this process, and get no tasks."""
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from os.path import commonprefix
 from textwrap import fill
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.text import Text
 
 from dmkl.arrays import Array, Float, weight_shares
-from dmkl.errors import refuse
+from dmkl.errors import FontWarning, printable, refuse, warn
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
 BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
@@ -31,10 +35,64 @@ _SHARED_START = re.compile(r"[/|:,; ]|(?<!\de)-")
 """Where a part of a name ends that all names share; not in a number such as 1e-3."""
 
 
+def image_of(axes: Any, form: str, **options: Any) -> bytes:
+    """The figure of axes as a file of a format, with the fonts of this machine that have the characters of its texts.
+
+    `options` are those of ``Figure.savefig``. FontWarning is issued for characters that no font has.
+    """
+    figure = figure_of(axes)
+    image, missing = _saved(figure, form, options)
+    if not missing:
+        return image
+    families, without = _fonts_with(missing)
+    if families:
+        for text in figure.findobj(Text):
+            if missing & {*text.get_text()}:
+                text.set_fontfamily([*text.get_fontfamily(), *families])
+        image, _ = _saved(figure, form, options)
+    if without:
+        shown = " ".join(sorted(without)[:5])
+        what = f"no font of this machine has {len(without)} characters of names in a picture, such as {shown}"
+        warn(f"{what}; install one that has, such as Noto Sans CJK", FontWarning)
+    return image
+
+
+_NO_GLYPH = re.compile(r"Glyph (\d+) .* missing from")
+
+
+def _saved(figure: Figure, form: str, options: Mapping[str, Any]) -> tuple[bytes, set[str]]:
+    """The figure as a file, and the characters that its fonts lack, of which Matplotlib warns one by one."""
+    file, missing = io.BytesIO(), set[str]()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(file, format=form, **options)
+    for warning in caught:
+        if found := _NO_GLYPH.match(str(warning.message)):
+            missing.add(chr(int(found[1])))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return file.getvalue(), missing
+
+
+def _fonts_with(characters: set[str]) -> tuple[list[str], set[str]]:
+    """Names of installed fonts that have some characters, and those that none has."""
+    families, without = list[str](), set(characters)
+    # Those that are likely to have them are opened first: there may be thousands.
+    fonts = sorted(font_manager.fontManager.ttflist, key=lambda font: not re.search("CJK|Noto|Unicode", font.name))
+    for font in fonts:
+        if not without:
+            break
+        if font.name.startswith("Last Resort") or font.style != "normal":  # boxes with numbers
+            continue
+        with suppress(OSError, RuntimeError):  # a file that is gone or damaged
+            had = {c for c in without if ord(c) in font_manager.get_font(font.fname).get_charmap()}
+            families += [font.name] if had and font.name not in families else []
+            without -= had
+    return families, without
+
+
 def _png(axes: Any) -> bytes:
-    file = io.BytesIO()
-    figure_of(axes).savefig(file, format="png")
-    return file.getvalue()
+    return image_of(axes, "png")
 
 
 class _Panels(np.ndarray[Any, Any]):
@@ -80,7 +138,7 @@ def set_title(axes: Any, *lines: str) -> None:
     figure = axes[0].figure
     is_own = isinstance(axes[0], _Panel)
     width = int(14 * (figure if is_own else axes[0]).bbox.width / figure.dpi)  # characters
-    text = "\n".join(fill(line, width) for line in lines if line)
+    text = "\n".join(fill(printable(line), width) for line in lines if line)
     if is_own:
         figure.suptitle(text, fontsize=9, x=0.01, ha="left")
     else:
@@ -98,7 +156,11 @@ def plural(noun: str) -> str:
 
 
 def shortened(name: str, longest: int = LONGEST_NAME) -> str:
-    """Shorten a long name in its middle, and escape mathematical markup; narrow figures have less room."""
+    """Shorten a long name in its middle, and escape mathematical markup and characters that are not visible.
+
+    Narrow figures have less room.
+    """
+    name = printable(name).replace("\n", " ")
     longest = min(longest, int(5.5 * widest.get()))
     half = (longest - 1) // 2
     short = name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"

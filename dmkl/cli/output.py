@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import math
@@ -82,19 +81,19 @@ def say_aside(what: Literal["error", "warning", "note"], text: str) -> None:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Show dmkl's own warnings as one plain line, each once; other warnings as Python does."""
+    """Show warnings as one plain line, each once; those of other libraries with their kind."""
     shown: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         # ConvergenceWarning is scikit-learn's.
-        if category.__module__ != "dmkl.errors" and category.__name__ != "ConvergenceWarning":
-            before(message, category, *place, **more)
-        elif str(message) not in shown:
-            shown.add(str(message))
-            say_aside("warning", str(message))
+        is_own = category.__module__ == "dmkl.errors" or category.__name__ == "ConvergenceWarning"
+        text = str(message) if is_own else f"{category.__name__}: {' '.join(str(message).split())}"
+        if text not in shown:
+            shown.add(text)
+            say_aside("warning", text)
 
     with warnings.catch_warnings():
-        before, warnings.showwarning = warnings.showwarning, show
+        warnings.showwarning = show
         yield
 
 
@@ -137,11 +136,9 @@ def save_figure(draw: Callable[[], Any], path: Path | None, *, aside: bool = Tru
     if path is None:
         return
     from dmkl.files.writing import write_whole
-    from dmkl.pictures import figure_of
+    from dmkl.pictures import image_of
 
-    file = io.BytesIO()
-    figure_of(draw()).savefig(file, format=path.suffix[1:], dpi=150)
-    write_whole(path, file.getvalue())
+    write_whole(path, image_of(draw(), path.suffix[1:], dpi=150))
     if aside:
         say_aside("note", f"the picture is {path}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 import pandas as pd
+
+from dmkl.errors import printable
 
 FIRST_ROWS, MOST_ROWS = 10, 200
 """Rows of a table that are shown at once, and after it is unfolded."""
@@ -54,13 +55,11 @@ class Section:
             return ""
         from matplotlib import rc_context
 
-        from dmkl.pictures import figure_of
+        from dmkl.pictures import image_of
 
-        file = io.StringIO()
         # Without a date and with constant names of parts, the same report is the same file.
         with rc_context({"svg.hashsalt": self.title, "svg.fonttype": "path"}):
-            figure_of(self.axes).savefig(file, format="svg", metadata={"Date": None}, bbox_inches="tight")
-        text = file.getvalue()
+            text = image_of(self.axes, "svg", metadata={"Date": None}, bbox_inches="tight").decode()
         return text[text.index("<svg") :]
 
     @cached_property
@@ -152,10 +151,15 @@ def _template() -> Any:
     from jinja2 import Environment
 
     text = files("dmkl.reports").joinpath("page.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible)
     environment.filters["breakable"] = _breakable
     environment.filters["greek"] = partial(re.sub, r"\b[Ll]am\b", "λ")
     return environment.from_string(text)
+
+
+def _visible(value: Any) -> Any:
+    """A text with escapes for characters that reverse or hide others; what is HTML already is unchanged."""
+    return printable(value) if type(value) is str else value
 
 
 def render(page: Page) -> str:
@@ -175,6 +179,7 @@ def _breakable(text: str) -> Any:
     """Allow line breaks in a long name after the characters _ and /."""
     from markupsafe import Markup, escape
 
+    text = printable(text)
     return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(text))) if len(text) > _WRAPPED else escape(text))
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
+import warnings
 
 import numpy as np
 import pytest
+from matplotlib import font_manager
+from matplotlib.text import Text
 
 import dmkl
 from dmkl.cli.main import main
+from dmkl.cli.output import plain_warnings
+from dmkl.pictures import bars, figure_of, image_of
 
 HARM = "\x1b]0;title\x07\x1b[2J\r\x08\x9b31m\u202e\u2028\n"
 """Characters that set the title, clear the screen, move back, set a color, reverse the text, end lines."""
@@ -64,3 +70,52 @@ def test_names_are_printed_escaped(tmp_path, harmful, capsys, command):
         text = (tmp_path / "log").read_text()
         assert text
         assert not obeyed(text)
+
+
+def named(tmp_path, names):
+    """A set with these names of kernels and classes, as older versions wrote them."""
+    r = np.random.default_rng(0)
+    y = np.arange(20) % 2
+    kernels = [(X := r.normal(size=(20, 3)) + y[:, None]) @ X.T for _ in names]
+    dmkl.create(tmp_path / "named.zarr", kernels, names=names, labels=[f"{names[0]} {k}" for k in y])
+    return tmp_path / "named.zarr"
+
+
+@pytest.mark.filterwarnings("default")
+def test_pictures_of_names_without_a_font_give_one_plain_line(tmp_path, run, monkeypatch):
+    fonts = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans"]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    path = named(tmp_path, ["\u4e2d\u6587", "\u4e2d\u56fd"])
+    status, _, err = run("analyze", path, "--plot", tmp_path / "alignments.png")
+    assert status == 0, err
+    (warning,) = [line for line in err.splitlines() if "warning" in line.lower()]
+    assert warning.startswith("dmkl: warning: no font of this machine has ")
+    assert "characters of names in a picture, such as \u4e2d" in warning
+    assert "Glyph" not in err
+
+
+def test_a_font_with_the_characters_is_taken():
+    ax = bars(["\u24b6 kernel", "another"], np.eye(2)[:1].T, "", "title")  # not in DejaVu Sans, but in STIX
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        image = image_of(ax, "svg").decode()
+    assert "STIX" in image
+    drawn = [text for text in figure_of(ax).findobj(Text) if "\u24b6" in text.get_text()]
+    assert drawn
+    assert all("STIXGeneral" in text.get_fontfamily() for text in drawn)
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_of_other_libraries_are_plain_lines(capsys):
+    with plain_warnings():
+        for _ in range(2):
+            warnings.warn("first\x1b[2J\nsecond", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == "dmkl: warning: RuntimeWarning: first\\x1b[2J second\n"
+
+
+def test_format_characters_in_a_report_are_escaped(tmp_path):
+    path = named(tmp_path, ["abc\u202edef", "zero\u200bwidth"])
+    for result in (dmkl.analyze(dmkl.open(path)), dmkl.MKFDA().fit(dmkl.open(path))):
+        page = dmkl.report(result)
+        assert not obeyed(re.sub("<svg.*?</svg>", "", page, flags=re.DOTALL))
+        assert "abc\\u202edef" in page
