@@ -62,9 +62,9 @@ def test_options_that_break_a_rule(made, message):
 @pytest.mark.parametrize(
     ("written", "solver", "code"),
     [
-        ({"solver": "auto", "basis": "1GiB"}, dmkl.Subspace("1GiB"), 'dmkl.Subspace(basis="1GiB", finish="auto")'),
-        ({"solver": "cg", "master": "exact"}, dmkl.CG("exact"), 'dmkl.CG(master="exact")'),
-        ({"solver": "auto", "master": "exact"}, dmkl.Direct("exact"), 'dmkl.Direct(master="exact")'),
+        ({"solver": "auto", "basis": "1GiB"}, dmkl.Subspace("1GiB"), "dmkl.Subspace(basis='1GiB', finish='auto')"),
+        ({"solver": "cg", "master": "exact"}, dmkl.CG("exact"), "dmkl.CG(master='exact')"),
+        ({"solver": "auto", "master": "exact"}, dmkl.Direct("exact"), "dmkl.Direct(master='exact')"),
         ({"solver": "dual", "mu": 0.5}, dmkl.Dual(0.5), "dmkl.Dual(mu=0.5)"),
     ],
 )
