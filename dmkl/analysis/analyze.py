@@ -118,6 +118,7 @@ class Analysis(Result):
     """
 
     FORMAT, TITLE = "dmkl-analysis", "analysis"
+    NEEDED_ATTRIBUTES = ("centered", "steps", "method", "threshold", "n_samples", "n_passes")
     NEEDED = (
         "alignment",
         "trace",

@@ -116,6 +116,7 @@ class EvaluationResult(GridResult):
     """
 
     FORMAT, TITLE = "dmkl-evaluation", "evaluation"
+    NEEDED_ATTRIBUTES = ("estimator", "scoring", "parameters_searched", "n_passes", "seconds")
     NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
     def __init__(self, scores: xr.Dataset, searches: Mapping[str, SearchResult]) -> None:

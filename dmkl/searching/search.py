@@ -295,6 +295,7 @@ class SearchResult(GridResult):
     """
 
     FORMAT, FORMAT_VERSION, TITLE = "dmkl-search", 2, "search"
+    NEEDED_ATTRIBUTES = ("estimator", "scoring", "parameters_searched", "n_passes", "seconds")
     NEEDED = ("score", "weight", "gap", "objective", "status")
 
     def __init__(self, scores: xr.Dataset, *, best: KernelLearner | None = None, rule: Rule = "best") -> None:

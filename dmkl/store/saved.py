@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import html
+import json
+import math
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -223,6 +225,8 @@ class Result(ABC):
     """The name of the result in messages."""
     NEEDED: ClassVar[tuple[str, ...]]
     """Variables that are always present."""
+    NEEDED_ATTRIBUTES: ClassVar[tuple[str, ...]] = ("n_passes",)
+    """Attributes that are always present."""
     MEANINGS: ClassVar[Mapping[str, str]] = {}
     """The attribute "long_name" of variables that are not described as in `dmkl.variables`; their units are 1."""
 
@@ -310,6 +314,7 @@ class Result(ABC):
             for name in ("format", "format_version"):
                 data.attrs.pop(name)
             data.attrs.pop(CHECKSUM, None)
+            _check_attributes(data.attrs, cls.NEEDED_ATTRIBUTES)
             strings = {  # names are NumPy strings
                 name: (variable.dims, variable.values.astype(object).astype(str), variable.attrs)
                 for name, variable in data.variables.items()
@@ -323,6 +328,42 @@ class Result(ABC):
     def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:
         """The result, from its data and from the other parts of the saved group."""
         return cls(data)
+
+
+_TEXTS = {
+    "estimator",
+    "scoring",
+    "kind",
+    "choice",
+    "solver",
+    "created_by",
+    "splitter",
+    "steps",
+    "method",
+    "rows",
+    "how",
+}
+_TEXTS |= {"choose", "permuted", "default_price", "hint", "asked", "parameters", "parameters_searched"}
+_TEXTS |= {"parameters_by_class", "measures"}
+_OBJECTS, _LISTS = {"asked", "parameters"}, {"parameters_searched", "parameters_by_class", "measures"}
+_NUMBERS = {"seconds", "threshold", "centered", "bandwidths_from_all_samples", "largest_gap", "has_model"}
+_NUMBERS |= {"covariates", "folds_without_a_class"}
+"""Names of attributes of results that are texts, texts of JSON objects and lists, and numbers, as those in n_."""
+
+
+def _check_attributes(attrs: Mapping[str, Any], needed: Sequence[str]) -> None:
+    """Refuse attributes of a result that are missing or of another type, by ValueError."""
+    if missing := [name for name in needed if name not in attrs]:
+        refuse(f"it lacks the attributes {', '.join(missing)}")
+    for name, value in attrs.items():
+        form = "a text" if name in _TEXTS else "a number" if name in _NUMBERS or name.startswith("n_") else ""
+        is_number = isinstance(value, int | float) and (math.isfinite(value) or name == "largest_gap")
+        is_so = isinstance(value, str) if form == "a text" else is_number or not form
+        if is_so and name in _OBJECTS | _LISTS:
+            form = "a JSON object" if name in _OBJECTS else "a JSON list"
+            is_so = isinstance(json.loads(value), dict if name in _OBJECTS else list)
+        if not is_so:
+            refuse(f"its attribute {name} must be {form}, got {value!r:.60}")
 
 
 def task_dim(data: xr.Dataset) -> str | None:

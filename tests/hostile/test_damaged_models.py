@@ -1,4 +1,4 @@
-"""Models whose attributes were changed: each change is refused as damage, unless the value makes sense."""
+"""Models and results with changed attributes: each change is refused as damage, unless the value makes sense."""
 
 from __future__ import annotations
 
@@ -121,3 +121,31 @@ def test_attributes_of_other_types_are_damage(saved):
 @pytest.mark.slow
 def test_each_changed_attribute_is_damage(saved):
     assert check_all(saved, lambda place: place[0] not in ("defaults", "features") or len(place) == 1) > 150
+
+
+RESULTS = {
+    "search": lambda K: dmkl.search(dmkl.Uniform(), K, grid={"lam": [0.1, 1.0]}, cv=2, baselines="none"),
+    "analysis": dmkl.analyze,
+}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("search", marks=pytest.mark.slow), "analysis"])
+def test_results_are_refused_or_can_be_summarized(tmp_path, kind):
+    X = np.random.default_rng(0).normal(size=(2, 12, 3))
+    RESULTS[kind](dmkl.create(None, X @ X.swapaxes(1, 2), labels=np.arange(12) % 2)).save(tmp_path / "result")
+    file = tmp_path / "result" / "zarr.json"
+    root = json.loads(file.read_text())
+    del root["consolidated_metadata"], root["attributes"][CHECKSUM]
+    n_refused = 0
+    for name in root["attributes"]:
+        for change in (None, math.nan, "x", ["a"], {"a": 1}, DELETE):
+            file.write_text(json.dumps(root | {"attributes": changed(root["attributes"], (name,), change)}))
+            try:
+                result = dmkl.load(tmp_path / "result")
+            except StoreError:
+                n_refused += 1
+            else:
+                result.summary()
+                assert change is DELETE or isinstance(change, str), name
+                assert change is not DELETE or name not in result.NEEDED_ATTRIBUTES
+    assert n_refused > 4 * len(root["attributes"]) - 8
