@@ -137,7 +137,7 @@ def told(err):
     errors = [line for line in lines if line.startswith("dmkl: error: ")]
     notes = [line for line in lines if line.startswith("dmkl: note: ")]
     progress = [
-        line for line in lines if re.match(r"(fold \d+: )?(pass \d|\d+/\d|\d+ of \d|error [≤>]|step \d|cut)", line)
+        line for line in lines if re.match(r"((fold )?\d+: )?(pass \d|\d+/\d|\d+ of \d|error [≤>]|step \d|cut)", line)
     ]
     assert len(errors) + len(notes) + len(progress) == len(lines), err
     return errors, notes
