@@ -661,8 +661,9 @@ def create(
     names
         The kernels' names, unique; ``kernel_0``, ``kernel_1`` … by default.
     samples, train_samples
-        Names of the row and column samples, unique. If the kernels carry names, the samples to keep, in this order. By
-        default the names of the kernels, or numbers from 0.
+        Names of the row and column samples, unique. If the kernels carry names, the samples to keep, in this order;
+        else the names of their rows, as they stand, which labels with names need. By default the names of the kernels,
+        or numbers from 0.
     labels
         (rows,) classes or numbers, or (rows, tasks) of 0 and 1 or of numbers, NaN where unknown; a data frame or an
         xarray array names the tasks too. A path is that of a file, FILE:NAME that of a column or array in it.
@@ -708,7 +709,8 @@ def create(
     ------
     InputError
         If a kernel holds NaN or infinity, is not symmetric, or has another shape than the first; if names are not
-        unique, hold control characters, or cannot be joined; if a length does not fit; if the entries of a kernel
+        unique, hold control characters, or cannot be joined; if labels or splits have names and nothing names the rows
+        of the kernels; if a length does not fit; if the entries of a kernel
         depend only on the classes of both samples. `path` is unchanged.
     StoreExistsError
         If there is a finished set at `path` and `overwrite` was not given.

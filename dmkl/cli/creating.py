@@ -48,7 +48,9 @@ def import_(
     labels: options.Labels = None,
     samples: options.SampleNames = None,
     train_samples: Path | None = labels_option("Name of each training sample (column) of rectangular kernels.", "FILE"),
-    order: Path | None = labels_option("Names of the rows of the files: labels are matched by these.", "FILE"),
+    order: Path | None = labels_option(
+        "Names of the rows of files without names, in order: labels are matched by these.", "FILE"
+    ),
     splits: options.Splits = None,
     diagonal: Path | None = labels_option("k(x, x) of new samples, for cosine normalization.", "FILE"),
     names: str | None = option("Names of the kernels, in the order in which they are read.", "A,B,…"),
@@ -74,7 +76,7 @@ def import_(
     Examples
     --------
         dmkl import kernels.zarr rbf.npy chi2.npy --labels classes.txt
-        dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --dtype float32
+        dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --order rows.txt --dtype float32
         dmkl import kernels.zarr cells.h5ad --variable obsp/connectivities --labels cells.h5ad:cell_type
         dmkl import kernels.zarr --mgrm list.txt --labels height.phen --join outer
         dmkl import new.zarr new_samples.h5 --kernel-axis 0 --samples new.txt --train-samples train.txt

@@ -193,6 +193,12 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
     table = item.table
     for note in notes:
         say_aside("note", note)
+    if not named and table.row_names is not None and not set(map(str, samples)) <= set(table.row_names):
+        what = f"{file} names its samples ({table.row_names[0]!r} …), and this set has no names of samples"
+        way_out = (
+            "Name the samples of the set (dmkl import --order FILE), or give a column of values alone, in its order"
+        )
+        refuse(f"{what}, so nothing says which row is {table.row_names[0]!r}. {way_out}")
     by_name = named and table.row_names is not None  # a file with names may lack other samples
     if named and not by_name and table.values.ndim == 1:
         say_aside("note", f"{file} has no names of samples: row i was taken for sample i ({samples[0]} is row 0)")

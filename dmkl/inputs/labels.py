@@ -15,6 +15,7 @@ import numpy as np
 
 from dmkl.arrays import Array, is_known
 from dmkl.errors import first_names, refuse
+from dmkl.inputs.columns import counts
 from dmkl.inputs.names import (
     Join,
     Named,
@@ -285,6 +286,8 @@ def align(
                 what = f"the columns bear the names of the samples, {columns} of {len(names)}, and the rows {rows}"
                 refuse(f"{table.where}: {what}; features are (samples, columns): give --transpose (transpose=True)")
     samples = joined(tables, join, order, labeled)
+    for item in given if samples is None else ():
+        _refuse_unknown_order(item, n_rows, first_names((table.where for table in tables), 3))
     if join == "inner" and samples is not None and wanted is None:
         names_of_all = {table.where: table.names or () for table in (*named, *labeled)}
         everyone = list(dict.fromkeys(name for names in names_of_all.values() for name in names))
@@ -301,6 +304,19 @@ def align(
             f"{where}, which has names. Give names (a column, or the index of a Series or data frame) to be safe"
         )
     return list(tables), samples, kept, order_notes
+
+
+def _refuse_unknown_order(item: SideData, n_rows: int | None, tables: str) -> None:
+    """Refuse names of labels beside tables without names, unless they are the numbers of the rows."""
+    names = item.table.row_names
+    if item.role not in OF_SAMPLES or not names or n_rows not in (None, len(names)):
+        return
+    if counts(names, 1) or set(names) == {str(i) for i in range(len(names))}:
+        return
+    what = f"{item.where} names its samples ({listed_names(names)}), and the rows of {tables} have no names"
+    same = f"--order {item.where}" if not item.where.endswith("=") else "samples=y.index, or y.to_numpy() as labels"
+    way_out = f"Give the names of the rows in their order (--order or --samples FILE, samples= in Python): {same}"
+    refuse(f"{what}, so nothing says which row is {names[0]!r}. {way_out}, if row i is the i-th of these names")
 
 
 def gather(

@@ -337,7 +337,7 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
         {
             **dict.fromkeys(("labels", "groups", "splits"), BY_ORDER),
             "covariates": SEVERAL,
-            "kernels": BY_ORDER,
+            "kernels": Refused("`--order FILE`", r"have no names.*--order"),
             "features": SEVERAL,
         },
     ),

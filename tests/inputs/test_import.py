@@ -161,7 +161,11 @@ TAKEN = {
         names=NAMES,
     ),
     "tasks": taken(
-        {"k.npy": K, "labels.csv": pd.DataFrame(np.eye(7, 2, dtype=int), SAMPLES, ["cat", "dog"]).to_csv()},
+        {
+            "k.npy": K,
+            "samples.txt": "\n".join(SAMPLES),
+            "labels.csv": pd.DataFrame(np.eye(7, 2, dtype=int), SAMPLES, ["cat", "dog"]).iloc[::-1].to_csv(),
+        },
         labels=np.eye(7, 2),
         tasks=["cat", "dog"],
     ),

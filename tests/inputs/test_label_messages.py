@@ -71,10 +71,10 @@ def test_a_missing_label_in_a_file(tmp_path, word):
 
 def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
     labels = written(tmp_path / "y.csv", *(f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)))
-    source, _ = open_files(kernel, labels=labels)
-    assert "row i was taken for the i-th name in " in source.notes[0]
-    assert "(u is row 0), since the rows have no names" in source.notes[0]
-    assert source.notes[0].endswith("(order=, --order FILE)")
+    with pytest.raises(InputError, match=rf"y.csv names its samples \('{NAMES[0]}', .* --order .*y.csv, if row i"):
+        open_files(kernel, labels=labels)
+    source, known = open_files(kernel, labels=labels, order=labels)
+    assert list(known.labels) == Y
     order = written(tmp_path / "order.txt", *NAMES[::-1])
     source, known = open_files(kernel, labels=labels, order=order)
     assert source.samples == tuple(NAMES[::-1])

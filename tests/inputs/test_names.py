@@ -15,6 +15,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 import dmkl
+from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError, SampleOrderWarning
 from dmkl.inputs import as_features, open_files
 from dmkl.store.ingest import ingest
@@ -265,6 +266,32 @@ def test_arrays_of_several_columns_are_taken_in_order_with_a_warning():
             make(pd.DataFrame(targets), frame)
     with pytest.warns(SampleOrderWarning, match="features 'bare' without names"):
         as_features({"x": NAMED_FEATURES, "bare": X})
+
+
+def test_named_labels_beside_tables_without_names_are_refused_until_the_order_is_given(tmp_path):
+    labels = pd.Series(DX, WORDS).iloc[SHUFFLED]
+    splits = pd.DataFrame({"one": np.arange(N) % 3}, WORDS).iloc[SHUFFLED]
+    for side in ({"labels": labels}, {"labels": DX, "splits": splits}):
+        with pytest.raises(
+            InputError, match=r"names its samples \('P0.*rows of kernel 0 have no names.*samples=y.index"
+        ):
+            dmkl.create(None, [X @ X.T], **side)
+        with pytest.raises(InputError, match=r"names its samples \('P0.*rows of features 'X' have no names"):
+            dmkl.build(None, {"X": X}, {"function": "linear"}, **side)
+        for K in (
+            dmkl.create(None, [X @ X.T], samples=WORDS, **side),
+            dmkl.build(None, {"X": X}, {"function": "linear"}, samples=WORDS, **side),
+        ):
+            assert K.labels.tolist() == DX.tolist()
+            assert K.splits is None or K.splits[0].tolist() == [i % 3 for i in range(N)]
+    by_number = dmkl.create(None, [X @ X.T], labels=pd.Series(DX).iloc[SHUFFLED])
+    assert by_number.labels.tolist() == DX.tolist()
+    named_groups = write(tmp_path / "groups.csv", ["sample,group", *(f"{WORDS[i]},g{i % 4}" for i in SHUFFLED)])
+    with pytest.raises(InputError, match="this set has no names of samples, so nothing says which row is 'P0"):
+        read_groups(named_groups, np.arange(N).astype(str), np.arange(N))
+    # Labels of the same file are in its order.
+    np.savez(tmp_path / "same.npz", K=X @ X.T, y=DX)
+    assert open_files(tmp_path / "same.npz", labels=f"{tmp_path / 'same.npz'}:y")[1].labels.tolist() == DX.tolist()
 
 
 # --- any order, any title, any delimiter -----------------------------------------------------------------------------
