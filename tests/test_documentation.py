@@ -90,7 +90,7 @@ def test_the_lines_with_a_client_run_on_workers(cluster, tmp_path, monkeypatch):
     (block,) = re.findall(r"^ {4}from distributed .*?(?=\n\n\S)", PAGES["clusters.md"], flags=re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     STAND_INS["kernels.zarr"](tmp_path / "kernels.zarr")
-    result = {}
+    result = {"dmkl": dmkl}
     run(textwrap.dedent(block).replace("tcp://host:8786", cluster.scheduler_address), result)
     result["client"].close()
     assert np.isfinite(result["search"].best_score_)
