@@ -28,6 +28,7 @@ def object_store(tmp_path_factory):
     with patch.dict("os.environ", environment):
         from s3fs import S3FileSystem
 
+        S3FileSystem.clear_instance_cache()  # those that tests before this one made have no credentials
         S3FileSystem(use_listings_cache=False).mkdir("data")
         yield environment
     server.stop()
