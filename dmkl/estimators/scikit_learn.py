@@ -96,6 +96,8 @@ class Front(BaseEstimator):  # type: ignore[misc]
         if not isinstance(estimator, kind):
             refuse(f"estimator must be a {name} of dmkl such as {self._DEFAULT.__name__}(), got {estimator!r:.100}")
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        if weights is not None and not weights.any():  # releases of scikit-learn before 1.9 let them pass
+            refuse("sample_weight is zero for all samples; give non-zero weights to samples of each class")
         # Positions of the samples that are not left out, None for all.
         self._rows = None if weights is None or weights.all() else np.flatnonzero(weights)
         with in_this_process():
