@@ -339,7 +339,7 @@ def test_a_cluster_is_left_alone(data, function):
     def fit():
         predictions.append(model.fit(X, y).predict(new))
 
-    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as idle, Client(idle):
+    with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as idle, Client(idle):
         before = dask.config.get("scheduler", None)
         thread = threading.Thread(target=fit, daemon=True)
         thread.start()
