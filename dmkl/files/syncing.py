@@ -1,4 +1,4 @@
-"""Files on the disk, and not only in the memory of the system.
+"""Write files through to the disk, so that they survive a power cut.
 
 A system writes files to the disk up to half a minute after they are closed. If the power fails before, a file may be
 empty although its name, or the name of its folder, has reached the disk. So whatever a rename makes current is synced

@@ -82,7 +82,7 @@ def _remove_all(path: Path) -> None:
 
 
 def current(path: Path) -> Path:
-    """A path, or what was set aside of it if the new output has not come in its place, since its writer was killed."""
+    """The path of an output, or of the old one, set aside, if its writer was killed before it put the new one there."""
     deadline = time.monotonic() + _GAP_SECONDS
     while not path.exists():
         names = {file: file.name[len(path.name) :] for file in path.parent.glob(f"{glob.escape(path.name)}.*.replaced")}

@@ -45,9 +45,9 @@ def compare_predictions(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
 
     All three compare the models that were fitted, as if rows were independent. Folds train on one another's rows, by
     which the variance of sums over the folds is up to twice that of independent rows (`dmkl.searching.chance`). With
-    several folds, normal deviates of p-values are divided by √2 therefore. In simulations of two equally good learners
-    tests at 5 % rejected in up to 7 of 100 cases; in up to 19 without the factor. How two learners compare that are
-    fitted to other training rows is what intervals over folds are about (`dmkl.SearchResult.comparison`).
+    several folds, the normal deviates of p-values are therefore divided by √2. In simulations of two equally good
+    learners, tests at 5 % rejected in up to 7 of 100 cases, and in up to 19 without the factor. Intervals over folds
+    (`dmkl.SearchResult.comparison`) compare the learners, which other training rows would fit differently.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def paired_variables(first: xr.Dataset, baselines: Mapping[str, xr.Dataset]) -> 
 
 
 def _matched(first: xr.Dataset, second: xr.Dataset) -> list[xr.Dataset]:
-    """Both in one order of the rows; InputError if their rows or true labels differ."""
+    """Sort the rows of both by sample and fold; InputError if their rows or true labels differ."""
     ordered = []
     for each in (first, second):
         if "true_label" not in each or "sample_fold" not in each:

@@ -309,9 +309,9 @@ class Outcome:
 
     `scores` of the held-out rows, (rows, columns), are there if the solver has them from the same products. `inverse`
     is the diagonal of A⁻¹, (m,), where A is the system that the dual variables solve, if leave-one-out scores were
-    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`), and with A⁻¹D^{1/2}1 beside it (m, 2)
-    for kernels that are not centered; `interpolated` says that it is interpolated between those of other problems.
-    `extra` are further arrays of the solver, by name.
+    requested and combined kernels fit in memory (`dmkl.solvers.fisher.registry`). For kernels that are not centered it
+    is (m, 2), with A⁻¹D^{1/2}1 as the second column. `interpolated` says that it is interpolated between those of other
+    problems. `extra` are further arrays of the solver, by name.
     """
 
     status: Status

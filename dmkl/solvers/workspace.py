@@ -25,7 +25,7 @@
     fold-<f>/round-<k>-<i>.npy       exchange between tasks of different processes, until the next round
 
 Before state.json is replaced, all files are synced to the disk. If it or the files that are new with it are damaged
-nevertheless, the work goes on from state-before.json. Files that neither names are left over from interrupted work and
+nevertheless, work continues from state-before.json. Files that neither names are left over from interrupted work and
 are written anew, except for outcomes, preparations, and factors of the anchors that they name: these are read if they
 are undamaged, and made again otherwise. Workers write products, anchors and preparations themselves, so all of them
 must be able to reach the folder. Each file carries checksums: those of arrays follow them (see `dmkl.files.arrays`),

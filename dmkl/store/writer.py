@@ -55,7 +55,7 @@ from dmkl.store.groups import CHECKSUM, ROOT, Location, zarr_store
 from dmkl.store.tiles import TileWriter, chunk_folder
 
 _UNRECORDED, _SECONDS = 50, 1.0
-"""The root may lack the provenance of one in so many kernels, and of those of the last seconds."""
+"""The root is written again once it lacks the provenance of one in so many kernels, at most once in so many seconds."""
 
 
 class StoreWriter:

@@ -402,9 +402,11 @@ def _interpolated(
         free = np.maximum(1.0 - 0.5 * projected[id(jobs[members[0]].training.square)], _NEARLY_ZERO)
         sizes = np.maximum(2.0 * free / np.array([exact[k][0] for k in nodes]) - 1.0, _NEARLY_ZERO)
         ratios = np.log(sizes / _largest_sizes(jobs, outcomes, nodes, free))
-        known = np.stack([ratios, *zip(*(exact[k][1:] for k in nodes), strict=True)], axis=1)
-        function = RBFInterpolator(_coordinates(jobs, outcomes, nodes), known.reshape(len(nodes), -1), kernel="linear")
-        at = function(_coordinates(jobs, outcomes, others)).reshape(len(others), *known.shape[1:])
+        at_nodes = np.stack([ratios, *zip(*(exact[k][1:] for k in nodes), strict=True)], axis=1)
+        function = RBFInterpolator(
+            _coordinates(jobs, outcomes, nodes), at_nodes.reshape(len(nodes), -1), kernel="linear"
+        )
+        at = function(_coordinates(jobs, outcomes, others)).reshape(len(others), *at_nodes.shape[1:])
         logs = np.minimum(at[:, 0], 0.0)
         at[:, 0] = 2.0 * free / (1.0 + np.exp(logs) * _largest_sizes(jobs, outcomes, others, free))
         interpolated |= dict(zip(others, at, strict=True))
