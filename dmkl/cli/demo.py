@@ -74,8 +74,8 @@ def demo(
     out.print()
     show(weights_table(weights), summary_table(models, seconds, accuracy))
     say(
-        "The proven gap bounds how far a result is from the best weights there are, relative to the "
-        f"objective. Cross-validation finds {models['single best'].best_!r} to be the best single kernel.",
+        "The proven gap bounds how far the objective is from its optimum, relative to the part of it that weights can "
+        f"change. Cross-validation finds {models['single best'].best_!r} to be the best single kernel.",
         style="dim",
     )
     models[_SAVED].save(saved, overwrite=True)

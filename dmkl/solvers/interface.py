@@ -6,7 +6,8 @@ reads the stored kernels once for all of them.
 
 An outcome says how the solver ended (`Status`), the pair that it returns (weights and dual variables), its objective,
 and what is *proven* about it: `bound`, the other end of an interval that contains the optimum, and `gap`, the length of
-that interval relative to the objective. A solver without a proof leaves both NaN.
+that interval relative to the objective, or to the part that weights can change if that is smaller. A solver without a
+proof leaves both NaN.
 """
 
 from __future__ import annotations
