@@ -84,7 +84,7 @@ def test_a_fit_is_that_of_the_other_kernels(K, learner):
         *(dmkl.MKFDA(steps=steps) for steps in ("cosine", "cosine,center")),
         dmkl.MKSVM(np.inf),
         dmkl.MKSVM(steps="cosine"),
-        dmkl.GMKL(),
+        dmkl.GMKL(tol=1e-10),
         dmkl.EasyMKL(),
         dmkl.LPBoost(cv=2),
         dmkl.GSMKL(n_groups=2, max_iter=10),
@@ -100,9 +100,12 @@ def test_a_fit_on_factors_is_that_of_the_other_kernels(factors, learner):
     model = warned(lambda: clone(learner).fit(some[TRAIN, TRAIN]), *names[3:])
     other = clone(learner).fit(factors.select(names[:3])[TRAIN, TRAIN])
     assert not model.weights_.sel(kernel=list(names[3:])).any()
-    np.testing.assert_allclose(model.weights_[:3], other.weights_, rtol=1e-9, atol=1e-12)
+    # Products of more columns are rounded differently. Weights of GMKL are as accurate as the root of its proven gap,
+    # and rounding may decide whether it takes another step: 6e-6 measured at this tolerance.
+    accuracy = 1e-4 if isinstance(learner, dmkl.GMKL) else 1e-9
+    np.testing.assert_allclose(model.weights_[:3], other.weights_, rtol=accuracy, atol=1e-12)
     expected = other.decision_function(factors.select(names[:3])[TEST, TRAIN])
-    np.testing.assert_allclose(model.decision_function(some[TEST, TRAIN]), expected, atol=1e-9)
+    np.testing.assert_allclose(model.decision_function(some[TEST, TRAIN]), expected, atol=accuracy)
 
 
 @pytest.mark.parametrize("of", ["K", "factors"])
