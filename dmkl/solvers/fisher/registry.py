@@ -243,6 +243,8 @@ _RESCORED_OPERATIONS = 2**42
 """Operations for points that a search factors at once before it chooses, a minute on two cores."""
 _LEAST_FACTORS, _MOST_FACTORS = 6, 256
 """Factors of each training set between which diagonals are interpolated."""
+_LEAST_OPERATIONS = 2**39
+"""Operations from which there are fewer of them: three for 5,000 samples, a twentieth of the time of a search."""
 _LEVERAGE_OPERATIONS = 2**41
 """Operations for leverages from factors that leave-one-out scores are worth, half a minute on two cores: with samples
 so many for each component, leverages are small."""
@@ -330,7 +332,7 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
         if every or cost <= _OPERATIONS:
             chosen: Sequence[int] = range(len(firsts))
         else:
-            least = min(_LEAST_FACTORS, max(1, int(_LEVERAGE_OPERATIONS / _operations(lens.view))))
+            least = min(_LEAST_FACTORS, max(1, int(_LEAST_OPERATIONS / _operations(lens.view))))
             n_factors = min(_MOST_FACTORS, max(least, int(_NODE_OPERATIONS / cost * len(members))))
             chosen = _spread(_coordinates(jobs, outcomes, firsts), n_factors)
         by_weights: dict[bytes, list[int]] = {}
