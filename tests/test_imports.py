@@ -11,6 +11,7 @@ import pytest
 
 import dmkl
 from dmkl.cli.commands import COMMANDS, command, line_of_help
+from dmkl.cli.learners import learners
 
 HEAVY = "clarabel dask dask.array distributed matplotlib numba numpy pandas scipy sklearn xarray zarr".split()
 HEAVY += ["scipy.stats", "sklearn.metrics", "sklearn.model_selection"]
@@ -29,6 +30,7 @@ def loaded(*stages):
 @pytest.mark.slow
 def test_what_is_imported_when(tmp_path, stored):
     """dmkl and help load no heavy modules, imports no tables, and small fits only the modules they need."""
+    assert learners()  # their options are in a file now
     np.save(tmp_path / "kernel.npy", np.eye(6))
     (tmp_path / "labels.txt").write_text("a\nb\n" * 3)
     imports = [["import", *(str(tmp_path / name) for name in ("set.zarr", "kernel.npy")), "--labels"]]

@@ -512,7 +512,7 @@ def _resolved(steps: Sequence[_Step]) -> dict[str, Mapping[str, Any]]:
 def _values_of(step: _Step) -> Iterator[tuple[Key, Any]]:
     defaults: dict[str, Any] = {}
     if step.name in LEARNING:
-        defaults = {name: item.default for name, item in learners()[step.values["model"]].signature.items()}
+        defaults = {name: item.default for name, item in learners()[step.values["model"]].parameters.items()}
     defaults |= _default_grid(step)
     for name, key in step.key_of.items():
         value = step.values.get(name)
@@ -541,7 +541,7 @@ def _default_grid(step: _Step) -> dict[str, Any]:
         K = open_kernels(step.values["store"], step.values["kernels"])
     except DmklError:  # an earlier step makes it
         return {}
-    names = learners()[step.values["model"]].signature
+    names = learners()[step.values["model"]].parameters
     given = {name: value for name, value in step.values.items() if name in names and name not in _GRID}
     learner = make_learner(step.values["model"], given, K)
     grid = GridOptions(**{name: step.values[name] for name in _GRID})

@@ -1,32 +1,37 @@
 """Learners on the command line: their options come from the constructors and the docstrings of their classes.
 
-Importing the classes takes seconds (scikit-learn, SciPy, xarray). So the learners of dmkl are read from their source
-files, without running these; a class that was made elsewhere in this process is inspected itself.
+Importing the classes takes seconds (scikit-learn, SciPy, xarray). So the options of dmkl's own learners are kept in a
+file, which is made anew when a file of dmkl has changed.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
+import json
 import math
+import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
-from importlib.resources import files
+from importlib.util import cache_from_source
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from zlib import crc32
 
 import typer
 
 import dmkl
+from dmkl._version import version
 from dmkl.cli import parsing
 from dmkl.cli.options import STEPS_HELP, option
-from dmkl.errors import refuse
+from dmkl.errors import DmklError, refuse
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -125,6 +130,8 @@ _WIDEST = 16
 """Characters of choices that help shows in the column of types."""
 _LONG = 12
 """Characters of a name of a learner that fit the column of names."""
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (bool, str, float, int)}
+"""The types of options; of several that a parameter takes, the first."""
 
 # --- parameters and learners ---------------------------------------------------------------------------------------
 
@@ -134,10 +141,10 @@ class Parameter:
     """A parameter of a learner's constructor, and the option that sets it."""
 
     name: str
-    kinds: frozenset[type]  # those of bool, str, float and int that it takes
+    type: str  # bool, str, float or int; empty if it takes none of these
     choices: tuple[str, ...]  # the texts that it takes, if it takes no others
     default: Any
-    description: str = ""
+    description: str
 
     @property
     def form(self) -> _OptionForm:
@@ -157,13 +164,13 @@ class Parameter:
             return str
         if self.choices:
             return Literal[self.choices]
-        return next((kind for kind in (bool, str, float, int) if kind in self.kinds), str)
+        return _TYPES.get(self.type, str)
 
     def read(self, given: Any, names: Names) -> dict[str, Any]:
         """Parameters of the constructor, from the value of the option."""
         if self.form.read is not None:
             return self.form.read(given, names)
-        return {self.name: parsing.parse_value(given) if self.kind is str and str not in self.kinds else given}
+        return {self.name: given if self.type or self.choices else parsing.parse_value(given)}
 
     def as_option(self, panel: str | None, taken: Collection[str] = ()) -> inspect.Parameter:
         """The option as a parameter for Typer, in a panel of help or hidden; other options have the `taken` names."""
@@ -193,32 +200,18 @@ class Parameter:
         return re.sub(r"([\\*_<])", r"\\\1", " ".join(shown).replace("`", ""))  # Typer reads Markdown
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class DeclaredLearner:
     """A learner."""
 
     name: str  # of its class
-    documentation: tuple[str, ...]  # docstrings of the class and of its bases, nearest first
-    signature: Mapping[str, Parameter]  # all parameters of its constructor, without descriptions
-
-    @property
-    def title(self) -> str:
-        """The first line of the documentation."""
-        return self.documentation[0].partition("\n")[0].rstrip(".")
-
-    @cached_property
-    def parameters(self) -> dict[str, Parameter]:
-        """The parameters of its constructor that have options, by name."""
-        return {
-            name: replace(item, description=_description(self, name))
-            for name, item in self.signature.items()
-            if name not in ("b", "constraints")  # the option of A sets b, and constraints is a function
-        }
+    title: str  # the first line of its documentation
+    parameters: Mapping[str, Parameter]  # those of its constructor that have options, by name
 
     def make(self, **values: Any) -> Any:
         """An instance of the class, which is imported for it."""
         import_base()
-        made: Any = _classes().get(self.name) or getattr(dmkl, self.name)
+        made: Any = _imported().get(self.name) or getattr(dmkl, self.name)
         return made(**values)
 
 
@@ -247,137 +240,98 @@ def import_base() -> None:
 
 def learners() -> dict[str, DeclaredLearner]:
     """All learners by their names on the command line, in alphabetical order."""
-    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in _by_class().items()}
+    others = [kind for kind in _imported().values() if not kind.__module__.startswith("dmkl.")]
+    declared = {**_of_dmkl(), **{kind.__name__: inspect_class(kind) for kind in others}}
+    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in declared.items()}
     return dict(sorted(named.items()))
 
 
-def _by_class() -> dict[str, DeclaredLearner]:
-    others = {name: inspect_class(kind) for name, kind in _classes().items() if not kind.__module__.startswith("dmkl.")}
-    return {**_read_sources(), **others}
-
-
-def _classes() -> Mapping[str, type]:
+def _imported() -> Mapping[str, type]:
     """The classes of learners that this process has imported, by name."""
     saving = sys.modules.get("dmkl.estimators.saving")  # where classes register themselves
     return {} if saving is None else saving.MODELS
 
 
 @cache
-def inspect_class(kind: type) -> DeclaredLearner:
-    """A learner from its class."""
-    # The constructor that a dataclass makes names the types of inherited fields, which its module need not import.
-    hints = get_type_hints(kind if "__dataclass_fields__" in vars(kind) else kind.__init__)  # type: ignore[misc]
-    parameters = {}
-    for name, item in inspect.signature(kind).parameters.items():
-        members = (hints.get(name), *get_args(hints.get(name)))
-        kinds = frozenset(member for member in members if member in (bool, str, float, int))
-        choices = sum((get_args(member) for member in members if get_origin(member) is Literal), ())
-        parameters[name] = Parameter(name, kinds, choices, item.default)
-    bases = [base for base in kind.__mro__ if base is not object]
-    return DeclaredLearner(kind.__name__, tuple(inspect.cleandoc(base.__doc__ or "") for base in bases), parameters)
+def _of_dmkl() -> dict[str, DeclaredLearner]:
+    """The learners that dmkl offers, by class: from the file that this version of it has written, or else inspected."""
+    for file in _files():
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            content = json.loads(file.read_text(encoding="utf-8"))
+            if content["version"] == version():
+                return {name: _declared(**learner) for name, learner in content["learners"].items()}
+    from dmkl.files.writing import write_whole
 
-
-# --- learners of dmkl, from source files ---------------------------------------------------------------------------
-
-
-@cache
-def _read_sources() -> dict[str, DeclaredLearner]:
-    """The learners that ``dmkl/__init__.pyi`` names, by class."""
-    read = {}
-    for node in ast.parse((files("dmkl") / "__init__.pyi").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("estimators."):
-            for name in (item.name for item in node.names):
-                bases = list(_bases(f"dmkl.{node.module}", name))
-                if any(base.name == "KernelLearner" for base, _ in bases):
-                    documentation = tuple(ast.get_docstring(base) or "" for base, _ in bases)
-                    read[name] = DeclaredLearner(name, documentation, _constructor(bases))
+    read = {name: inspect_class(kind) for name, kind in _public_classes().items()}
+    content = {"version": version(), "learners": {name: asdict(learner) for name, learner in read.items()}}
+    for file in _files():
+        with suppress(OSError, DmklError, TypeError):  # default values may be no JSON
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, json.dumps(content).encode())
+            break
     return read
 
 
-def _bases(module: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
-    """A class and those of dmkl that it inherits from, depth first, each with its module."""
-    definition, module = _definition(module, name)
-    if isinstance(definition, ast.ClassDef):
-        yield definition, module
-        for base in definition.bases:
-            yield from _bases(module, ast.unparse(base))
+@cache
+def _public_classes() -> dict[str, type]:
+    """The classes of learners among the public names of dmkl, by name; all classes that it offers are imported."""
+    import_base()
+    public = {name: getattr(dmkl, name) for name in dir(dmkl) if name[0].isupper()}
+    return {name: kind for name, kind in _imported().items() if public.get(name) is kind}
 
 
-def _constructor(bases: list[tuple[ast.ClassDef, str]]) -> dict[str, Parameter]:
-    """The fields of the dataclasses among some classes, in the order of the constructor: those after KW_ONLY last."""
-    fields = dict[str, tuple[bool, Parameter]]()
-    for base, module in reversed(bases):
-        if not any("dataclass" in ast.unparse(decorator) for decorator in base.decorator_list):
-            continue
-        by_keyword = False
-        for node in base.body:
-            if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) != "ClassVar":
-                name = ast.unparse(node.target)
-                by_keyword |= name == "_"
-                if node.value is not None:
-                    fields[name] = by_keyword, _parameter(name, node.annotation, node.value, module)
-    return {name: parameter for name, (_, parameter) in sorted(fields.items(), key=lambda field: field[1][0])}
+def _files() -> Iterator[Path]:
+    """The files that may hold the options: beside the compiled modules of dmkl, and in the user's cache folder."""
+    if not sys.dont_write_bytecode:
+        yield Path(cache_from_source(__file__)).with_name("learners.json")
+    with suppress(RuntimeError):  # there is no home folder
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        yield folder / "dmkl" / f"learners-{crc32(os.fsencode(__file__)):08x}.json"  # one for each installation
 
 
-def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None, module: str) -> Parameter:
-    kinds, choices = set[type](), list[str]()
-    for member in _members(annotation, module):
-        if isinstance(member, ast.Name):
-            kinds |= {kind for kind in (bool, str, float, int) if kind.__name__ == member.id}
-        elif isinstance(member, ast.Subscript) and ast.unparse(member.value) == "Literal":
-            choices += [str(text.value) for text in ast.walk(member.slice) if isinstance(text, ast.Constant)]
-    return Parameter(name, frozenset(kinds), tuple(choices), default and ast.literal_eval(default))
+def _declared(name: str, title: str, parameters: Mapping[str, Any]) -> DeclaredLearner:
+    """A learner from JSON, which has lists in place of tuples."""
 
+    def read(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
 
-def _members(annotation: Any, module: str) -> Iterator[ast.AST]:
-    """The members of a union, with the definitions of names such as ``Loss = Literal[...]``."""
-    if isinstance(annotation, ast.BinOp):
-        yield from _members(annotation.left, module)
-        yield from _members(annotation.right, module)
-        return
-    definition, origin = _definition(module, annotation.id) if isinstance(annotation, ast.Name) else (None, "")
-    if isinstance(definition, ast.expr):
-        yield from _members(definition, origin)
-    elif annotation is not None:
-        yield annotation
-
-
-def _definition(module: str, name: str) -> tuple[ast.ClassDef | ast.expr | None, str]:
-    """The class or the expression that a name stands for in a module of dmkl, and the module that defines it."""
-    definition = _names(module).get(name)
-    if isinstance(definition, tuple):
-        return _definition(*definition) if definition[0].startswith("dmkl.") else (None, "")
-    return definition, module
+    return DeclaredLearner(name, title, {key: Parameter(*map(read, item.values())) for key, item in parameters.items()})
 
 
 @cache
-def _names(module: str) -> dict[str, ast.ClassDef | ast.expr | tuple[str, str]]:
-    """The names of a module of dmkl: classes, expressions, and what it imports as a module and a name in it."""
-    package, _, file = module.rpartition(".")
-    names: dict[str, ast.ClassDef | ast.expr | tuple[str, str]] = {}
-    for node in ast.parse((files(package) / f"{file}.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
-            names[node.name] = node
-        elif isinstance(node, ast.Assign):
-            names |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {item.asname or item.name: (node.module, item.name) for item in node.names}
-    return names
+def inspect_class(kind: type) -> DeclaredLearner:
+    """A learner from its class."""
+    # The constructor that a dataclass makes names the types of inherited fields, which its module need not import.
+    typed: Any = kind if "__dataclass_fields__" in vars(kind) else kind.__init__  # type: ignore[misc]
+    try:
+        hints = get_type_hints(typed)
+    except NameError:  # a type that only type checkers import: the values are read as numbers or texts
+        hints = {}
+    parameters = {}
+    for name, item in inspect.signature(kind).parameters.items():
+        if name in ("b", "constraints"):  # the option of A sets b, and constraints is a function
+            continue
+        members = (hints.get(name), *get_args(hints.get(name)))
+        type_name = next((option for option, member in _TYPES.items() if member in members), "")
+        choices = sum((get_args(member) for member in members if get_origin(member) is Literal), ())
+        default = None if item.default is item.empty else item.default
+        parameters[name] = Parameter(name, type_name, choices, default, _description(kind, name))
+    return DeclaredLearner(kind.__name__, (inspect.getdoc(kind) or "").partition("\n")[0].rstrip("."), parameters)
 
 
 # --- descriptions of parameters, from docstrings -------------------------------------------------------------------
 
 
-def _description(learner: DeclaredLearner, name: str) -> str:
+def _description(kind: type, name: str) -> str:
     """The description of a parameter by the learner, by the one that it refers to, or by any learner that has it."""
-    by_class = _by_class()
-    texts = [text for item in (learner, *by_class.values()) for text in item.documentation]
-    text = next((documented[name] for documented in map(_documented, texts) if name in documented), "")
+    bases = [base for other in (kind, *_public_classes().values()) for base in other.__mro__ if base is not object]
+    documented = (_documented(inspect.cleandoc(base.__doc__ or "")) for base in bases)
+    text = next((descriptions[name] for descriptions in documented if name in descriptions), "")
     reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
     if reference is None:
         return text
-    elsewhere = _description(by_class[reference[1]], name) if reference[1] in by_class else ""
-    return reference[2] if f"`{name}`" in reference[2] else elsewhere
+    elsewhere = _imported().get(reference[1])
+    return reference[2] if f"`{name}`" in reference[2] or elsewhere is None else _description(elsewhere, name)
 
 
 @cache

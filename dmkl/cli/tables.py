@@ -23,7 +23,6 @@ from dmkl.errors import InputError
 from dmkl.estimators.learner import label_accuracy
 from dmkl.estimators.plan import tell_new_classes
 from dmkl.searching.assessing import class_scores, confusion, measures_of
-from dmkl.searching.scoring import limits
 from dmkl.searching.texts import count, with_interval
 from dmkl.solvers.interface import WORDS
 
@@ -385,6 +384,8 @@ def describe_evaluation(result: EvaluationResult) -> Description:
 
 def describe_importance(result: Importance) -> Description:
     """A row for each source (and task), the largest loss first."""
+    from dmkl.searching.scoring import limits
+
     frame = result.table()
     names = [name for name in ("source", "task", "target") if name in frame]
     errors = {"loss": "loss_margin", "alone": "alone_margin", "shapley": "shapley_standard_error"}

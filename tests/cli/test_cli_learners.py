@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import replace
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -53,18 +57,55 @@ def words(text):
     return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_the_source_declares_what_the_class_has(name):
-    read = learners()[name]
-    inspected = inspect_class(getattr(dmkl, read.name))
-    assert read.title == inspected.title
-    assert [*read.signature] == [*inspected.signature]
-    assert [*read.parameters] == [*inspected.parameters]
-    for name, parameter in read.parameters.items():
-        expected = inspected.parameters[name]
-        # The types in an ArrayLike are ignored: its option has a reader.
-        assert parameter == (replace(expected, kinds=parameter.kinds) if parameter.form.read else expected)
-    assert type(read.make()) is getattr(dmkl, read.name)
+def test_options_are_those_of_the_class():
+    for name in OWN:
+        assert learners()[name] == inspect_class(getattr(dmkl, learners()[name].name))
+        assert type(learners()[name].make()) is getattr(dmkl, learners()[name].name)
+
+
+ADDED = """
+import dmkl
+
+class FixedWeights(dmkl.Uniform):
+    \"\"\"Given weights.
+
+    Parameters
+    ----------
+    share
+        Weight of the first kernel.
+    \"\"\"
+
+    def __init__(self, share=0.5, *, loud: bool = False):
+        self.share, self.loud = share, loud
+"""
+
+
+@pytest.mark.slow
+def test_a_learner_added_to_the_package_has_the_options_of_its_constructor(tmp_path):
+    """Help imports no learner, unless the package has changed, or the file with the options cannot be read."""
+    package = shutil.copytree(Path(dmkl.__file__).parent, tmp_path / "dmkl")
+    (package / "fixed.py").write_text(ADDED)
+    with (package / "__init__.pyi").open("a") as stub:
+        stub.write("from .fixed import FixedWeights as FixedWeights\n")
+    code = "import sys; from dmkl.cli.main import main; main(sys.argv[1:]); print('sklearn' in sys.modules)"
+    cache, call = tmp_path / "cache", [sys.executable, "-c", code, "fit", "--model", "fixed-weights", "--help"]
+
+    def helped(default="0.5"):
+        given = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+        out = subprocess.check_output(call, env=os.environ | given, cwd=tmp_path, text=True)
+        assert f"--share <str> Weight of the first kernel. [default: {default}]" in words(out)
+        assert "--no-loud" in out
+        return out.splitlines()[-1] == "True"
+
+    assert [helped(), helped()] == [True, False]
+    (file,) = cache.glob("dmkl/*.json")
+    file.write_text(file.read_text()[:-9])
+    assert [helped(), helped()] == [True, False]
+    (package / "fixed.py").write_text(ADDED.replace("0.5", "0.25"))
+    assert [helped("0.25"), helped("0.25")] == [True, False]
+    shutil.rmtree(cache)
+    cache.write_text("no folder")
+    assert helped("0.25")
 
 
 def test_every_solver_is_among_the_choices():
