@@ -1,7 +1,7 @@
 """Job files: `dmkl run` and `dmkl submit`.
 
-The tables of a job file become command lines: a key means what the option of its command means. So a job is checked
-before anything runs, by the parsers of its commands.
+The keys of a job file are parameters of commands, and their values are converted and checked as those of the options
+are, before anything runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -51,11 +51,12 @@ def run(
     """Run all steps of a job file, from import to predictions; steps that are done already are skipped.
 
     The keys of [outputs] say which: evaluation, search, model, importance, stability, permute and predictions. Each
-    table has the options of the commands under their names (`dmkl search --help`), and all are checked before anything
-    runs. Paths are relative to the job file. --cluster, --workers and --memory override the table [cluster]. OUT.log
-    has passes, phases and gaps with their times. OUT.job.toml next to each output OUT records the job with its
-    defaults, versions, and identifiers of its inputs; `dmkl run` on it repeats the job, and warns of changes. A job
-    that SIGTERM ended has the exit status 75, and continues after the last pass when it is run again.
+    table has the options of the commands under their names (`dmkl search --help`) or under those of arguments in
+    Python, and all are checked before anything runs. Paths are relative to the job file. --cluster, --workers and
+    --memory override the table [cluster]. OUT.log has passes, phases and gaps with their times. OUT.job.toml next to
+    each output OUT records the job with its defaults, versions, and identifiers of its inputs; `dmkl run` on it repeats
+    the job, and warns of changes. A job that SIGTERM ended has the exit status 75, and continues after the last pass
+    when it is run again.
 
     Examples
     --------
@@ -120,7 +121,7 @@ def run(
                 say_aside("note", f"{step.out} is there already")
                 continue
             with logging_to(path_beside(step.out, file.path, "log")):
-                LOGGER.info("dmkl %s: %s", dmkl.__version__, shlex.join(["dmkl", step.name, *step.arguments]))
+                LOGGER.info("dmkl %s: %s", dmkl.__version__, shlex.join(["dmkl", step.name, *step.line]))
                 try:
                     step.run(computing, overwrite=overwrite)
                 except BaseException as error:  # it is printed after this log is closed
@@ -223,23 +224,20 @@ _FORMS = (
 _GRID = ("p", "lam", "C", "grid")
 _FOLDS = ("cv", "groups", "scoring", "rule", "choice", "split", "train", "every", "unknown", "drop_classes_below")
 """Options that [importance], [stability] and [permute] take from [folds] if they lack them."""
+_KEYWORDS = {name: f"n_{name}" for name in ("resamples", "selected", "permutations")} | {"seed": "random_state"}
+"""Arguments of `dmkl.stability` … that are called otherwise than the options, and are keys too."""
 _NOT_IN_FILES = ("overwrite", "as_json", "restart", "cluster", "workers", "memory", "help", "grid")
 """Options of a command that are no keys of its table."""
-_PARSERS: dict[str, Callable[[Any], Any]] = {
-    "cv": parse_cv,
-    "outer": parse_cv,
-    "inner": parse_cv,
-    "scoring": parse_scoring,
-}
+_PARSERS: Mapping[str, Any] = {"cv": parse_cv, "outer": parse_cv, "inner": parse_cv, "scoring": parse_scoring}
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # the error for a wrong command line, in the click that Typer uses
 
 
 class _Step:
-    """A command that a job asks for, with the keys of the job file that give its parameters, and its command line."""
+    """A command that a job asks for, with the keys of the job file that give its parameters, and their values."""
 
     out: str  # the path or the URL of its result
-    arguments: tuple[str, ...]
+    texts: dict[str, Any]  # the values that the job file gives, as those of options
     values: dict[str, Any]  # of all its parameters, including defaults
 
     def __init__(self, job: JobFile, form: _Form) -> None:
@@ -252,7 +250,8 @@ class _Step:
         self.learner = learners()[name].parameters if self.learns else {}
         self.own = inspect.signature(command(form.command)).parameters
         self.parser = _parser_of(form.command, ("--model", name) if self.learns else ())
-        self.keys = {item.name: self._keys_of(item) for item in self.parser.params}
+        self.items = {item.name: item for item in self.parser.params}
+        self.keys = {name: self._keys_of(item) for name, item in self.items.items()}
         self.given = {name: key for name, keys in self.keys.items() for key in reversed(keys) if self._is_given(key)}
 
     def _keys_of(self, item: Any) -> tuple[Key, ...]:
@@ -279,7 +278,7 @@ class _Step:
             return ((section, key), ("folds", key))
         if self.name == "predict" and key == "store" and "features" not in self.job.sections.get("predict", {}):
             return (("predict", "store"), _STORE)
-        return ((section, key),)
+        return tuple((section, each) for each in (key, _KEYWORDS.get(key)) if each)
 
     def _is_given(self, key: Key) -> bool:
         return key[1] in self.job.sections.get(key[0], {})
@@ -292,18 +291,17 @@ class _Step:
     # --- reading ---
 
     def read(self, *, makes_store: bool) -> None:
-        """Make the command line, parse it and check it; `makes_store`: whether the job makes its kernel set."""
-        options, words = list[str](), list[str]()
-        for item in self.parser.params:
-            if item.name in self.given:
-                texts = self._texts(item, self.given[item.name])
-                if item.param_type_name == "argument":
-                    words += texts
-                else:
-                    options += texts
-        self.arguments = (*options, *self._grid(), "--", *words)
+        """Convert the values and check them; `makes_store`: whether the job makes its kernel set."""
+        for name, keyword in _KEYWORDS.items():
+            if {name, keyword} <= self.job.sections.get(self.form.section, {}).keys():
+                self.job.refuse(f"says the same as {name}; leave one of them out", self.form.section, keyword)
+        self.texts = {name: self._text(self.items[name], key) for name, key in self.given.items()}
+        if "grid" in self.keys:  # the values of parameters that have no option
+            own = {key for keys in self.keys.values() for section, key in keys if section == "grid"}
+            others = {key: value for key, value in self.job.sections.get("grid", {}).items() if key not in own}
+            self.texts["grid"] = [f"{key}={','.join(_texts(value))}" for key, value in others.items()]
         try:
-            self.values = self.parser.make_context(f"dmkl {self.name}", list(self.arguments)).params
+            self.values = self._context().params
         except _UsageError as error:
             name = str(getattr(getattr(error, "param", None), "name", None))
             why = " ".join(str(error.message).split()) if name in self.given else f"dmkl {self.name} needs it"
@@ -311,29 +309,26 @@ class _Step:
         self._check(makes_store=makes_store)
         self.out = str(next(self.values[name] for name in ("model_out", "out") if name in self.values))
 
-    def _texts(self, item: Any, key: Key) -> list[str]:
-        """The words of a command line that give a parameter its value."""
+    def _context(self, **more: Any) -> Any:
+        """The call of the command with the values of the job file, and more."""
+        return self.parser.make_context(f"dmkl {self.name}", [], default_map={**self.texts, **more})
+
+    def _text(self, item: Any, key: Key) -> Any:
+        """The value of a key as that of an option: a truth value of a flag, else a text, or several."""
         value = self.job.sections[key[0]][key[1]]
         if getattr(item, "is_flag", False):
             if not isinstance(value, bool):
                 self.job.refuse(f"must be true or false, got {value!r}", *key)
-            return [item.opts[0]] if value else item.secondary_opts[:1]
+            return value
         if isinstance(value, bool):
             self.job.refuse(f"takes a value, got {str(value).lower()}", *key)
-        values = value if isinstance(value, list) else [value]
-        folder = self.job.path.parent
+        texts, folder = _texts(value), self.job.path.parent
         is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
         if is_path or key[0] == "outputs" or item.name in ("store", "out", "model_out"):  # these are texts: URLs too
-            values = [self._locate(str(text), key, item.name) for text in values]
+            texts = [self._locate(text, key, item.name) for text in texts]
         elif any(word in (getattr(item, "metavar", "") or "") for word in ("FILE", "STORE")):
-            values = [
-                str(folder / text) if isinstance(text, str) and (folder / text).exists() else text for text in values
-            ]
-        texts = [_text(value) for value in values]
-        if item.param_type_name == "argument":
-            return texts
-        texts = texts if getattr(item, "multiple", False) else [",".join(texts)]
-        return [f"{max(item.opts, key=len)}={text}" for text in texts]
+            texts = [str(folder / text) if (folder / text).exists() else text for text in texts]
+        return texts if getattr(item, "multiple", False) or item.nargs != 1 else ",".join(texts)
 
     def _locate(self, text: str, key: Key, name: str) -> str:
         """A path relative to the job file; InputError if the command reads it and it is missing."""
@@ -344,14 +339,6 @@ class _Step:
         if not written and not path.exists():
             self.job.refuse(f"{path} is not there; paths are relative to the folder of the job file", *key)
         return str(path)
-
-    def _grid(self) -> Iterator[str]:
-        """The option --grid for each key of [grid] that has no option of its own."""
-        others = {key for keys in self.keys.values() for section, key in keys if section == "grid"}
-        for key, value in self.job.sections.get("grid", {}).items() if "grid" in self.keys else ():
-            if key not in others:
-                values = value if isinstance(value, list) else [value]
-                yield f"--grid={key}={','.join(map(_text, values))}"
 
     def _check(self, *, makes_store: bool) -> None:
         """Refuse now what the command would refuse when it runs."""
@@ -366,36 +353,50 @@ class _Step:
             except DmklError as error:
                 self.job.refuse(str(error), *self.given[reading], cause=error)
             names = K.names
-        checks: list[tuple[Key, Callable[[], Any]]] = []
-        for name, key in self.given.items():
-            value = self.values[name]
-            if name in _PARSERS:
-                checks.append((key, partial(_PARSERS[name], value)))
-            elif name in _GRID and "grid" in self.values:
-                checks.append((key, partial(parse_grid, [f"{name}={value}"])))
-            elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
-                checks.append((key, partial(self.learner[name].read, value, Names(names))))
-        checks += [
-            (("grid", text.partition("=")[0]), partial(parse_grid, [text])) for text in self.values.get("grid", ())
-        ]
-        for key, check in checks:
+        for key, check in self._checks(names):
             try:
                 check()
             except InputError as error:
                 self.job.refuse(str(error), *key, cause=error)
 
+    def _checks(self, names: Sequence[str]) -> Iterator[tuple[Key, Callable[[], Any]]]:
+        """The keys whose texts the command reads, each with what reads it; `names` are those of kernels, if known."""
+        for name, key in self.given.items():
+            value = self.values[name]
+            if name in _PARSERS:
+                yield key, partial(_PARSERS[name], value)
+            elif name in _GRID and "grid" in self.values:
+                yield key, partial(parse_grid, [f"{name}={value}"])
+            elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
+                yield key, partial(self.learner[name].read, value, Names(names))
+        for text in self.values.get("grid") or ():
+            yield ("grid", text.partition("=")[0]), partial(parse_grid, [text])
+
     # --- running ---
+
+    @cached_property
+    def line(self) -> list[str]:
+        """The words of a command line that does the same."""
+        options, words = list[str](), list[str]()
+        for name, value in self.texts.items():
+            item, texts = self.items[name], value if isinstance(value, list) else [value]
+            if item.param_type_name == "argument":
+                words += texts
+            elif isinstance(value, bool):
+                options += [item.opts[0]] if value else item.secondary_opts[:1]
+            else:
+                options += [f"{max(item.opts, key=len)}={text}" for text in texts]
+        return [*options, "--", *words]
 
     @property
     def digest(self) -> str:
         """A hash of the command with all its values."""
-        return hashlib.sha256(json.dumps([self.name, self.arguments]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.name, self.line]).encode()).hexdigest()
 
     def run(self, computing: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Run it, with further options."""
-        given = [f"--{name}={value}" for name, value in computing.items() if value is not None and name in self.values]
-        arguments = [*(["--overwrite"] if overwrite else []), *given, *self.arguments]
-        self.parser.invoke(self.parser.make_context(f"dmkl {self.name}", arguments))
+        """Run it, with values of further parameters."""
+        more = {name: str(value) for name, value in computing.items() if value is not None}
+        self.parser.invoke(self._context(overwrite=overwrite, **more))
 
     def is_done(self) -> bool:
         """Whether this job has made the result already."""
@@ -470,11 +471,13 @@ def _steps_of(job: JobFile) -> list[_Step]:
     return steps
 
 
-def _text(value: Any) -> str:
-    """A value on a command line; the steps of a grid are joined by +."""
-    if isinstance(value, list):
-        return "+".join(map(_text, value))
-    return repr(value) if isinstance(value, float) else str(value)
+def _texts(value: Any) -> list[str]:
+    """The texts of a value, or of each in a list; the steps of a grid are joined by +."""
+    values = value if isinstance(value, list) else [value]
+    return [
+        "+".join(_texts(item)) if isinstance(item, list) else repr(item) if isinstance(item, float) else str(item)
+        for item in values
+    ]
 
 
 # --- records -------------------------------------------------------------------------------------------------------
@@ -516,12 +519,10 @@ def _values_of(step: _Step) -> Iterator[tuple[Key, Any]]:
     defaults |= _default_grid(step)
     for name, key in step.key_of.items():
         value = step.values.get(name)
-        if value is None or value == () or value == []:
+        if value in (None, (), []):
             value = defaults.get(name)
-        if isinstance(value, tuple | list):
-            yield key, [str(item) if isinstance(item, Path) else item for item in value]
-        elif isinstance(value, Path | str | int | float):
-            yield key, str(value) if isinstance(value, Path) else value
+        if value is not None:
+            yield key, value
     texts = list(step.values.get("grid") or ())
     if "grid_steps" in defaults and not any(text.startswith("steps=") for text in texts):
         texts.append(f"steps={defaults['grid_steps']}")

@@ -232,7 +232,7 @@ selected = 1
 scoring = "accuracy"
 
 [permute]
-permutations = 2
+n_permutations = 2
 seed = 1
 
 [cluster]
@@ -251,7 +251,7 @@ def test_the_records_of_questions_do_the_same_again(run, job, output_of, tmp_pat
     recorded = tomllib.loads((tmp_path / "trust.job.toml").read_text())
     assert (recorded["stability"]["how"], recorded["stability"]["scoring"]) == ("half", ["accuracy"])
     assert (recorded["importance"]["cv"], recorded["folds"]["cv"]) == ("3", "2")
-    assert recorded["permute"]["choose"] == "anew"
+    assert (recorded["permute"]["choose"], recorded["permute"]["n_permutations"]) == ("anew", 2)
     status, out, err = run("run", file)
     assert (status, out) == (0, "")
     assert err.count("is there already") == 3
@@ -272,6 +272,8 @@ WRONG_SEARCHES = [
 ]
 WRONG_QUESTIONS = [
     ("resamples = 4", 'resamples = "few"', "line 23, stability.resamples: "),
+    ("resamples = 4", 'n_resamples = "few"', "line 23, stability.n_resamples: "),
+    ("seed = 1", "seed = 1\nrandom-state = 2", "line 30, permute.random_state: says the same as seed; leave one of"),
     ('"noise"', '"nois"', "line 7, model.kernels: there is no kernel named 'nois'"),
     ('stability = "trust"\n', "", "line 22, stability: nothing that this job asks for takes [stability]"),
 ]
