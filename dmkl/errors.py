@@ -12,7 +12,7 @@ import sys
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -140,6 +140,10 @@ class OtherVersionWarning(UserWarning):
     """Some workers of a cluster run another dmkl than this process, and get no tasks."""
 
 
+class SilentWorkerWarning(UserWarning):
+    """Some workers of a cluster give no answer, and are waited for or get no tasks."""
+
+
 class SmallWorkerWarning(UserWarning):
     """Some workers of a cluster have far less memory than the others, and get no tasks."""
 
@@ -209,8 +213,17 @@ def damage(
         raise kind(msg) from error
 
 
+WARNINGS = "dmkl-warnings"
+"""Topic of the events by which tasks on a cluster send warnings, as lists: key of the task, message, category."""
+
+
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning at the line of the user's code that called dmkl."""
+    """Issue a warning at the line of the user's code that called dmkl; that of a task is sent to its client."""
+    if (distributed := sys.modules.get("distributed.worker")) is not None:
+        with suppress(AttributeError, ValueError, KeyError):  # while it is imported, and outside tasks
+            worker = distributed.get_worker()
+            worker.log_event(WARNINGS, [str(worker.get_current_task()), message, category.__name__])
+            return
     inside, depth = os.path.dirname(os.path.abspath(__file__)) + os.sep, 2
     frame = sys._getframe(1)
     while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(inside):

@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
     # BLAS threads of one task. With one, results do not depend on the number of concurrent tasks, since BLAS rounds
     # differently with other numbers. "auto" is the number of cores of the machine divided by that of concurrent tasks.
     "blas-threads": 1,
-    # Seconds to wait for a cluster's first worker.
+    # Seconds to wait for a cluster's first worker, and for the answer of a worker that sends no messages.
     "workers-timeout": 60,
     # Read other files that an HDF5 file refers to: external storage, external links, virtual data sets.
     "external-files": False,

@@ -171,9 +171,11 @@ def _processes(workers: int | None) -> Iterator[Client]:
         # Dask leaves its default in the environment when it starts processes, and then prefers it to the configuration.
         if os.environ.get(name) == str(defaults.get(name)):
             del os.environ[name]
-    reuse = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in REUSE_OF_MEMORY.items()}
+    # dmkl sends its own warnings to the client, and no others are printed in between.
+    variables = {**REUSE_OF_MEMORY, "PYTHONWARNINGS": "ignore"}
+    environment = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in variables.items()}
     # A number, so that "auto" is the same number of bytes in all processes.
-    with dask.config.set({"dmkl.memory": budget, **reuse}), quiet():
+    with dask.config.set({"dmkl.memory": budget, **environment}), _keeping("PYTHONWARNINGS"), quiet():
         with _deferred_interrupts():
             cluster = LocalCluster(
                 n_workers=n_workers,
@@ -186,6 +188,17 @@ def _processes(workers: int | None) -> Iterator[Client]:
             )
         with cluster, Client(cluster) as client:
             yield client
+
+
+@contextmanager
+def _keeping(name: str) -> Iterator[None]:
+    """Take a variable that Dask leaves in the environment away again, if it was not there before."""
+    before = name in os.environ
+    try:
+        yield
+    finally:
+        if not before:
+            os.environ.pop(name, None)
 
 
 def _count(workers: int | None) -> int:

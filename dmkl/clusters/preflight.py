@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from dmkl import settings
 from dmkl._version import version
-from dmkl.errors import DmklError, InputError, one_line, size_text
-from dmkl.passes.execute import active_client, look_at, machine, workers_of, workers_of_another_dmkl
+from dmkl.errors import DmklError, InputError, first_names, one_line, size_text
+from dmkl.passes.execute import (
+    NO_ANSWER,
+    NO_WAY_THERE,
+    active_client,
+    ask,
+    look_at,
+    machine,
+    workers_of,
+    workers_of_another_dmkl,
+)
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -39,6 +48,7 @@ class Host:
     versions: dict[str, str]
     workers: int = 1
     slots: int = 1
+    silent: bool = False  # whether its workers give no answer: passes go on without them
     problems: tuple[str, ...] = ()  # sentences with host and path; the host cannot take part
     differences: tuple[str, ...] = ()  # sentences on other versions than those of this process, and too few cores
 
@@ -70,9 +80,9 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
         for worker in look_at(client, {address: reports[address] for address in reports if address not in others}):
             by_place.setdefault(worker.place, []).append(worker)
         first = {workers[0].address: workers for workers in by_place.values()}
-        answers = client.run(_describe, store, mark, workers=list(first), on_error="return")
+        answers = ask(client, _describe, store, mark, workers=first)
         alike = [worker.address for workers in first.values() for worker in workers]
-        cores = client.run(settings.bound_cores, workers=alike, on_error="return")
+        cores = ask(client, settings.bound_cores, workers=alike)
         hosts = []
         for address, workers in first.items():
             if address in answers:
@@ -83,27 +93,28 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
 
 
 def _hosts_of_another_dmkl(reports: Mapping[str, Any], versions: Mapping[str, str]) -> list[Host]:
-    """Hosts of workers that cannot take part, one for each version of dmkl there; see `workers_of_another_dmkl`."""
-    slots: dict[tuple[str, str], list[int]] = {}
+    """Hosts of workers that cannot take part, one for each version of dmkl there, as `workers_of_another_dmkl` says."""
+    of_host: dict[tuple[str, str], list[str]] = {}
     for address, there in versions.items():
-        slots.setdefault((reports[address]["host"], there), []).append(reports[address]["nthreads"])
-    way_out = "install the same there, and start its workers again"
-    return [
-        Host(
-            *(host, "", 0, 0, "", 0, {"dmkl": there}, len(threads), sum(threads)),
-            problems=(f"{host} runs dmkl {there}, and this process runs dmkl {version()}; {way_out}",),
-        )
-        for (host, there), threads in slots.items()
-    ]
+        of_host.setdefault((reports[address]["host"], there), []).append(address)
+    hosts = []
+    for (host, there), addresses in of_host.items():
+        silent, threads = there == NO_ANSWER, [reports[address]["nthreads"] for address in addresses]
+        problem = f"workers on {host} give no answer ({first_names(addresses, 3)}). {NO_WAY_THERE}"
+        if not silent:
+            way_out = "install the same there, and start its workers again"
+            problem = f"{host} runs dmkl {there}, and this process runs dmkl {version()}; {way_out}"
+        packages = {} if silent else {"dmkl": there}
+        hosts.append(Host(host, "", 0, 0, "", 0, packages, len(threads), sum(threads), silent, (problem,)))
+    return hosts
 
 
 def check_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[str]:
-    """Refuse a cluster with a host that cannot take part, and return the differences of all hosts."""
+    """Refuse a cluster with a host that answers and cannot take part, and return the differences of all hosts."""
     if active_client() is None:
         return []
     hosts = inspect_hosts(store, state)
-    problems = [problem for host in hosts for problem in host.problems]
-    if problems:
+    if problems := [problem for host in hosts if not host.silent for problem in host.problems]:
         more = f" (and {len(problems) - 1} more; `dmkl preflight` lists them)" if len(problems) > 1 else ""
         raise InputError(problems[0] + more)
     return [difference for host in hosts for difference in host.differences]
@@ -193,7 +204,7 @@ def _compare(
     """
     if not isinstance(answer, Host):
         problem = f"a worker on {address} gives no answer ({one_line(answer)}); does it run the same dmkl?"
-        return Host(address, "", 0, 0, "", 0, {}, workers, slots, (problem,))
+        return Host(address, "", 0, 0, "", 0, {}, workers, slots, problems=(problem,))
     problems = list(answer.problems)
     if mark is not None and not problems and not mark.with_name(f"{mark.name}.{answer.name}").exists():
         problems.append(f"this machine does not see what {answer.name} writes in {mark.parent}; give a shared folder")

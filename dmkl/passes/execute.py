@@ -14,14 +14,15 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import dask
@@ -32,7 +33,7 @@ from dask.delayed import Delayed, delayed
 from dask.local import get_sync
 from dask.sizeof import sizeof
 
-from dmkl import progress, settings
+from dmkl import errors, progress, settings
 from dmkl._version import version
 from dmkl.arrays import Array
 from dmkl.errors import (
@@ -40,8 +41,10 @@ from dmkl.errors import (
     NoWorkersError,
     OtherVersionWarning,
     SchedulerLostError,
+    SilentWorkerWarning,
     SmallWorkerWarning,
     WorkerLostError,
+    one_line,
     refuse,
     size_text,
     warn,
@@ -86,6 +89,8 @@ def _look() -> tuple[str, int]:
 
 # For each client, the version of dmkl at each worker and at the scheduler, which reads all graphs.
 _VERSIONS: WeakKeyDictionary[Client, dict[str, str]] = WeakKeyDictionary()
+NO_ANSWER = "no answer"
+"""Stands for the version of a worker that gives no answer."""
 # Text is the same for every Python and dmkl; functions are sent by their names, or as bytecode of one Python.
 _VERSION_THERE = "__import__('dmkl').__version__ if __import__('importlib.util').util.find_spec('dmkl') else 'none'"
 
@@ -94,8 +99,8 @@ def workers_of_another_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[
     """By address, the version of dmkl of workers in the scheduler's report that run another than this process.
 
     A worker ends at a message that it cannot read, such as one with a function that its dmkl does not have. Each is
-    asked once, when it is first seen; one that does not answer is not among them. InputError if the scheduler runs
-    another.
+    asked once, when it is first seen; the version of one that does not answer is NO_ANSWER. InputError if the scheduler
+    runs another.
     """
     if client not in _VERSIONS:
         if (there := client.run_on_scheduler(eval, _VERSION_THERE)) != version():
@@ -105,11 +110,47 @@ def workers_of_another_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[
                 "same dmkl there, and start it again"
             )
         _VERSIONS[client] = {}
+        client.subscribe_topic(errors.WARNINGS, partial(_receive_warning, client))
     versions = _VERSIONS[client]
-    if new := [address for address in reports if address not in versions]:
-        replies = client.run(eval, _VERSION_THERE, workers=new, on_error="return")
-        versions |= {address: reply for address, reply in replies.items() if isinstance(reply, str)}
+    replies = ask(client, eval, _VERSION_THERE, workers=[address for address in reports if address not in versions])
+    versions |= {address: reply for address, reply in replies.items() if isinstance(reply, str)}
     return {address: there for address in reports if (there := versions.get(address, version())) != version()}
+
+
+def ask(client: Client, function: Callable[..., Any], *arguments: Any, workers: Iterable[str]) -> dict[str, Any]:
+    """Call a function on workers, outside tasks: the results or exceptions of those that answer, by address.
+
+    A worker gets no tasks from then on if it cannot be reached, or gives no answer and sends the scheduler no message
+    within the setting ``dmkl.workers-timeout``. Dask's `Client.run` for many workers waits for all answers, without
+    end.
+    """
+    run, loop = cast("Any", client.run), cast("Any", client.loop).asyncio_loop
+    replies = {
+        address: asyncio.run_coroutine_threadsafe(
+            run(function, *arguments, workers=[address], on_error="return", asynchronous=True), loop
+        )
+        for address in workers
+    }
+    seconds, named = float(settings.get("workers-timeout")), False
+    while late := wait_for(replies.values(), timeout=min(seconds / 4, _LOOK_SECONDS)).not_done:
+        listed = workers_of_scheduler(client)
+        since, now = _HEARD[client], time.monotonic()
+        silent = {a: now - since[a][1] for a, reply in replies.items() if reply in late and a in listed}
+        if all(silence > seconds for silence in silent.values()):
+            break
+        if not named and (names := [a for a, silence in silent.items() if silence > min(seconds / 2, 10)]):
+            named = True
+            warn(f"waiting up to {seconds:g} s for workers without an answer ({_first(names)})", SilentWorkerWarning)
+    answers = {
+        address: TimeoutError() if reply.cancel() else reply.exception() or reply.result()[address]
+        for address, reply in replies.items()
+    }
+    # Errors of connections that Dask raises have no number, and those of files, which the function may raise, have one.
+    lost = {address for address, answer in answers.items() if isinstance(answer, OSError) and answer.errno is None}
+    if lost:
+        listed = workers_of_scheduler(client)
+        _VERSIONS.setdefault(client, {}).update({address: NO_ANSWER for address in lost if address in listed})
+    return {address: answer for address, answer in answers.items() if address not in lost}
 
 
 def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[Worker]:
@@ -123,7 +164,7 @@ def look_at(client: Client, reports: Mapping[str, Any], kept: int = 0) -> list[W
     if settings.get("memory") == "auto":
         answers = _LOOKED.setdefault(client, {})
         if new := [address for address in reports if address not in answers]:
-            replies = client.run(_look, workers=new, on_error="return")
+            replies = ask(client, _look, workers=new)
             answers |= {address: reply for address, reply in replies.items() if isinstance(reply, tuple)}
     # Reading the limits of this machine takes milliseconds; skip it if every worker has reported its own.
     budget = 0 if answers.keys() >= reports.keys() else max(1, settings.memory_budget_bytes() - kept)
@@ -157,19 +198,38 @@ def common(workers: Sequence[Worker]) -> list[Worker]:
     median = by_slot[(len(by_slot) - 1) // 2]
     chosen = [worker for worker in workers if worker.task_bytes >= _TOO_SMALL * median]
     left_out = [worker for worker in workers if worker.task_bytes < _TOO_SMALL * median]
-    if (names := tuple(worker.address for worker in left_out)) and names not in _TOLD:
-        _TOLD.add(names)
+    if left_out:
         least = min(worker.task_bytes for worker in left_out) / 2**20
-        msg = (
-            f"{len(left_out)} of {len(workers)} workers are given no tasks ({', '.join(names[:3])}): a task may take "
-            f"{least:.0f} MiB there and {median / 2**20:.0f} MiB on most others. Give them more memory or fewer "
-            "threads, or set dmkl.memory to what every machine has"
+        why = (
+            f"a task may take {least:.0f} MiB there and {median / 2**20:.0f} MiB on most others. Give them more memory "
+            "or fewer threads, or set dmkl.memory to what every machine has"
         )
-        warn(msg, SmallWorkerWarning)
+        _warn_of_left_out([worker.address for worker in left_out], len(workers), why, SmallWorkerWarning)
     return chosen
 
 
 _TOLD: set[tuple[str, ...]] = set()
+
+
+def _warn_of_left_out(addresses: Sequence[str], n_workers: int, why: str, category: type[Warning]) -> None:
+    """Name workers that are given no tasks, once."""
+    if addresses and (key := (category.__name__, *addresses)) not in _TOLD:
+        _TOLD.add(key)
+        warn(f"{len(addresses)} of {n_workers} workers are given no tasks ({_first(addresses)}): {why}", category)
+
+
+def _first(addresses: Sequence[str]) -> str:
+    return ", ".join(addresses[:3])
+
+
+# For each client, the messages and categories of warnings that its tasks have sent.
+_RECEIVED: WeakKeyDictionary[Client, list[tuple[str, str]]] = WeakKeyDictionary()
+
+
+def _receive_warning(client: Client, event: tuple[float, tuple[str, str, str]]) -> None:
+    _, (key, message, category) = event
+    if key in client.futures:  # not of another client
+        _RECEIVED.setdefault(client, []).append((message, category))
 
 
 # --- running tasks -------------------------------------------------------------------------------------------------
@@ -251,17 +311,33 @@ def machine() -> Machine:
 
 
 def _of_this_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[str, Any]:
-    """The workers in the scheduler's report that run the same dmkl; a warning names others, once."""
+    """The workers in the scheduler's report that answer and run the same dmkl; warnings name the others, once."""
     others = workers_of_another_dmkl(client, reports)
-    names, way_out = tuple(others), "install the same dmkl there, and start them again"
-    versions = f"they run dmkl {', '.join(sorted(set(others.values())))}, and this process runs dmkl {version()}"
+    silent = [address for address, there in others.items() if there == NO_ANSWER]
+    different = {address: there for address, there in others.items() if there != NO_ANSWER}
+    seconds = settings.get("workers-timeout")
+    if len(silent) == len(reports):
+        msg = (
+            f"none of the workers of the cluster at {client.scheduler_info(n_workers=0)['address']} gives an answer "
+            f"within {seconds} s ({_first(silent)}). {NO_WAY_THERE}, or allow more time with the setting "
+            "dmkl.workers-timeout"
+        )
+        raise NoWorkersError(msg)
+    versions = (
+        f"they run dmkl {', '.join(sorted(set(different.values())))}, and this process runs dmkl {version()}; install "
+        "the same dmkl there, and start them again"
+    )
     if len(others) == len(reports):
-        refuse(f"no worker of the cluster can take part ({', '.join(names[:3])}): {versions}; {way_out}")
-    if others and names not in _TOLD:
-        _TOLD.add(names)
-        left_out = f"{len(names)} of {len(reports)} workers are given no tasks ({', '.join(names[:3])})"
-        warn(f"{left_out}: {versions}; {way_out}", OtherVersionWarning)
+        refuse(f"no worker of the cluster can take part ({_first(list(different))}): {versions}")
+    _warn_of_left_out(list(different), len(reports), versions, OtherVersionWarning)
+    _warn_of_left_out(silent, len(reports), f"they give no answer. {NO_WAY_THERE}", SilentWorkerWarning)
     return {address: report for address, report in reports.items() if address not in others}
+
+
+NO_WAY_THERE = (
+    "Their processes are suspended, or the scheduler cannot reach them: start them again, with --host or "
+    "--contact-address if their address is wrong, and look at the firewall"
+)
 
 
 def _local_slots() -> int:
@@ -306,9 +382,41 @@ def workers_of_scheduler(client: Client) -> Mapping[str, Any]:
     # out, may have replaced in the meantime.
     try:
         workers: Mapping[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+        _name_silent(client, workers)
     except (KeyError, OSError, CancelledError) as error:  # the scheduler went away before its answer came
         raise _scheduler_lost() from error
     return workers
+
+
+# For each client and worker, when the scheduler last heard of the worker, by its clock, and since when that is known.
+_HEARD: WeakKeyDictionary[Client, dict[str, tuple[float, float]]] = WeakKeyDictionary()
+_SILENT_SECONDS = 30.0
+"""Between messages of a worker, which are usually seconds apart; one that computes without pause may take some time."""
+
+
+def _name_silent(client: Client, workers: Mapping[str, Any]) -> None:
+    """Warn of each worker whose messages to the scheduler have stopped, which Dask goes on without after a time."""
+    heard, now, versions = _HEARD.setdefault(client, {}), time.monotonic(), _VERSIONS.get(client, {})
+    for address, report in workers.items():
+        if heard.get(address, (None,))[0] != report["last_seen"]:
+            heard[address] = report["last_seen"], now
+        key = (SilentWorkerWarning.__name__, client.id, address)
+        if key in _TOLD or versions.get(address) == NO_ANSWER or now - heard[address][1] < _SILENT_SECONDS:
+            continue
+        _TOLD.add(key)
+        seconds = client.run_on_scheduler(_time_to_live)
+        ends = f"until {seconds:g} s without a message are over" if seconds else "without end"
+        warn(
+            f"the worker at {address} has sent no message for {_SILENT_SECONDS:g} s: its process is suspended or busy, "
+            f"or its connection is lost. The cluster waits for it {ends} (distributed.scheduler.worker-ttl in the "
+            "configuration of its scheduler), and then goes on without it",
+            SilentWorkerWarning,
+        )
+
+
+def _time_to_live(dask_scheduler: Any) -> Any:
+    """On the scheduler: seconds after which it removes a worker that sends no message; None for never."""
+    return dask_scheduler.worker_ttl
 
 
 _TEMPORARY: ContextVar[Path | None] = ContextVar("dmkl-temporary", default=None)
@@ -359,8 +467,7 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
     mark = folder / f"seen-{uuid.uuid4().hex}.partial"
     mark.touch()
     try:
-        allowed = machine().workers
-        looked = client.run(os.path.exists, str(mark), workers=None if allowed is None else list(allowed))
+        looked = ask(client, os.path.exists, str(mark), workers=machine().workers or workers_of(client))
         blind = [worker for worker, sees in looked.items() if not sees]
     finally:
         mark.unlink()
@@ -369,6 +476,11 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
             setting = "set TMPDIR to" if _TEMPORARY.get() is None else "keep the state (state=, --state) in"
             way_out = f"{setting} a folder on a file system that all machines share"
         refuse(f"the workers {', '.join(blind[:3])} do not see {folder}, {what}; {way_out}")
+
+
+async def _sync(folder: str) -> None:
+    """On a worker: `sync_tree`, while the worker answers other messages."""
+    await asyncio.to_thread(sync_tree, folder)
 
 
 def sync_on_hosts(folder: Path) -> None:
@@ -386,8 +498,7 @@ def sync_on_hosts(folder: Path) -> None:
     here = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     with suppress(SchedulerLostError, OSError):
         elsewhere = {report["host"]: address for address, report in workers_of_scheduler(client).items()}
-        if others := [address for host, address in elsewhere.items() if host not in here]:
-            client.run(sync_tree, str(folder), workers=others, on_error="return")
+        ask(client, _sync, str(folder), workers=[at for host, at in elsewhere.items() if host not in here])
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, place: str = "in one task") -> None:
@@ -509,7 +620,7 @@ def _on_cluster(
                 if future.status == "error":
                     future.result()
             return list(wanted)
-        return _gather(client, wanted)
+        return gather(client, wanted)
     except KilledWorker as error:
         msg = (
             f"workers died {error.allowed_failures + 1} times while running {error.task!r}, the last one at "
@@ -517,6 +628,9 @@ def _on_cluster(
             "set dmkl.memory or dmkl.block-width lower"
         )
         raise WorkerLostError(msg) from error
+    finally:
+        for message, category in _RECEIVED.pop(client, ()):
+            warn(message, getattr(errors, category))
 
 
 _LOOK_SECONDS = 2.0
@@ -543,8 +657,8 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
                 raise CancelledError(msg)
 
 
-def _gather(client: Client, futures: Sequence[Any]) -> list[Any]:
-    """The results of tasks that have ended, while there are workers.
+def gather(client: Client, futures: Sequence[Any]) -> list[Any]:
+    """The results of tasks, while there are workers.
 
     Results die with their workers, and Dask alone would wait without end for workers that compute them again.
     """
@@ -589,8 +703,18 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
             return sent
         # A worker died and the scheduler has not noticed yet, has just noticed, or knows no other holder of the
         # values. A broken connection is an OSError, and so is a TimeoutError.
-        except (OSError, KeyError, CancelledError):
-            if pause_seconds is None or client.status != "running":
+        except (OSError, KeyError, CancelledError) as error:
+            if client.status != "running":
+                raise
+            if isinstance(error, TimeoutError):  # a worker neither answers nor dies: it is left out
+                ask(client, _take, workers=allowed or workers_of(client))
+                if pause_seconds is None:
+                    msg = (
+                        f"{size_text(sizeof(given))} could not be sent to the workers of the cluster within "
+                        f"{seconds:.0f} s ({one_line(error)}); look at their logs, and start them again"
+                    )
+                    raise WorkerLostError(msg) from error
+            if pause_seconds is None:
                 raise
             time.sleep(pause_seconds)
     raise AssertionError

@@ -109,7 +109,10 @@ def persisted(view: View) -> View:
     load = delayed(_load, pure=False)
     tasks = [load(shared, keys, dask_key_name=f"load-tiles-{k}-{token}") for k, (_, keys) in enumerate(cuts)]
     n_bytes = [len(keys) * side_bytes for _, keys in cuts]
-    loaded = client.compute(tasks) if client else execute(tasks, list(zip(tasks, n_bytes, strict=True)), "load-tiles")
+    if client:
+        loaded = client.compute(tasks, workers=host.workers)
+    else:
+        loaded = execute(tasks, list(zip(tasks, n_bytes, strict=True)), "load-tiles")
     for (kernel, keys), tiles in zip(cuts, loaded, strict=True):
         parts[kernel].append((frozenset((i, j) for _, i, j in keys), tiles))
     return replace(view, source=HeldTiles(view.source, parts))

@@ -25,7 +25,7 @@ from dmkl.numerics.cholesky import Factor, LowerTriangle, RoughFactor
 from dmkl.numerics.compiling import SMALL, add_weighted
 from dmkl.numerics.steps import unpenalized
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
-from dmkl.passes.execute import active_client, again, execute, machine, send_all
+from dmkl.passes.execute import active_client, again, execute, gather, machine, send_all
 from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, covering
 
 # --- sums of kernels, tile by tile ---------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def by_factors(
             client.submit(_pinned, function, factor.held, *block_of, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
             for factor, *block_of in zip(factors, *sent, strict=True)
         ]
-        return list(client.gather(futures))
+        return gather(client, futures)
 
     return again(run, f"alpha-{name}")
 
