@@ -48,11 +48,11 @@ from dmkl.store.features import (
     write_table,
 )
 from dmkl.store.format import Header, check_dtype
-from dmkl.store.groups import Location
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader
 from dmkl.store.saved import Saved
 from dmkl.store.writer import writing_set
+from dmkl.store.zarr_groups import Location
 
 Missing = Literal["refuse", "zero"]
 Storage = Literal["auto", "factors", "tiles"]

@@ -31,8 +31,8 @@ from dmkl.passes.sweep import Columns, Want, sweep
 from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
 from dmkl.store.features import strips
 from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
-from dmkl.store.groups import differing_metadata, has_checksum, open_group
 from dmkl.store.reader import StoreReader
+from dmkl.store.zarr_groups import differing_metadata, has_checksum, open_group
 from dmkl.variables import describe
 
 SEVERITIES = ("error", "warning", "note")
@@ -630,7 +630,7 @@ def _set_problems(
 def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator[str]:
     """A sentence for each part of a kernel set, a model or a result that is missing or damaged.
 
-    Arrays in `but` are checked by other means. Raises as `dmkl.store.groups.open_group` if it is not a Zarr group.
+    Arrays in `but` are checked by other means. Raises as `dmkl.store.zarr_groups.open_group` if it is not a Zarr group.
     """
     try:
         group = open_group(location)

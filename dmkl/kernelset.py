@@ -41,9 +41,9 @@ from dmkl.passes.memory import persisted
 from dmkl.passes.run import alone, pass_graph
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import GeometricMean, Lens, View
-from dmkl.store.groups import Location
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader
+from dmkl.store.zarr_groups import Location
 from dmkl.variables import describe
 
 if TYPE_CHECKING:

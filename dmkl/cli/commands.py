@@ -18,7 +18,7 @@ _MODULES = {
     "analyzing": ("analyze",),
     "learning": LEARNING,
     "predicting": ("predict", "export", "report"),
-    "jobs": ("run", "submit"),
+    "running": ("run", "submit"),
 }
 COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 """The module in `dmkl.cli` of each command, in the order in which help lists them."""

@@ -108,7 +108,7 @@ def _finished_part(path: str) -> str:
     import zarr
 
     from dmkl.store.format import kept_as_factors
-    from dmkl.store.groups import partial_path, zarr_store
+    from dmkl.store.zarr_groups import partial_path, zarr_store
 
     partial = partial_path(resolved(path))
     try:
@@ -344,7 +344,7 @@ class _Kind:
 
 def _kind_of(path: str) -> _Kind | None:
     """The kind of the folder at a path; None for anything else, such as a kernel set."""
-    from dmkl.store.groups import root_attributes
+    from dmkl.store.zarr_groups import root_attributes
 
     folder = as_place(path)
     if isinstance(folder, Path):
@@ -421,7 +421,7 @@ def _damage(folder: Place) -> list[str]:
 
 
 def _has_checksums(folder: Place, kind: _Kind) -> bool:
-    from dmkl.store.groups import has_checksum, open_group
+    from dmkl.store.zarr_groups import has_checksum, open_group
 
     return kind is _STATE or has_checksum(open_group(folder))
 

@@ -88,7 +88,7 @@ def checkpoint_folder(out: Place, what: str, format_name: str, given: Path | Non
 @contextmanager
 def keeping_kernels(out: str) -> Iterator[None]:
     """Say that a part of a kernel set is kept when its import or build is interrupted."""
-    from dmkl.store.groups import partial_path
+    from dmkl.store.zarr_groups import partial_path
 
     try:
         yield

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import settings
+from dmkl.clusters.workers import REUSE_OF_MEMORY, quiet, security_of
 from dmkl.errors import NoWorkersError, refuse
 from dmkl.files.documents import check_size
 
 if TYPE_CHECKING:
-    from distributed import Client, Security
+    from distributed import Client
 
 _PROCESS_BYTES = 300 * 2**20
 """Memory of a worker process without arrays: the interpreter and the libraries."""
 _CONNECT_SECONDS = 10
-REUSE_OF_MEMORY = {"MALLOC_TRIM_THRESHOLD_": 2**26, "MALLOC_MMAP_THRESHOLD_": 2**25}
-"""Environment of worker processes: their allocator keeps up to 64 MiB of freed memory for new arrays. Dask's default is
-64 KiB, so that the system zeroes new pages for every array: 40 % of the CPU time of products with a basis."""
 
 
 @contextmanager
@@ -131,8 +129,8 @@ def _running(where: str, workers: int | None, options: Mapping[str, Any]) -> Abs
 def _jobs(
     where: str, workers: int | None, memory: str | None, options: Mapping[str, Any]
 ) -> AbstractContextManager[Client]:
+    from dmkl.clusters.batch_jobs import jobs_of
     from dmkl.clusters.job_options import batch_system, job_options, read_description
-    from dmkl.clusters.jobs import jobs_of
 
     system = batch_system(where)
     system, described = (system, {}) if system is not None else read_description(Path(where))
@@ -211,20 +209,6 @@ def _count(workers: int | None) -> int:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence Dask's logs of tasks that an interrupt abandons, and of a lost scheduler: dmkl has its own message."""
-    loggers = [logging.getLogger(name) for name in ("asyncio", "distributed.client")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
-
-
-@contextmanager
 def _deferred_interrupts() -> Iterator[None]:
     """Start processes that Ctrl-C does not reach; a Ctrl-C or SIGTERM meanwhile takes effect at the end.
 
@@ -285,40 +269,6 @@ def _cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error) or type(error).__name__
-
-
-def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> Security | None:
-    """The certificates of this process and of the authority that it trusts, from files or from Dask's configuration.
-
-    None if there are no certificates. InputError if a file is missing, or is no certificate or key.
-    """
-    import ssl
-
-    import dask
-    from distributed import Security
-
-    given = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
-    if not any(given.values()):
-        configured = dask.config.get("distributed.comm.tls.ca-file", None)
-        return Security() if configured else None
-    for name, path in given.items():
-        if path is None or not Path(path).expanduser().is_file():
-            problem = "is missing" if path is None else f"is {path}, which is no file"
-            refuse(f"tls_ca, tls_cert and tls_key are three files in PEM format, and {name} {problem}")
-    ca, cert, key = (str(Path(str(path)).expanduser().absolute()) for path in given.values())
-    roles = {
-        f"tls_{role}_{kind}": path
-        for role in ("client", "scheduler", "worker")
-        for kind, path in (("cert", cert), ("key", key))
-    }
-    security = Security(tls_ca_file=ca, require_encryption=True, **roles)
-    try:
-        security.get_connection_args("client")
-    except (ssl.SSLError, OSError) as error:
-        refuse(
-            f"tls_ca, tls_cert and tls_key must be a certificate authority, a certificate and its key: {error}", error
-        )
-    return security
 
 
 def _address(where: str) -> str:

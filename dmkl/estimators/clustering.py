@@ -25,9 +25,9 @@ from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.grouping import group_by_kmeans
 from dmkl.passes.blas import one_blas_thread
-from dmkl.solvers.clusters import kernel_k_means
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job, SideBySide
+from dmkl.solvers.kmeans import kernel_k_means
 
 
 def cluster_agreement(labels: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
@@ -200,7 +200,7 @@ class MultipleKernelKMeans(KernelKMeans):
     Notes
     -----
     Huang, Chuang, Chen, Multiple kernel fuzzy clustering, IEEE Transactions on Fuzzy Systems 20 (2012); in this form
-    Gönen, Margolin, NIPS 2014, section 2. See `dmkl.solvers.clusters`.
+    Gönen, Margolin, NIPS 2014, section 2. See `dmkl.solvers.kmeans`.
 
     Weights are large for kernels with most of their trace in few eigenvalues, whether these show clusters or not; a
     kernel of rank `n_clusters` or less takes all. Compare with `KernelKMeans`, whose plain sum is often better. Each

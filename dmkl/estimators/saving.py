@@ -20,8 +20,8 @@ from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
-from dmkl.store.groups import consolidate
 from dmkl.store.saved import READERS, Saved, check_version, unreadable, write_dataset
+from dmkl.store.zarr_groups import consolidate
 from dmkl.variables import describe
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 3

@@ -11,7 +11,6 @@ from matplotlib.ticker import MaxNLocator
 
 from dmkl.arrays import Array
 from dmkl.errors import refuse
-from dmkl.inference.permutation import p_value_text
 from dmkl.pictures import (
     BLUE,
     GRAY,
@@ -28,6 +27,7 @@ from dmkl.pictures import (
 )
 from dmkl.searching.grid import mean_and_margin
 from dmkl.searching.scoring import limits
+from dmkl.searching.texts import p_value_text
 from dmkl.store.saved import of_task, task_dim
 
 _MOST_PANELS = 6

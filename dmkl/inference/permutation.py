@@ -29,7 +29,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import GridFits, Question, as_variable, digest, make_question, run_blocks, values_of
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import choose_each, mean_and_error, shape
-from dmkl.searching.texts import cost_and_proof, count, listed, point_text
+from dmkl.searching.texts import cost_and_proof, count, listed, p_value_text, point_text
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import Result, task_dim
 
@@ -184,15 +184,6 @@ class PermutationTest(Result):
 
 def _as_number(values: xr.DataArray) -> Any:
     return float(values) if values.ndim == 0 else values
-
-
-def p_value_text(data: xr.Dataset) -> str:
-    """The p-value of a score, with the number of permutations that scored as high."""
-    p, n = float(data["p_value"]), data.sizes["permutation"]
-    n_higher = round(p * (n + 1)) - 1
-    if not n_higher:
-        return f"p = {p:.3g} (no permutation of {n:,} scored as high)"
-    return f"p = {p:.3g} ({n_higher:,} of {count(n, 'permutation')} scored as high)"
 
 
 def _kernel_sentence(data: xr.Dataset) -> str:

@@ -22,7 +22,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode, decode_parameters, encode, model_class
 from dmkl.files.writing import write_whole
 from dmkl.inference.importance import Importance
-from dmkl.inference.permutation import PermutationTest, p_value_text
+from dmkl.inference.permutation import PermutationTest
 from dmkl.inference.stability import Stability
 from dmkl.numerics.steps import STEPS, as_steps
 from dmkl.progress import inside
@@ -31,7 +31,16 @@ from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.fits import values_of
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import GridResult, SearchResult
-from dmkl.searching.texts import chosen_text, count, listed, point_text, value_text, with_error, with_interval
+from dmkl.searching.texts import (
+    chosen_text,
+    count,
+    listed,
+    p_value_text,
+    point_text,
+    value_text,
+    with_error,
+    with_interval,
+)
 from dmkl.store.saved import Result
 
 _TOO_GOOD = (

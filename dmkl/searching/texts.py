@@ -120,3 +120,12 @@ def data_notes(attrs: Mapping[str, Any]) -> list[str]:
             "classes there, and other areas over all classes are undefined (NaN)"
         )
     return notes
+
+
+def p_value_text(data: Any) -> str:
+    """The p-value of a score (a dataset), with the number of permutations that scored as high."""
+    p, n = float(data["p_value"]), data.sizes["permutation"]
+    n_higher = round(p * (n + 1)) - 1
+    if not n_higher:
+        return f"p = {p:.3g} (no permutation of {n:,} scored as high)"
+    return f"p = {p:.3g} ({n_higher:,} of {count(n, 'permutation')} scored as high)"

@@ -27,8 +27,8 @@ from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.format import check_tables, create_array, create_strings
-from dmkl.store.groups import open_group
 from dmkl.store.tiles import FileVersion, root_version
+from dmkl.store.zarr_groups import open_group
 
 FEATURES = "features"
 

@@ -20,8 +20,8 @@ from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.semidefinite import Repair, repair_psd, worst_minor
 from dmkl.store.format import Header, check_dtype, check_names
-from dmkl.store.groups import Location
 from dmkl.store.writer import StoreWriter, writing_set
+from dmkl.store.zarr_groups import Location
 
 
 def ingest(

@@ -34,8 +34,8 @@ from dmkl.files.urls import as_place, is_url
 from dmkl.files.writing import current
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.format import FORMAT, FORMAT_VERSION, check_metadata, kept_as_factors
-from dmkl.store.groups import Location, as_location, has_checksum, open_group, partial_path
 from dmkl.store.tiles import FileVersion, chunk_reader, root_version
+from dmkl.store.zarr_groups import Location, as_location, has_checksum, open_group, partial_path
 
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""

@@ -34,7 +34,7 @@ from dmkl.files.writing import current, lock, refuse_existing, remove_leftovers,
 from dmkl.inputs.formats.file_arrays import TEXT_BYTES, n_bytes
 from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.settings import check_memory
-from dmkl.store.groups import CHECKSUM, consolidate, open_group, root_attributes, upload
+from dmkl.store.zarr_groups import CHECKSUM, consolidate, open_group, root_attributes, upload
 from dmkl.variables import describe
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str
     """Write a Zarr group under a temporary name and rename it, so that `path` is always the old or the new group.
 
     `write` writes it at the path of its argument. A group for a URL is written to a temporary folder first. Object
-    stores cannot rename: the old group is removed before the new one is uploaded (see `dmkl.store.groups`).
+    stores cannot rename: the old group is removed before the new one is uploaded (see `dmkl.store.zarr_groups`).
 
     StoreExistsError is raised if something is at `path` and `overwrite` is false, or its attribute "format" is not
     `form`; LockedError if another process writes there; DiskFullError if the disk is full.

@@ -28,7 +28,7 @@ from dmkl.files.arrays import crc32c
 from dmkl.files.regular import check_plain
 from dmkl.files.urls import is_url
 from dmkl.numerics.tiling import Tiling
-from dmkl.store.groups import ROOT, zarr_store
+from dmkl.store.zarr_groups import ROOT, zarr_store
 
 _RANGE_BYTES = 4 * 2**20
 """Bytes of one request: a chunk of 16 MiB takes four concurrent requests."""

@@ -2,8 +2,8 @@
 
 A local set is written to `<name>.partial` and renamed when it is complete: `<name>` is either a complete set or what
 was there before. A set at a URL is written in place with the attribute ``"complete": false``; a set that replaces
-another is written to `<name>.partial` too, and moved (see `dmkl.store.groups`). Row sums of a kernel are written after
-all its tiles and mark it as done, so that an interrupted import continues with the first kernel without them. The
+another is written to `<name>.partial` too, and moved (see `dmkl.store.zarr_groups`). Row sums of a kernel are written
+after all its tiles and mark it as done, so that an interrupted import continues with the first kernel without them. The
 attributes of the root are written before the arrays, and identify an unfinished set.
 """
 
@@ -34,7 +34,7 @@ from dmkl.files.syncing import sync, sync_tree
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, refuse_existing, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.store import groups
+from dmkl.store import zarr_groups
 from dmkl.store.features import FEATURES, FeatureTable, Scan, StoredTable, read_tables, write_table
 from dmkl.store.format import (
     FORMAT,
@@ -51,8 +51,8 @@ from dmkl.store.format import (
     kept_as_factors,
     provenance_of,
 )
-from dmkl.store.groups import CHECKSUM, ROOT, Location, zarr_store
 from dmkl.store.tiles import TileWriter, chunk_folder
+from dmkl.store.zarr_groups import CHECKSUM, ROOT, Location, zarr_store
 
 _UNRECORDED, _SECONDS = 50, 1.0
 """The root is written again once it lacks the provenance of one in so many kernels, at most once in so many seconds."""
@@ -70,7 +70,7 @@ class StoreWriter:
     def __init__(
         self, location: Location, header: Header, n_kernels: int | None, *, kept: int = 0, overwrite: bool = False
     ) -> None:
-        self.location = groups.as_location(location)
+        self.location = zarr_groups.as_location(location)
         self.header = header
         self.tiling = header.tiling
         final = as_place(self.location) if isinstance(self.location, str) else None
@@ -83,7 +83,7 @@ class StoreWriter:
                 refuse_existing(final)
             check_room(final, header, None if n_kernels is None else n_kernels - kept)
             final.parent.mkdir(parents=True, exist_ok=True)
-            self._place = groups.partial_path(final)
+            self._place = zarr_groups.partial_path(final)
         self._target: str | Store = self.location if self._place is None else str(self._place)
         self._nodes: dict[str, Any] = {}
         # `overwrite` refers to the set, not to other content of the folder that the set is written to.
@@ -134,14 +134,14 @@ class StoreWriter:
     @staticmethod
     def _partial_url(final: Url, *, overwrite: bool) -> Url:
         """The URL to write to: `<name>.partial` if a set is to be replaced, or if this was begun before."""
-        attrs, partial = groups.root_attributes(final), as_place(str(groups.partial_path(final)))
+        attrs, partial = zarr_groups.root_attributes(final), as_place(str(zarr_groups.partial_path(final)))
         assert isinstance(partial, Url)
         is_set = attrs.get("format") == FORMAT
         if is_set and attrs.get("complete") is True:
             if not overwrite:
                 refuse_existing(final)
             return partial
-        return partial if is_set and groups.root_attributes(partial).get("format") == FORMAT else final
+        return partial if is_set and zarr_groups.root_attributes(partial).get("format") == FORMAT else final
 
     def _resume(self, overwrite: bool) -> Any:
         """The unfinished set at the target, if it can be continued."""
@@ -189,7 +189,7 @@ class StoreWriter:
         """Remove an unfinished set of dmkl."""
         self._replace = True
         if isinstance(self._place, Url):
-            groups.clear(self._place, {"format": FORMAT, "format_version": FORMAT_VERSION})
+            zarr_groups.clear(self._place, {"format": FORMAT, "format_version": FORMAT_VERSION})
         elif self._place is not None:
             # The root is kept: if this is killed, it identifies the rest as an unfinished set.
             for entry in self._place.iterdir():
@@ -231,7 +231,7 @@ class StoreWriter:
         if self._resumed or is_recoverable(self._group):
             return
         if isinstance(self._place, Url):
-            groups.remove(self._place)
+            zarr_groups.remove(self._place)
         elif self._place is not None:
             # Renamed first, so that tasks that still run cannot write to it while it is removed.
             aside = self._place.with_name(f"{self._place.name}.{uuid.uuid4().hex}")
@@ -408,7 +408,7 @@ class StoreWriter:
             for stray in () if folder is None else Path(folder).rglob("*.partial"):
                 stray.unlink()  # a temporary file of a write that was killed
             # One write of the root completes the set, also at a URL.
-            groups.consolidate(self._target, attrs)
+            zarr_groups.consolidate(self._target, attrs)
             self._unrecorded = 0  # the old set may be in this place from now on
         if self._final is not None:
             check_lock(self._final)
@@ -417,7 +417,7 @@ class StoreWriter:
                 replace_folder(self._place, self._final)
             remove_leftovers(self._final)  # of a run that was killed between the renames
         elif isinstance(self._place, Url) and isinstance(self._final, Url) and self._place != self._final:
-            groups.move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
+            zarr_groups.move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
         return self.location
 
     def _label(self, name: str, values: Array) -> None:
@@ -444,7 +444,7 @@ def writing_set(
     location: Location, header: Header, n_kernels: int | None, *, kept: int = 0, overwrite: bool = False
 ) -> Iterator[StoreWriter]:
     """Write a kernel set, and lock it if it is in a folder; bad input removes it unless a later run can continue it."""
-    place = groups.as_location(location)
+    place = zarr_groups.as_location(location)
     with lock(place) if isinstance(place, str) else nullcontext():
         writer = StoreWriter(place, header, n_kernels, kept=kept, overwrite=overwrite)
         try:

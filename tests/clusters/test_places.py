@@ -17,7 +17,8 @@ from distributed import get_client
 
 import dmkl
 from dmkl.cli.cluster import Resources
-from dmkl.clusters.backends import REUSE_OF_MEMORY, _deferred_interrupts
+from dmkl.clusters.backends import _deferred_interrupts
+from dmkl.clusters.workers import REUSE_OF_MEMORY
 from dmkl.passes.execute import machine
 
 

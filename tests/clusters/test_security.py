@@ -14,7 +14,7 @@ from helpers.certificates import make_certificates
 from helpers.references import local_cluster
 
 import dmkl
-from dmkl.clusters.backends import security_of
+from dmkl.clusters.workers import security_of
 from dmkl.errors import InputError, NoWorkersError
 
 NAMES = ("tls_ca", "tls_cert", "tls_key")

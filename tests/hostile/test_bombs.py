@@ -26,8 +26,8 @@ from dmkl.features.specs import plan
 from dmkl.files.arrays import json_crc32c
 from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.formats.tables import parquet_columns
-from dmkl.store.groups import CHECKSUM
 from dmkl.store.ingest import ingest
+from dmkl.store.zarr_groups import CHECKSUM
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 
 import dmkl
 from dmkl.errors import StoreError
-from dmkl.store.groups import CHECKSUM
+from dmkl.store.zarr_groups import CHECKSUM
 
 DELETE = object()
 

@@ -16,8 +16,8 @@ from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.specs import plan
 from dmkl.files.writing import lock, lock_path
 from dmkl.inputs import as_features, open_files, read_file
-from dmkl.jobs import read_job
-from dmkl.store.groups import open_group
+from dmkl.job_files import read_job
+from dmkl.store.zarr_groups import open_group
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -15,7 +15,7 @@ from helpers.certificates import make_certificates
 from helpers.faults import by_signal, disturbed
 
 import dmkl
-from dmkl.cli.jobs import UNFINISHED
+from dmkl.cli.running import UNFINISHED
 
 SEARCH = """
 [data]

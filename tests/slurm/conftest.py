@@ -40,7 +40,7 @@ def slurm(_running, monkeypatch, tmp_path):
     """A SLURM without jobs, with its programs on PATH; output of jobs goes to a folder of the test."""
     monkeypatch.setenv("PATH", str(_running.bin), prepend=os.pathsep)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("dmkl.clusters.jobs._ASK_SECONDS", 0.5)
+    monkeypatch.setattr("dmkl.clusters.batch_jobs._ASK_SECONDS", 0.5)
     yield _running
     assert _running.jobs() == []
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import progress
-from dmkl.clusters.backends import REUSE_OF_MEMORY, quiet, security_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions
+from dmkl.clusters.workers import REUSE_OF_MEMORY, quiet, security_of
 from dmkl.errors import NoWorkersError, refuse
 from dmkl.passes.execute import END_OF_A_WORKER
 

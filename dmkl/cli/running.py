@@ -33,7 +33,7 @@ from dmkl.files.urls import as_place
 from dmkl.progress import LOGGER
 
 if TYPE_CHECKING:
-    from dmkl.jobs import JobFile
+    from dmkl.job_files import JobFile
 
 UNFINISHED = 75
 """Exit status of a job that SIGTERM ended and that goes on when run again: a temporary failure in sysexits.h."""
@@ -91,7 +91,7 @@ def run(
         search = "result"
         permute = "significance"
     """
-    from dmkl.jobs import as_toml, cluster_option, differences, path_beside, read_job
+    from dmkl.job_files import as_toml, cluster_option, differences, path_beside, read_job
 
     file = read_job(job.expanduser(), SECTIONS)
     if into is not None:
@@ -158,7 +158,7 @@ def submit(
         dmkl submit job.toml --dry-run
     """
     from dmkl.files.writing import write_whole
-    from dmkl.jobs import batch_script, read_job, send
+    from dmkl.job_files import batch_script, read_job, send
 
     file = read_job(job.expanduser(), SECTIONS)
     _steps_of(file)
@@ -400,7 +400,7 @@ class _Step:
 
     def is_done(self) -> bool:
         """Whether this job has made the result already."""
-        from dmkl.jobs import path_beside, read_job
+        from dmkl.job_files import path_beside, read_job
 
         if self.makes_store:
             try:
@@ -487,7 +487,7 @@ def _record(step: _Step, steps: Sequence[_Step]) -> None:
     """Write the job with all defaults, next to a result of it."""
     from dmkl.clusters.preflight import versions_of
     from dmkl.files.writing import write_whole
-    from dmkl.jobs import PACKAGES, as_toml, contents_of, path_beside
+    from dmkl.job_files import PACKAGES, as_toml, contents_of, path_beside
 
     inputs = dict.fromkeys(str(path) for other in steps for path in other.inputs())
     recorded = {

@@ -23,10 +23,10 @@ from typing import Any, NoReturn
 import dask
 from dask.utils import parse_bytes, parse_timedelta
 
-from dmkl.clusters.backends import security_of
+from dmkl.clusters.batch_jobs import OWN_ADDRESS, answer_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
-from dmkl.clusters.jobs import OWN_ADDRESS, answer_of
 from dmkl.clusters.preflight import versions_of
+from dmkl.clusters.workers import security_of
 from dmkl.errors import DmklError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 from dmkl.files.urls import as_place
