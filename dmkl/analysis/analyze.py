@@ -44,6 +44,7 @@ from scipy.spatial.distance import squareform
 
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index
+from dmkl.description import Description
 from dmkl.errors import IndefiniteKernelWarning, refuse
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.alignment import (
@@ -188,14 +189,15 @@ class Analysis(Result):
         columns = {"unbiased_alignment": values[keep], "alignment": published[keep]}
         return pd.DataFrame({"kernel": names[first[keep]], "kernel_2": names[second[keep]], **columns})
 
-    def summary(self) -> str:
-        """A few lines: how similar the kernels are, which repeat others, and which fit the labels best."""
+    def describe(self) -> Description:
+        """How similar the kernels are, which repeat others, which fit the labels best; see `Result.describe`."""
         data, attrs = self.data, self.data.attrs
         kernels = "centered kernels" if attrs["centered"] else "kernels as they are"
-        lines = [
+        title = (
             f"{len(self.names)} {kernels} over {attrs['n_samples']:,} samples; alignments: {attrs['method']}; "
             f"{self.n_passes_:g} pass{'' if self.n_passes_ == 1 else 'es'}"
-        ]
+        )
+        lines = []
         for what, matrix in (("alignments", data["alignment"]), ("unbiased alignments", self.similarity)):
             values = matrix.values[np.triu_indices(len(self.names), 1)]
             if np.isfinite(values).any():
@@ -213,7 +215,7 @@ class Analysis(Result):
             best = np.argsort(-np.nan_to_num(fit.values, nan=-np.inf), kind="stable")[:3]
             fits = ", ".join(f"{self.names[j]} {fit.values[j]:.3f}" for j in best)
             lines.append(f"best aligned with the labels{'' if self.tasks is None else ' on average'}: {fits}")
-        return "\n".join(lines)
+        return Description(title, "", {"kernels": lines})
 
     # --- figures -----------------------------------------------------------------------------------------------------
 

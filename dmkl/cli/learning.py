@@ -172,7 +172,7 @@ class _Run:
     def as_mapping(self, result: Any, chosen: Index, own: Mapping[str, Any]) -> dict[str, Any]:
         """The result for JSON: what all results have, and its `own` entries."""
         attrs = result.data.attrs
-        shared = {"path": self.options.out, "samples": len(chosen)}
+        shared = {"path": self.options.out, "samples": len(chosen), "summary": result.describe().as_mapping()}
         shared |= {name: attrs[name] for name in ("estimator", "scoring")}
         return {**shared, **own, "passes": result.n_passes_, "seconds": attrs["seconds"]}
 
@@ -184,13 +184,12 @@ class _Run:
         if self.options.as_json:
             print_json(self.as_mapping(result, chosen, mapping))
             return
-        first, *others = result.summary().splitlines()
-        say(f"{first}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
+        description = result.describe()
+        say(f"{description.headline}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
         show(*tables)
         say()
-        for line in others:
-            if not line.startswith(("Lost without:", "Alone:", "Shapley")):  # the table of an importance has these
-                say(line)
+        for line in description.lines(without={"losses"}):  # the table of an importance has these
+            say(line)
         say(f"Saved in {self.options.out}; dmkl.load reads it.")
 
 
@@ -376,20 +375,15 @@ def _print_search(result: SearchResult, run: _Run, on: str) -> None:
     from dmkl.cli import tables
 
     out = run.options.out
-    first, *others = result.summary().splitlines()
-    say(f"{first}, on {on}\n", style="bold")
+    description = result.describe()
+    say(f"{description.headline}, on {on}\n", style="bold")
     many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > tables.MOST_CHOICES
     if not many:
         show(tables.points_table(result))
         say()
     # The table has the choices of folds and tasks already, but not those of classes.
-    if not result.choosers or result.by_class or many:
-        lines = others
-    elif result.tasks:
-        lines = [*result.residual_lines(), *result.baseline_lines(), *result.notes(), *others[-2:]]
-    else:
-        lines = [line for line in others[1:] if not line.startswith("  ")]
-    for line in lines:
+    in_table = result.choosers and not (result.by_class or many)
+    for line in description.lines(without=("choice", "choices") if in_table else ()):
         say(line)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")

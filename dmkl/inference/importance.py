@@ -18,6 +18,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Index
+from dmkl.description import Description, Key
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
@@ -149,8 +150,8 @@ class Importance(Result):
         frame = values.isel(source=order).to_dataframe(dim_order=by).reset_index()
         return frame[[*by, *values.data_vars]]
 
-    def summary(self) -> str:
-        """A few lines: the question, the largest losses, the costs."""
+    def describe(self) -> Description:
+        """The question, the largest losses, the costs; see `Result.describe`."""
         data, attrs = self.data, self.data.attrs
         n_kernels = data.sizes["kernel"]
         n_groups = data.sizes["source"] - n_kernels
@@ -159,29 +160,35 @@ class Importance(Result):
         by = "of all folds together" if attrs["choice"] == "joint" else "of each fold"
         anew = f"{names} chosen anew for each set of kernels, by the choice {by}"
         chosen = anew if attrs["choose"] == "anew" else f"{names} held at the choice {by}"
-        lines = [f"Importance of {sources} to {attrs['estimator']}: {count(data.sizes['fold'], 'fold')}, {chosen}"]
         depends = "no choice depends on" if attrs["rows"] == "test" else "the choice depends on"
         mean, margin = map(float, self._mean_and_margin(self._over_tasks(data["score"])))
         score = with_interval(mean, margin, limits(attrs["scoring"]))
-        lines.append(f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {depends}")
+        of_score = f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {depends}"
         loss = self._mean_and_margin(self._over_tasks(data["score"] - data["score_without"]))
-        lines.append(f"Lost without: {_largest(*loss, limits(attrs['scoring'], of_difference=True))}")
+        losses = [f"Lost without: {_largest(*loss, limits(attrs['scoring'], of_difference=True))}"]
         alone = self._mean_and_margin(self._over_tasks(data["score_alone"]))
-        lines.append(f"Alone: {_largest(*alone, limits(attrs['scoring']))}")
+        losses.append(f"Alone: {_largest(*alone, limits(attrs['scoring']))}")
+        notes = []
         if data.sizes["fold"] > 2:
-            lines.append(
+            notes.append(
                 "± is half the width of a 95 % interval, of procedures: Student's t, corrected for "
                 "training rows in common; its ends where the limits of the score cut it off"
             )
         if "shapley" in data:
             shapley, error = (self._over_tasks(data[name]) for name in ("shapley", "shapley_standard_error"))
             largest = _largest(shapley.rename(player="source"), error.rename(player="source"))
-            lines.append(f"Shapley values by {count(attrs['n_orders'], 'order')}, ± their standard error: {largest}")
+            losses.append(f"Shapley values by {count(attrs['n_orders'], 'order')}, ± their standard error: {largest}")
         gap = max(float(data[name].max()) for name in ("gap", "gap_without", "gap_alone"))
         of_search = f". The search took {attrs['n_search_passes']:g} of the passes" if attrs["n_search_passes"] else ""
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], gap)
-        lines.append(f"{count(attrs['n_fits'], 'fit')} in {costs}{of_search}")
-        return "\n".join(lines)
+        sentences: dict[Key, list[str]] = {
+            "scores": [of_score],
+            "losses": losses,
+            "notes": notes,
+            "costs": [f"{count(attrs['n_fits'], 'fit')} in {costs}{of_search}"],
+        }
+        scope = f"{count(data.sizes['fold'], 'fold')}, {chosen}"
+        return Description(f"Importance of {sources} to {attrs['estimator']}", scope, sentences)
 
     def _mean_and_margin(self, values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
         return mean_and_margin(values, self.data, str(self.data.attrs.get("rows", "validation")))

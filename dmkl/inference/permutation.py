@@ -19,6 +19,7 @@ import xarray as xr
 
 from dmkl import progress
 from dmkl.arrays import Array, Index, weight_shares
+from dmkl.description import Description, Key
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
@@ -151,14 +152,15 @@ class PermutationTest(Result):
         frame = values.to_dataframe(dim_order=dims).reset_index().astype(dict.fromkeys(dims, object))
         return frame.sort_values(["corrected p", "p"], kind="stable").reset_index(drop=True)
 
-    def summary(self) -> str:
-        """A few lines: the test, the p-values, the costs."""
+    def describe(self) -> Description:
+        """The test, the p-values, the costs; see `Result.describe`."""
         data, attrs, dim = self.data, self.data.attrs, task_dim(self.data)
         names = json.loads(attrs["parameters_searched"])
-        lines = [
-            f"Permutation test of {attrs['estimator']}: {count(self.n_permutations, 'permutation')} "
-            f"{attrs['permuted']}, {count(attrs['n_points'], 'point')}, {count(attrs['n_folds'], 'fold')}"
-        ]
+        scope = (
+            f"{count(self.n_permutations, 'permutation')} {attrs['permuted']}, {count(attrs['n_points'], 'point')}, "
+            f"{count(attrs['n_folds'], 'fold')}"
+        )
+        lines = []
         for k in range(1 if dim is None else data.sizes[dim]):
             of_task = data if dim is None else data.isel({dim: k})
             null, chosen = of_task["null_score"], {name: values_of(of_task[name])[0] for name in names}
@@ -173,7 +175,8 @@ class PermutationTest(Result):
         else:
             how = "The point was chosen anew for each permutation"
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], math.nan)
-        return "\n".join([*lines, how, costs])
+        sentences: dict[Key, list[str]] = {"chance": lines, "notes": [how], "costs": [costs]}
+        return Description(f"Permutation test of {attrs['estimator']}", scope, sentences)
 
     def plot(self, ax: Axes | None = None, *, task: str | None = None) -> Any:
         """Draw the scores of permuted labels and the observed score; see `dmkl.inference.figures.plot_permutations`."""

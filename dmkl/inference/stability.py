@@ -19,6 +19,7 @@ import xarray as xr
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.description import Description, Key
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
@@ -185,29 +186,32 @@ class Stability(Result):
         by = ["kernel"] if dim is None else ["kernel", dim]
         return self.data[names].drop_vars("resample", errors="ignore").to_dataframe(dim_order=by).reset_index()
 
-    def summary(self) -> str:
-        """A few lines: the resamples, the score of the fits, the stable kernels, the costs."""
+    def describe(self) -> Description:
+        """The resamples, the score of the fits, the stable kernels, the costs; see `Result.describe`."""
         data, attrs = self.data, self.data.attrs
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(data)}s"
         resamples = f"{data.sizes['resample']} {TITLES[attrs['how']]}"
-        lines = [f"Stability of {attrs['estimator']}: {resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"]
+        notes, of_kernels = [], list[str]()
         if (n_distinct := attrs.get("n_distinct", data.sizes["resample"])) < data.sizes["resample"]:
             few = "groups or samples as few as these can be drawn in few ways, and more resamples add little"
-            lines.append(f"Only {n_distinct} of the {resamples} are distinct: {few}")
+            notes.append(f"Only {n_distinct} of the {resamples} are distinct: {few}")
         score = data["score"]
         score = score.mean([dim for dim in score.dims if dim != "resample"])
         spread = f"{attrs['scoring']} {float(score.mean()):.4g} on the rows left out"
-        lines.append(f"{spread}, standard deviation over the resamples {float(score.std(ddof=1)):.2g}")
-        lines.append(_CAUTION)
-        lines += [attrs["default_price"]] if attrs.get("default_price") else []
+        notes += [_CAUTION, *([attrs["default_price"]] if attrs.get("default_price") else [])]
         if np.isfinite(agreed := float(data["rank_agreement"].mean())):
-            lines.append(f"Agreement on the order of the kernels (Kendall's W): {agreed:.2g}")
+            of_kernels.append(f"Agreement on the order of the kernels (Kendall's W): {agreed:.2g}")
         elif data.sizes["kernel"] > 2:
-            lines.append("All weights are equal, and their order says nothing: choose a smaller p")
-        lines += self._stable_lines()
+            of_kernels.append("All weights are equal, and their order says nothing: choose a smaller p")
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], float(data["gap"].max()))
-        lines.append(f"{count(data.sizes['resample'], 'fit')} in {costs}")
-        return "\n".join(lines)
+        sentences: dict[Key, list[str]] = {
+            "scores": [f"{spread}, standard deviation over the resamples {float(score.std(ddof=1)):.2g}"],
+            "notes": notes,
+            "kernels": [*of_kernels, *self._stable_lines()],
+            "costs": [f"{count(data.sizes['resample'], 'fit')} in {costs}"],
+        }
+        scope = f"{resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"
+        return Description(f"Stability of {attrs['estimator']}", scope, sentences)
 
     def _stable_lines(self) -> list[str]:
         stable, dim = self.stable(), task_dim(self.data)

@@ -17,6 +17,7 @@ import xarray as xr
 
 from dmkl.analysis.analyze import Analysis
 from dmkl.arrays import plain_repr, weight_shares
+from dmkl.description import Description
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode, decode_parameters, encode, model_class
@@ -205,8 +206,7 @@ def _explained(components: xr.Dataset) -> str:
 @page_of.register
 def _search(search: SearchResult) -> Page:
     scores, attrs = search.scores, search.scores.attrs
-    lines, notes = search.summary().splitlines(), search.notes()
-    costs = next(line for line in lines if " fits (" in line)
+    description = search.describe()
     facts = {
         "searched": " × ".join(f"{name} = {_range(values)}" for name, values in search.grid.items()),
         "folds": _describe_folds(scores),
@@ -218,7 +218,7 @@ def _search(search: SearchResult) -> Page:
         Section("Weights", axes=search.plot_weights(), caption="Kernel weights of the chosen point."),
         Section(
             "Scores",
-            (costs,),
+            tuple(description.lines("costs")),
             search.table(),
             search.plot_scores(),
             "Mean validation scores over the grid; a ring marks the choice.",
@@ -228,18 +228,22 @@ def _search(search: SearchResult) -> Page:
         axes = search.plot_weights_over()
         sections.append(Section("Weights over p", axes=axes, caption="From few kernels to equal weights."))
     sections += _search_again(search)
-    notes = [*([] if "test_score" in scores else [_TOO_GOOD]), _ON_WEIGHTS, *(f"{note}." for note in notes)]
+    notes = [*([] if "test_score" in scores else [_TOO_GOOD]), _ON_WEIGHTS, *_notes(description)]
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
         n_all = int((scores["status"] >= 0).sum())
         notes.append(f"{count(n_open, 'fit')} of {n_all} ended open, with gaps up to {gap:.2g}.")
-    answer = _answer(search, [line for line in lines[1:] if line != costs])
-    title = f"Search of {attrs['estimator']}"
-    return Page(title, answer, facts, tuple(notes), tuple(sections), _compared(search))
+    return Page(
+        description.title, _answer(search, description), facts, tuple(notes), tuple(sections), _compared(search)
+    )
 
 
-def _answer(result: SearchResult | EvaluationResult, lines: Sequence[str]) -> str:
+def _notes(description: Description) -> list[str]:
+    return [f"{note.removesuffix('.')}." for note in description.lines("notes")]
+
+
+def _answer(result: SearchResult | EvaluationResult, description: Description) -> str:
     """The chosen point, its score, whether it beats the baselines, and which kernels matter."""
     at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
     if isinstance(result, EvaluationResult):
@@ -249,8 +253,7 @@ def _answer(result: SearchResult | EvaluationResult, lines: Sequence[str]) -> st
         chosen = "; ".join(chosen_text(name, [result.grid[name][k] for k in at]) for name, at in places.items())
     else:
         chosen = point_text(result.best_params_)
-    said = {*result.baseline_lines(), *result.notes()}
-    lines = [line for line in lines if not line.startswith(("Chosen", "  ", "Time:")) and line not in said]
+    lines = description.lines("scores", "chance", "kernels_part", "inner_scores")
     compared = _verdict(result.comparison())
     weights = at_choice["weight"].transpose("kernel", ...)
     shares = weight_shares(weights.values.reshape(len(weights), -1), 0).mean(axis=1)
@@ -310,9 +313,9 @@ def _range(values: list[Any]) -> str:
 @page_of.register
 def _evaluation(evaluation: EvaluationResult) -> Page:
     scores, attrs = evaluation.scores, evaluation.scores.attrs
-    first, *lines = evaluation.summary().splitlines()
+    description = evaluation.describe()
     facts = {
-        "evaluated": first.split(": ", 1)[-1],
+        "evaluated": description.scope,
         "outer folds": _describe_folds(scores),
         "measures": ", ".join(evaluation.measures),
         "kernels": f"{scores.sizes['kernel']:,}",
@@ -320,16 +323,15 @@ def _evaluation(evaluation: EvaluationResult) -> Page:
     }
     sections = [
         Section("Weights", axes=evaluation.plot_weights(), caption="Kernel weights of the tested models."),
-        Section("Outer folds", tuple(lines[-1:]), evaluation.table()),
+        Section("Outer folds", tuple(description.lines("costs")), evaluation.table()),
         Section("Choices", ("The number of outer folds that chose each point.",), evaluation.choices),
         *_by_class(evaluation),
         *_evaluation_again(evaluation),
     ]
-    notes = (_TOO_SMALL, *(f"{note}." for note in evaluation.notes()))
-    title, answer = f"Evaluation of {attrs['estimator']}", _answer(evaluation, lines[:-1])
+    notes, answer = (_TOO_SMALL, *_notes(description)), _answer(evaluation, description)
     caption = "Test scores of each outer fold, and their means."
     lead = replace(_compared(evaluation), axes=evaluation.plot(), caption=caption)
-    return Page(title, answer, facts, notes, tuple(sections), lead)
+    return Page(description.title, answer, facts, notes, tuple(sections), lead)
 
 
 def _by_class(evaluation: EvaluationResult) -> list[Section]:
@@ -356,8 +358,7 @@ def _by_class(evaluation: EvaluationResult) -> list[Section]:
 
 @page_of.register
 def _analysis(analysis: Analysis) -> Page:
-    first, *lines = analysis.summary().splitlines()
-    attrs = analysis.data.attrs
+    description, attrs = analysis.describe(), analysis.data.attrs
     facts = {
         "kernels": f"{len(analysis.names):,}",
         "samples": f"{attrs['n_samples']:,}",
@@ -365,7 +366,12 @@ def _analysis(analysis: Analysis) -> Page:
         "alignments": attrs["method"],
     }
     sections = [
-        Section("Alignments", tuple(lines), axes=analysis.plot_alignment(), caption="Similar kernels are side by side.")
+        Section(
+            "Alignments",
+            tuple(description.lines()),
+            axes=analysis.plot_alignment(),
+            caption="Similar kernels are side by side.",
+        )
     ]
     pairs, none = analysis.pairs(), f"No two kernels have an alignment of {attrs['threshold']:g} or more."
     sections.append(Section("Similar pairs", table=pairs) if len(pairs) else Section("Similar pairs", (none,)))
@@ -373,19 +379,20 @@ def _analysis(analysis: Analysis) -> Page:
         axes, caption = analysis.plot_targets(), "How well each kernel alone fits the labels."
         sections.append(Section("Fit to the labels", axes=axes, caption=caption))
     sections.append(Section("Kernels", table=analysis.table().reset_index()))
-    return Page("Comparison of kernels", f"{first}.", facts, (), tuple(sections))
+    return Page("Comparison of kernels", f"{description.headline}.", facts, (), tuple(sections))
 
 
 @page_of.register
 def _result(result: Result) -> Page:
-    first, *lines, took = result.summary().splitlines()
-    facts = {"question": first, "took": f"{took}, {result.data.attrs['created_by']}"}
+    description, made_by = result.describe(), result.data.attrs["created_by"]
+    facts = {"question": description.headline, "took": f"{' '.join(description.lines('costs'))}, {made_by}"}
     sections = []
     if hasattr(result, "plot"):
-        sections.append(Section("Picture", axes=result.plot(), caption=first))
+        sections.append(Section("Picture", axes=result.plot(), caption=description.headline))
     if hasattr(result, "table"):
         sections.append(Section("Table", table=result.table().reset_index(drop=True)))
-    return Page(result.TITLE.capitalize(), sentences(lines), facts, (), tuple(sections))
+    answer = sentences(description.lines(without={"costs"}))
+    return Page(result.TITLE.capitalize(), answer, facts, (), tuple(sections))
 
 
 # --- several results on the same data ---------------------------------------------------------------------------------
@@ -456,7 +463,7 @@ def _several(results: Sequence[Any]) -> Page:
     evidence = []
     for result in (part.result for part in others):
         if isinstance(result, EvaluationResult):
-            evidence.append(sentences(result.summary().splitlines()[1:2]))
+            evidence.append(sentences(result.describe().lines("scores")[:1]))
         elif isinstance(result, PermutationTest) and result.data["p_value"].ndim == 0:
             evidence.append(f"Against permuted labels: {p_value_text(result.data)}.")
     facts = {

@@ -18,6 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl._version import version
+from dmkl.description import Description, Key
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import predicted_labels
@@ -241,32 +242,35 @@ class EvaluationResult(GridResult):
         frame = frame.assign(**chosen, status=np.array(WORDS)[scores["status"].values.ravel()])
         return frame[[*by, *self.parameters, "inner_score", *self.measures, "gap", "status"]]
 
-    def summary(self) -> str:
-        """A few lines: the evaluation, the scores, the choices, the costs."""
+    def describe(self) -> Description:
+        """The evaluation, the scores, the choices, the costs; see `Result.describe`."""
         scores, attrs, searches = self._data, self._data.attrs, list(self._searches.values())
         first = searches[0].scores
         grid = " × ".join(f"{first.sizes[name]} {name}" for name in self.parameters)
         inner = sorted({search.scores.sizes["fold"] for search in searches})
         folds = f"{count(scores.sizes['fold'], 'outer fold')} × {' or '.join(map(str, inner))} inner"
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(scores)}s"
-        lines = [f"Evaluation of {attrs['estimator']}: {grid}, {folds}{tasks}"]
+        of_scores = []
         for k, name in enumerate(self.measures):
             score = scores[f"test_score{'' if k == 0 else f'_{name}'}"]
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
-            lines.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
-        lines += chance_notes(scores["test_score"], scores, "test")
-        lines += self.residual_lines()
-        lines += self.baseline_lines()
-        lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
-        lines.append(f"Chosen: {'; '.join(chosen_text(name, values_of(scores[name])) for name in self.parameters)}")
-        lines += [attrs["hint"]] if "hint" in attrs else []
-        lines += self.notes()
+            of_scores.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
         n_fits = sum(int((search.scores["status"] >= 0).sum()) for search in searches)
         gap = float(max(search.scores["gap"].max() for search in searches))
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], gap)
-        lines.append(f"{n_fits} fits and {count(scores.sizes['fold'], 'refit')} in {costs}")
-        return "\n".join(lines)
+        choices = "; ".join(chosen_text(name, values_of(scores[name])) for name in self.parameters)
+        sentences: dict[Key, list[str]] = {
+            "scores": of_scores,
+            "chance": chance_notes(scores["test_score"], scores, "test"),
+            "kernels_part": self.residual_lines(),
+            "baselines": self.baseline_lines(),
+            "inner_scores": [f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose"],
+            "choice": [f"Chosen: {choices}"],
+            "notes": [*([attrs["hint"]] if "hint" in attrs else []), *self.notes()],
+            "costs": [f"{n_fits} fits and {count(scores.sizes['fold'], 'refit')} in {costs}"],
+        }
+        return Description(f"Evaluation of {attrs['estimator']}", f"{grid}, {folds}{tasks}", sentences)
 
     def notes(self) -> list[str]:
         """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples."""

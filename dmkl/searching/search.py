@@ -24,6 +24,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.description import Description, Key
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import HeldOut, class_index
@@ -477,31 +478,32 @@ class SearchResult(GridResult):
         order = np.lexsort((-frame["mean_score"], np.arange(len(frame)) // n_points))  # the last key counts first
         return frame.iloc[order].loc[frame["status"] != NOT_FITTED].reset_index(drop=True)
 
-    def summary(self) -> str:
-        """A few lines: the search, the choice, its score, the costs."""
+    def describe(self) -> Description:
+        """The search, the choice, its score, the costs; see `Result.describe`."""
         scores, attrs = self._data, self._data.attrs
         grid = " × ".join(f"{scores.sizes[name]} {name}" for name in self.parameters)
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(scores)}s"
-        lines = [f"Search of {attrs['estimator']}: {grid}, {count(scores.sizes['fold'], 'fold')}{tasks}"]
+        sentences: dict[Key, list[str]] = {}
         try:
-            lines += self._chosen_lines()
             rows = "test" if "test_score" in scores else "validation"
-            lines += chance_notes(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
-            lines += self.residual_lines()
-            lines += [*self.baseline_lines(), *self.notes()]
+            sentences |= self._choice_and_scores()
+            sentences["chance"] = chance_notes(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
+            sentences["kernels_part"] = self.residual_lines()
+            sentences |= {"baselines": self.baseline_lines(), "notes": self.notes()}
         except InputError as error:
-            lines.append(str(error))
-        lines += [attrs["hint"]] if "hint" in attrs else []
+            sentences["notes"] = [str(error)]
+        sentences["notes"] += [attrs["hint"]] if "hint" in attrs else []
         status = scores["status"].values
         counts = np.bincount(status[status >= 0], minlength=len(WORDS))
         statuses = ", ".join(f"{n} {word}" for n, word in zip(counts, WORDS, strict=True) if n)
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], float(scores["gap"].max()))
-        lines.append(f"{counts.sum()} fits ({statuses}) in {costs}")
+        sentences["costs"] = [f"{counts.sum()} fits ({statuses}) in {costs}"]
         if "phase_seconds" in scores:  # results of older versions have none
             phases = scores["phase_seconds"].to_series().sort_values(ascending=False)
             most = [f"{phase} {seconds:.3g} s" for phase, seconds in phases.items() if seconds >= 0.01 * phases.sum()]
-            lines.append(f"Time: {', '.join(most)}")
-        return "\n".join(lines)
+            sentences["time"] = [f"Time: {', '.join(most)}"]
+        title, folds = f"Search of {attrs['estimator']}", count(scores.sizes["fold"], "fold")
+        return Description(title, f"{grid}, {folds}{tasks}", sentences)
 
     def notes(self) -> list[str]:
         """The gain of refined weights; choices at an end of the grid of λ or C, bandwidths, missing baselines.
@@ -550,31 +552,31 @@ class SearchResult(GridResult):
             edges[name] = rising.ravel().tolist()
         return edges
 
-    def _chosen_lines(self) -> list[str]:
+    def _choice_and_scores(self) -> dict[Key, list[str]]:
         scoring, by = self._data.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
         scores, chosen, params, means = self._data, self.chosen, self.best_params_, self.best_score_
         classes = f", with one {' and '.join(self.by_class)} for all classes" if self.by_class else ""
         if not self.choosers:
-            lines = [f"Chosen{by}: {point_text(params)}"]
             mean = with_error(chosen["mean_score"], chosen["standard_error"])
-            lines.append(f"{scoring} {mean} in validation{classes}")
-            return lines + self._test_lines(chosen, classes)
+            of_scores = [f"{scoring} {mean} in validation{classes}", *self._test_lines(chosen, classes)]
+            return {"choice": [f"Chosen{by}: {point_text(params)}"], "scores": of_scores}
         every = product(*(map(str, scores[dim].values) for dim in self.choosers))
         choices = [(labels, reduce(getitem, labels, params), reduce(getitem, labels, means)) for labels in every]
         if self.tasks is not None and len(choices) > MOST_LINES:
             distribution = self._distribution(np.array([mean for *_, mean in choices], dtype=np.float64))
-            return [f"Chosen{by} by each {' and '.join(self.choosers)}", distribution]
-        lines = [f"Chosen{by} by each {' and '.join(self.choosers)}, {scoring} in validation:"]
-        lines += [f"  {', '.join(labels)}: {point_text(p)}, {mean:.4g}" for labels, p, mean in choices[:MOST_LINES]]
+            return {"choice": [f"Chosen{by} by each {' and '.join(self.choosers)}"], "scores": [distribution]}
+        choice = [f"Chosen{by} by each {' and '.join(self.choosers)}, {scoring} in validation:"]
+        lines = [f"{', '.join(labels)}: {point_text(p)}, {mean:.4g}" for labels, p, mean in choices[:MOST_LINES]]
         if len(choices) > MOST_LINES:
-            lines.append(f"  … and {len(choices) - MOST_LINES} more")
+            lines.append(f"… and {len(choices) - MOST_LINES} more")
         if self.tasks is not None:
             over = f"mean over {' and '.join(f'{dim}s' for dim in self.choosers)}"
-            return [*lines, f"{scoring} {np.nanmean([mean for *_, mean in choices]):.4g} in validation, {over}"]
-        lines.append(
-            f"{scoring} {with_error(*mean_over_folds(chosen['score']))} in validation, mean over folds{classes}"
-        )
-        return lines + self._test_lines(chosen, classes)
+            of_scores = [f"{scoring} {np.nanmean([mean for *_, mean in choices]):.4g} in validation, {over}"]
+        else:
+            mean = with_error(*mean_over_folds(chosen["score"]))
+            of_scores = [f"{scoring} {mean} in validation, mean over folds{classes}"]
+            of_scores += self._test_lines(chosen, classes)
+        return {"choice": choice, "choices": lines, "scores": of_scores}
 
     def _refined_lines(self) -> list[str]:
         if "refined_score" not in self._data:

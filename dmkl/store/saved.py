@@ -19,6 +19,7 @@ import xarray as xr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl._version import version
+from dmkl.description import Description
 from dmkl.errors import (
     DmklError,
     FormatVersionError,
@@ -268,8 +269,12 @@ class Result(ABC):
     # --- showing -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
+    def describe(self) -> Description:
+        """The question, the answer and the cost in sentences by key."""
+
     def summary(self) -> str:
         """A few lines: the question, the answer, the cost."""
+        return str(self.describe())
 
     def __repr__(self) -> str:
         return self.summary()
