@@ -268,7 +268,7 @@ def fit(
     estimator.save(model_out, overwrite=learning.overwrite)
     save_figure(estimator.plot_weights, plot)
     agreement = {}
-    if not estimator._LEARNS_FROM_LABELS and K.labels is not None and K.labels.ndim == 1:
+    if not estimator.traits.needs_labels and K.labels is not None and K.labels.ndim == 1:
         agreement = {"agreement": dmkl.cluster_agreement(estimator.labels_, K.labels[chosen])}
     if learning.as_json:
         held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}

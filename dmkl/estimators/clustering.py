@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.estimators.checks import Given, check_count, check_positive, given_weights
 from dmkl.estimators.learner import KernelLearner, labelled
 from dmkl.estimators.plan import FitOutcome, Problems, TrainingSet
+from dmkl.estimators.traits import labeled_array
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.grouping import group_by_kmeans
@@ -102,8 +103,6 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     """
 
     _LEARNS = False
-    _LEARNS_FROM_LABELS = False
-    _ONE_POINT = ("n_clusters",)
 
     n_clusters: int = 8
     _: KW_ONLY
@@ -114,20 +113,24 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     max_iter: int = 100
     random_state: int = 0
 
-    _RULES: ClassVar = {
-        "restarts": check_count,
-        "tol": check_positive,
-        "max_iter": check_count,
-        "random_state": partial(check_count, least=0),
-    }
+    traits = KernelLearner.traits.but(
+        needs_labels=False,
+        learns_weights=False,  # not from labels, at no p or λ
+        rules={
+            **{"restarts": check_count, "tol": check_positive, "max_iter": check_count},
+            "random_state": partial(check_count, least=0),
+        },
+        fitted={
+            "labels_": labeled_array("sample", root="cluster_label"),
+            "embedding_": labeled_array("sample", "component", root="embedding"),
+            "centers_": labeled_array("cluster", "component", root="center"),
+        },
+    )
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         if self.n_clusters > K.shape[1]:
             refuse(f"n_clusters is {self.n_clusters}, and there are {K.shape[1]} samples; expected at most that many")
-
-    def _learns_weights(self) -> bool:
-        return False  # not from labels, at no p or λ
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         n_clusters = check_count("n_clusters", self.n_clusters, least=2)

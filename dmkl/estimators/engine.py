@@ -82,7 +82,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         scores = _score(sets, outcomes, prepared, tally)
     outcomes = [
         _expand_duals(data, row_outcomes)
-        if plan.duals or data.fit.learner._DECIDES
+        if plan.duals or data.fit.learner.traits.leaves_one_out
         else [solution if solution.dual is None else replace(solution, dual=None) for solution in row_outcomes]
         for data, row_outcomes in zip(sets, outcomes, strict=True)
     ]
@@ -168,7 +168,7 @@ def _run_nested(K: KernelSet, sets: list[TrainingSet], tally: Tally) -> list[Tra
         return sets
     for data, rows in zip(sets, nested, strict=True):
         # Refuse a row that cannot be solved before its nested rows are; jobs that need a preparation are refused later.
-        if rows and not data.fit.learner._PREPARED_BY:
+        if rows and not data.fit.learner.traits.prepared_by:
             data.fit.learner._method().check(data.fit.learner._jobs(data, None))
     keys = [[tokenize(fit) for fit in rows] for rows in nested]
     distinct = dict(zip(chain(*keys), chain(*nested), strict=True))
@@ -305,7 +305,7 @@ def _constant(K: KernelSet, sets: Sequence[TrainingSet]) -> dict[Training, Mask]
                 constant[training] = training.constant & ~np.isin(training.names, indefinite)
                 weighed[training] = np.zeros(training.n_kernels, dtype=bool)
                 check_constant(training, constant[training])
-            if training in constant and learner._TAKES_KERNELS:
+            if training in constant and learner.traits.takes_subsets:
                 weighed[training][slice(None) if kernels is None else kernels] = True
     tell_constant({training: mask & weighed[training] for training, mask in constant.items()})
     return constant
@@ -314,7 +314,7 @@ def _constant(K: KernelSet, sets: Sequence[TrainingSet]) -> dict[Training, Mask]
 def _without(constant: Mapping[Training, Mask], data: TrainingSet) -> TrainingSet:
     """A row without kernels that are constant for all of its problems."""
     masks = [constant[training] for training in data.trainings if training in constant]
-    if not masks or not data.fit.learner._TAKES_KERNELS:
+    if not masks or not data.fit.learner.traits.takes_subsets:
         return data
     everywhere = np.logical_and.reduce(masks)
     kernels = np.arange(len(everywhere)) if data.fit.kernels is None else data.fit.kernels
@@ -336,10 +336,10 @@ def _prepare(sets: Sequence[TrainingSet], workspace: Workspace, tally: Tally) ->
     for data in sets:
         keys.append([])
         learner = data.fit.learner
-        if not learner._PREPARED_BY:
+        if not learner.traits.prepared_by:
             continue
         kernels = None if data.fit.kernels is None else data.fit.kernels.tobytes()
-        values = repr([getattr(learner, name) for name in learner._PREPARED_BY])
+        values = repr([getattr(learner, name) for name in learner.traits.prepared_by])
         for part in data.parts:
             key = (id(part.training), id(data.problems), kernels, type(learner), values)
             keys[-1].append(key)

@@ -38,7 +38,7 @@ def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) 
     over = " and ".join(map(str, weights.dims[1:]))
     title = f"Kernel weights of {type(model).__name__}"
     ax = pictures.bars(model.kernel_names_, columns, over, title, ax=ax, top=top)
-    if "components_" in model._TABLES and columns.shape[1] == 1:
+    if "components_" in model.traits.fitted and columns.shape[1] == 1:
         ax.set_xlabel("variance σ²", fontsize=9)
     return ax
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from operator import itemgetter
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -49,6 +49,7 @@ from dmkl.estimators.plan import (
     total_sample_weights,
 )
 from dmkl.estimators.saving import model_class
+from dmkl.estimators.traits import TEXT, TEXTS, json_value, labeled_array
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.discriminant import excess, is_determined, leave_one_out, null_leverages
 from dmkl.numerics.fisher import Targets, as_exponent
@@ -76,7 +77,7 @@ _THREADS = 2
 
 
 @dataclass(eq=False, repr=False)
-class FisherLearner(KernelLearner, abstract=True):
+class LeastSquares(KernelLearner, abstract=True):
     """Regularized least squares on a weighted sum of kernels, the weights learnt in an ℓp ball.
 
     The common base of Fisher discriminants and ridge regression, which solve the same problem S(α, β) of
@@ -89,8 +90,9 @@ class FisherLearner(KernelLearner, abstract=True):
     tol: float = 1e-4
     max_iter: int = 200
 
-    _TAKES_WEIGHTS = True
-    _RULES: ClassVar = {"lam": check_positive, "tol": check_positive, "max_iter": check_count}
+    traits = KernelLearner.traits.but(
+        takes_sample_weight=True, rules={"lam": check_positive, "tol": check_positive, "max_iter": check_count}
+    )
 
     @classmethod
     def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +119,9 @@ class FisherLearner(KernelLearner, abstract=True):
     def _options(self) -> FisherOptions:
         options = self.solver.options() if isinstance(self.solver, ConfiguredSolver) else {}
         by_largest = getattr(self, "decision", None) == "largest"
-        return FisherOptions(self.tol, self.max_iter, leave_one_out=self._DECIDES, only_for_fits=by_largest, **options)
+        return FisherOptions(
+            self.tol, self.max_iter, leave_one_out=self.traits.leaves_one_out, only_for_fits=by_largest, **options
+        )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -132,7 +136,16 @@ class FisherLearner(KernelLearner, abstract=True):
             rules.weights(p, K.names)
 
     def _rules(self) -> WeightRules:
-        return WeightRules()
+        """The set of weights that the parameters of the class describe."""
+        names = [name for name in ("kernel_groups", "sigma", "constraints") if hasattr(self, name)]
+        given = None if self._judges else getattr(self, "weights", None)
+        return WeightRules(**{name: getattr(self, name) for name in names}, given=given)
+
+    def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
+        plain = super()._of_plain_sum(grid)
+        if plain is not None:
+            plain[0].set_params(solver=self.solver if self._options().mu is None else "dual")
+        return plain
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         # Options that decide how long a search goes on, not its result, are left out.
@@ -156,7 +169,7 @@ class FisherLearner(KernelLearner, abstract=True):
         return name_of(self.solver) in (AUTO, FACTORS.name) and has_thin_factors(lens.view)
 
     def _needs_statistics(self, lens: Lens) -> bool:
-        return self._JUDGES or not self._by_factors(lens)
+        return self._judges or not self._by_factors(lens)
 
     def _method(self) -> FisherMethod:
         return FisherMethod(name_of(self.solver), self._options())
@@ -177,34 +190,14 @@ class FisherLearner(KernelLearner, abstract=True):
         return data.jobs(problem_of)
 
 
+PLAIN_SUM = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
+"""The plain sum of all kernels, of learners whose set of weights the user chooses."""
 _MOVED = frozenset({"basis", "finish", "master", "mu"})
 """Parameters of saved models of earlier versions that are options of solvers now."""
 
 
 @dataclass(eq=False, repr=False)
-class LearntWeights(FisherLearner, abstract=True):
-    """Least squares with weights that are learnt in a set of the user's choice, or given."""
-
-    _: KW_ONLY
-    kernel_groups: KernelGroups = None
-    sigma: Prices = 1.0
-    constraints: Constraints = None
-    weights: Given = None
-
-    _OF_WEIGHTS: ClassVar = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}
-
-    def _rules(self) -> WeightRules:
-        return WeightRules(self.kernel_groups, self.sigma, self.constraints, None if self._JUDGES else self.weights)
-
-    def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
-        plain = super()._of_plain_sum(grid)
-        assert plain is not None
-        learner, shared = plain
-        return learner.set_params(solver=self.solver if self._options().mu is None else "dual"), shared
-
-
-@dataclass(eq=False, repr=False)
-class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
+class FisherClassifier(LeastSquares, KernelClassifier, abstract=True):
     """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
 
     _: KW_ONLY
@@ -212,7 +205,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     decision: Decision | None = None
     class_weight: ClassWeight = None
 
-    _DECIDES = True
+    traits = LeastSquares.traits.but(leaves_one_out=True, rules=KernelClassifier.traits.rules)
     sharing = "classes"
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
@@ -360,7 +353,7 @@ def _training_scores(fit: FitOutcome) -> list[Float]:
 
 
 @dataclass(eq=False, repr=False)
-class MKFDA(LearntWeights, FisherClassifier):
+class MKFDA(FisherClassifier):
     """ℓp-norm multiple kernel Fisher discriminant analysis.
 
     Learns weights β of the kernels together with the discriminant on K(β) = Σ_j β_j K_j:
@@ -511,9 +504,13 @@ class MKFDA(LearntWeights, FisherClassifier):
     p: float | Sequence[float] = 2.0
     lam: float | Sequence[float] = 1e-2
     _: KW_ONLY
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
+    weights: Given = None
     sharing: Sharing = "classes"
 
-    _RULES: ClassVar = {"sharing": one_of("classes", "none")}
+    traits = FisherClassifier.traits.but(plain_sum=PLAIN_SUM, rules={"sharing": one_of("classes", "none")})
 
 
 assert MKFDA.__doc__ is not None
@@ -561,8 +558,11 @@ class SingleBest(FisherClassifier):
         the choice.
     """
 
-    _TAKES_UNKNOWN_LABELS = False
-    _TAKES_KERNELS = False
+    traits = FisherClassifier.traits.but(
+        takes_unknown_labels=False,
+        takes_subsets=False,
+        fitted={"best_": json_value(TEXT), "scores_": labeled_array("kernel", "fold", root="accuracy")},
+    )
     p = 1.0
 
     lam: float = 1e-2
@@ -625,7 +625,7 @@ class Product(Uniform):
         As in `MKFDA`, for a single kernel named "product".
     """
 
-    _TAKES_KERNELS = False
+    traits = Uniform.traits.but(takes_subsets=False, fitted={"factors_": json_value(TEXTS)})
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         self.factors_ = outcome.data.given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -18,6 +18,7 @@ from dmkl.estimators.checks import check_choice, check_count, check_positive, on
 from dmkl.estimators.margin import WeightedMachines
 from dmkl.estimators.plan import FitOutcome, Loss, Part, ScoreFunction, TrainingSet, side_by_side
 from dmkl.estimators.predicting import Ask
+from dmkl.estimators.traits import COUNT, TRUTH, WRITTEN_BY_CLASS, json_value, labeled_table
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets, class_of
 from dmkl.numerics.grouping import (
@@ -195,10 +196,15 @@ class GSMKL(LocalWeights):
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    _OF_TASKS = (*LocalWeights._OF_TASKS, "n_groups")
-    _DERIVED = ("groups_", "group_class_")
-    _PREPARED_BY = ("n_groups", "grouping", "across", "regroup", "feature", "random_state")
-    _RULES: ClassVar = {"weighting": one_of("root", "softmax"), "restarts": check_count, "spread": check_positive}
+    traits = LocalWeights.traits.but(
+        by_problem=(*LocalWeights.traits.by_problem, "n_groups"),
+        prepared_by=("n_groups", "grouping", "across", "regroup", "feature", "random_state"),
+        rules={"weighting": one_of("root", "softmax"), "restarts": check_count, "spread": check_positive},
+        fitted={
+            **dict.fromkeys(("groups_", "group_class_"), WRITTEN_BY_CLASS),
+            **{"converged_": json_value(TRUTH), "n_trainings_": json_value(COUNT)},
+        },
+    )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -463,8 +469,9 @@ class LocalizedMKL(LocalWeights):
     >>> model = dmkl.LocalizedMKL(C=10.0)
     """
 
-    _TAKES_UNKNOWN_LABELS = False
-    _TABLES = ("gating_",)
+    traits = LocalWeights.traits.but(
+        takes_unknown_labels=False, fitted={"gating_": labeled_table("weight", "gating_slope", "gating_constant")}
+    )
 
     C: float | Sequence[float] = 1.0
     gating: str = "kernel"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
@@ -51,7 +50,17 @@ from dmkl.estimators.plan import (
     total_sample_weights,
 )
 from dmkl.estimators.predicting import Predicting
-from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, model_class, write_model
+from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, fitted_attributes, model_class, write_model
+from dmkl.estimators.traits import (
+    COUNT,
+    NUMBERS,
+    TEXT,
+    TEXT_OR_NONE,
+    WRITTEN_BY_CLASS,
+    Traits,
+    json_value,
+    labeled_array,
+)
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.covariates import Covariates, regress
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
@@ -121,27 +130,23 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     history_: xr.Dataset
     status_: str
     n_iter_: int
-    _RULES: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
-    """The checks of parameters by name, in addition to those of base classes."""
-    _OF_TASKS: tuple[str, ...] = ("p", "lam", "C")
-    """Parameters of which several values are those of several problems."""
-    _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
-    """Parameters of the set of weights, each with its value for the plain sum of all kernels."""
-    _STATE: tuple[str, ...] = (
-        *("gap_", "objective_", "weights_error_", "status_", "n_iter_", "n_passes_", "solver_", "calibrated_on_"),
-        *("best_", "factors_", "converged_", "n_trainings_", "n_cut_passes_"),
+    traits: ClassVar[Traits] = Traits(
+        fitted={
+            "weights_": labeled_array(root="weight", needed=True),
+            "dual_coef_": labeled_array(root="dual_coef", needed=True),
+            "intercept_": labeled_array(root="intercept"),
+            **dict.fromkeys(("gap_", "objective_"), json_value(NUMBERS, needed=True)),
+            "weights_error_": json_value(NUMBERS),
+            "n_iter_": json_value(COUNT, needed=True),
+            "n_passes_": json_value(COUNT),
+            "status_": json_value(TEXT, needed=True),
+            "solver_": json_value(TEXT),
+            "calibrated_on_": json_value(TEXT_OR_NONE),
+            **dict.fromkeys(("classes_", "kind_", "tasks_", "kernel_names_", "train_samples_"), WRITTEN_BY_CLASS),
+            **dict.fromkeys(("n_features_in_", "features_", "statistics_", "history_"), WRITTEN_BY_CLASS),
+            **dict.fromkeys(("priors_", "decider_", "n_prediction_passes_"), WRITTEN_BY_CLASS),
+        }
     )
-    """Fitted attributes that are saved as JSON, if they are set."""
-    _ONE_POINT: tuple[str, ...] = ()
-    """Parameters whose values are the default grid of a learner without p, λ and C."""
-    _DEFAULT_VALUES: ClassVar[Mapping[str, tuple[float, ...]]] = {}
-    """The default grid of parameters whose meaning is that of this class of learners alone."""
-    _BOUNDED = "the objective"
-    """The name of the function whose relative gap `gap_` is, for texts."""
-    _TABLES: tuple[str, ...] = ()
-    """Fitted attributes that are datasets, each saved as a group."""
-    _DERIVED: tuple[str, ...] = ()
-    """Fitted attributes that `_set_state` computes from the saved state."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -159,10 +164,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        rules = ChainMap(*(vars(kind).get("_RULES", {}) for kind in type(self).__mro__))
         for name in self._get_param_names():
-            if name in rules:
-                rules[name](name, getattr(self, name))
+            if name in self.traits.rules:
+                self.traits.rules[name](name, getattr(self, name))
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         """The targets of labels, refused by InputError if they break a rule."""
@@ -183,7 +187,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _learns_weights(self) -> bool:
         """Whether the weights are learnt, and depend on p, on λ or C, and on the spectra of the kernels."""
-        return getattr(self, "weights", None) is None
+        return self.traits.learns_weights and getattr(self, "weights", None) is None
 
     def _default_price(self) -> str:
         """A note if λ, or C of a machine, has its default, on which weights depend; empty otherwise."""
@@ -201,9 +205,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         as `sharing`, have other meanings.
         """
         shared: Sequence[str]
-        if self._OF_WEIGHTS:
-            learner: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
-            shared = [name for name in self._get_param_names() if name not in self._OF_WEIGHTS]
+        if self.traits.plain_sum:
+            learner: KernelLearner = clone(self).set_params(**self.traits.plain_sum)
+            shared = [name for name in self._get_param_names() if name not in self.traits.plain_sum]
         elif hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
             shared = ("C", "multiclass", "class_weight", "decision", "steps")
             learner = model_class("MKSVM")(np.inf, **{name: getattr(self, name) for name in shared})
@@ -299,7 +303,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         # In the memory order of a loaded file, so that a loaded model predicts the same to the last bit.
         dual, samples = np.ascontiguousarray(function.dual), ("sample", self.train_samples_)
         self.dual_coef_ = xr.DataArray(dual, [samples, columns], name="dual_coef")
-        if function.bias.ndim == 1 and (self._HAS_INTERCEPT or function.bias.any()):  # with covariates MKRidge sets it
+        has_intercept = any(np.ndim(solution.bias) or solution.bias for solution in outcomes)
+        if has_intercept and function.bias.ndim == 1:  # with covariates the class sets it
             self.intercept_ = xr.DataArray(function.bias, [columns], name="intercept")
         self.gap_ = by_problem(problems, [solution.gap for solution in outcomes], "gap")
         self.objective_ = by_problem(problems, [solution.objective for solution in outcomes], "objective")
@@ -342,7 +347,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
-        if purpose == "assess" and not self._LEARNS_FROM_LABELS:
+        if purpose == "assess" and not self.traits.needs_labels:
             refuse(f"{type(self).__name__} predicts clusters; compare them with classes by dmkl.cluster_agreement")
         truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
@@ -362,17 +367,19 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _state(self) -> dict[str, Any]:
         """Fitted attributes that are not labeled arrays, as plain JSON values."""
-        values = {name: getattr(self, name) for name in self._STATE if hasattr(self, name)}
         return {
-            name: encode(value.values if isinstance(value, xr.DataArray) else value) for name, value in values.items()
+            name: encode(value.values if isinstance(value, xr.DataArray) else value)
+            for name, value in fitted_attributes(self, "state").items()
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
-        """Set the attributes of `_state`, after the labeled arrays."""
+        """Set the attributes of `_state`, after the labeled arrays; InputError for others, and for wrong values."""
         for name, written in state.items():
-            if name not in self._STATE:
+            declared, value = self.traits.fitted.get(name), decode(written)
+            if declared is None or declared.kept != "state":
                 refuse(f"the state of a {type(self).__name__} has no {name}")
-            value = decode(written)
+            if not declared.form.accepts(value):
+                refuse(f"{name} in its state must be {declared.form.words}, got {value!r:.60}")
             if name in ("gap_", "objective_", "weights_error_") and np.ndim(value):
                 # A problem may have several columns of dual variables: a task of LPBoost with several classes.
                 labeled = self.weights_ if self.weights_.ndim > 1 else self.dual_coef_
@@ -394,7 +401,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     C: Any
     priors: Priors = None
     decision: Decision | None = None
-    _RULES: ClassVar = {"decision": one_of("means", "largest", None)}
+    traits = KernelLearner.traits.but(rules={"decision": one_of("means", "largest", None)})
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -592,7 +599,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _decides_by(self) -> Decision:
         """The rule that turns scores into labels."""
-        return self.decision or ("means" if self._DECIDES else "largest")
+        return self.decision or ("means" if self.traits.leaves_one_out else "largest")
 
     def _comparable_columns(self, scores: Float) -> Float:
         """Scores of which the largest decides."""
@@ -600,7 +607,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         # Learners that have no leave-one-out scores learn class means from folds of the training rows.
-        if self._DECIDES or self.decision != "means":
+        if self.traits.leaves_one_out or self.decision != "means":
             return ()
         learner = clone(self).set_params(decision="largest")
         rows = fits_of_folds(fit, _splitter(fit.targets.labels))

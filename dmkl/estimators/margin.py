@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ from dmkl.estimators.plan import (
     fits_of_folds,
     inner_folds,
 )
+from dmkl.estimators.traits import labeled_array
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
@@ -56,17 +57,16 @@ from dmkl.variables import describe
 class MarginClassifier(KernelClassifier, abstract=True):
     """Support vector machines on weighted sums of kernels, one with its own weights for each binary problem."""
 
-    _HAS_INTERCEPT = True
-    _RULES: ClassVar = {
-        "C": check_positive,
-        "lam": check_positive,
-        "multiclass": one_of("ovr", "ovo"),
-        "sharing": one_of("none", "classes"),
-        "loss": one_of("hinge", "square"),
-        "tol": check_positive,
-        "max_iter": check_count,
-        "random_state": partial(check_count, least=0),
-    }
+    traits = KernelClassifier.traits.but(
+        rules={
+            **dict.fromkeys(("C", "lam", "tol"), check_positive),
+            "multiclass": one_of("ovr", "ovo"),
+            "sharing": one_of("none", "classes"),
+            "loss": one_of("hinge", "square"),
+            "max_iter": check_count,
+            "random_state": partial(check_count, least=0),
+        }
+    )
 
     def _method(self) -> SideBySide:
         return InMemory(factors=True)
@@ -99,7 +99,7 @@ class WeightedMachines(MarginClassifier, abstract=True):
     tol: float = 1e-3
     max_iter: int = 100
 
-    _TAKES_WEIGHTS = True
+    traits = MarginClassifier.traits.but(takes_sample_weight=True)
 
     def _check_weights(self) -> None:
         loss = getattr(self, "loss", "hinge")
@@ -186,7 +186,7 @@ class MKSVM(WeightedMachines):
     >>> model = dmkl.MKSVM(p=1.5, C=4.0)
     """
 
-    _OF_WEIGHTS: ClassVar = {"p": np.inf, "weights": None}
+    traits = WeightedMachines.traits.but(plain_sum={"p": np.inf, "weights": None})
 
     p: float | Sequence[float] = 2.0
     C: float | Sequence[float] = 1.0
@@ -295,7 +295,7 @@ class GMKL(WeightedMachines):
     method: Method = "newton"
     constraints: Constraints = None
 
-    _RULES: ClassVar = {"method": one_of("newton", "gradient")}
+    traits = WeightedMachines.traits.but(rules={"method": one_of("newton", "gradient")})
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -399,7 +399,7 @@ class EasyMKL(MarginClassifier):
     >>> model = dmkl.EasyMKL(lam=0.1)
     """
 
-    _DEFAULT_VALUES: ClassVar = {"lam": (0.02, 0.1, 0.3, 0.6, 0.9)}
+    traits = MarginClassifier.traits.but(grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)})
 
     lam: float | Sequence[float] = 0.1
     _: KW_ONLY
@@ -475,9 +475,12 @@ class LPBoost(MarginClassifier):
     >>> model = dmkl.LPBoost(C=[1.0, 10.0], nu=0.3)
     """
 
-    _BOUNDED = "the objective of each machine"
-    _TAKES_UNKNOWN_LABELS = False
-    _OF_TASKS = ()
+    traits = MarginClassifier.traits.but(
+        bounded="the objective of each machine",
+        takes_unknown_labels=False,
+        by_problem=(),
+        fitted={"C_": labeled_array("kernel"), "accuracy_": labeled_array("kernel")},
+    )
 
     C: float | Sequence[float] = 1.0
     nu: float = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -16,6 +16,7 @@ from dmkl.errors import ConvergenceWarning, refuse, warn
 from dmkl.estimators.checks import check_count, check_numbers, check_positive, one_for_each, one_of
 from dmkl.estimators.margin import WeightedMachines
 from dmkl.estimators.plan import FitOutcome, Loss, Multiclass, Part, Problems, TrainingSet
+from dmkl.estimators.traits import COUNT, WRITTEN_BY_CLASS, json_value
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, class_of, relative_gap
 from dmkl.passes.execute import machine
@@ -58,9 +59,11 @@ class CutClassifier(WeightedMachines, abstract=True):
     steps: str | Sequence[str] = ()
     tol: float = 1e-4
 
-    _TAKES_UNKNOWN_LABELS = False
-    _BOUNDED = "the objective of each classifier"
-    _DERIVED = ("cuts_",)
+    traits = WeightedMachines.traits.but(
+        takes_unknown_labels=False,
+        bounded="the objective of each classifier",
+        fitted={"cuts_": WRITTEN_BY_CLASS, "n_cut_passes_": json_value(COUNT)},
+    )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -213,8 +216,10 @@ class NCuts(CutClassifier):
     max_iter: int = 5000
     random_state: int = 0
 
-    _PREPARED_BY = ("n_examples", "sharing", "tol", "max_iter", "random_state")
-    _RULES: ClassVar = {"sharing": one_of("mean", "own", "joint", "partition"), "n_examples": check_count}
+    traits = CutClassifier.traits.but(
+        prepared_by=("n_examples", "sharing", "tol", "max_iter", "random_state"),
+        rules={"sharing": one_of("mean", "own", "joint", "partition"), "n_examples": check_count},
+    )
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
@@ -329,7 +334,7 @@ class SpectralLearning(CutClassifier):
 
     eigengap_weight: float = 10.0
 
-    _PREPARED_BY = ("eigengap_weight", "tol", "max_iter")
+    traits = CutClassifier.traits.but(prepared_by=("eigengap_weight", "tol", "max_iter"))
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

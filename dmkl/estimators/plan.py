@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import IndefiniteKernelWarning, LabelWarning, refuse, warn
+from dmkl.estimators.traits import Traits
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet, given_labels
 from dmkl.numerics.covariates import Covariates
@@ -45,7 +46,7 @@ def labeled_targets(
     if not K.is_square:
         _, rows, cols = K.shape
         refuse(f"{purpose} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ")
-    if not learner._LEARNS_FROM_LABELS:
+    if not learner.traits.needs_labels:
         if purpose != "fit":
             refuse(f"{type(learner).__name__} learns without labels, which {purpose} compares with; take fit")
         return learner._targets((), K.shape[1], None), None
@@ -256,7 +257,7 @@ class Fit:
     For learners that use them: `starts` are initial weights of all kernels, a vector for each problem; `sample_weight`
     (m,) weights of the training rows, equal where None; `nested` the result of the nested rows. `judge` turns
     predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for learners that
-    return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._JUDGES`.
+    return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._judges`.
     `truth` are the values of the held-out rows, (rows, targets), if the plan refines weights over its fits.
     """
 
@@ -440,21 +441,10 @@ class Learner:
     """How several classes become binary problems."""
     sharing: Any = "none"
     """Which problems have common weights."""
-    _DECIDES = False
-    """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""
-    _TAKES_WEIGHTS = False
-    """Whether samples may have weights."""
-    _TAKES_KERNELS = True
-    """Whether a fit can be restricted to some of the kernels."""
-    _TAKES_UNKNOWN_LABELS = True
-    """Whether labels of a task may be unknown for some samples."""
-    _LEARNS_FROM_LABELS = True
-    """Whether `fit` needs labels."""
-    _PREPARED_BY: tuple[str, ...] = ()
-    """The parameters that `_prepare` depends on; without any there is nothing to prepare."""
+    traits: ClassVar[Traits] = Traits()
 
     @property
-    def _JUDGES(self) -> bool:
+    def _judges(self) -> bool:
         """Whether searches receive scores of the held-out rows (`Fit.judge`), in an outcome for each of the parts."""
         return False
 
@@ -466,7 +456,7 @@ class Learner:
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse kernels and labels that do not go with the parameters, by InputError."""
-        if not (self._TAKES_UNKNOWN_LABELS or targets.all_known):
+        if not (self.traits.takes_unknown_labels or targets.all_known):
             refuse(
                 f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
                 "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
@@ -483,7 +473,7 @@ class Learner:
 
     def _check_weights(self) -> None:
         """Refuse weights of samples if the learner has no use for them, by InputError."""
-        if not self._TAKES_WEIGHTS:
+        if not self.traits.takes_sample_weight:
             refuse(f"{type(self).__name__} does not weigh samples; leave sample_weight out")
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:

@@ -53,8 +53,6 @@ class Predicting(Learner):
     n_prediction_passes_: float
     _prepared: Any = None
     """The results of `_prepare`, one for each part of the columns, for learners that predict with them."""
-    _HAS_INTERCEPT = False
-    """Whether scores have an intercept even if it is zero. An intercept that a fit returns always counts."""
 
     def _offsets(self, samples: Array, covariates: Any) -> Float:
         """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""

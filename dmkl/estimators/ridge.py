@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -13,10 +13,11 @@ from sklearn.base import clone
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import LabelWarning, refuse, warn
-from dmkl.estimators.checks import Given, check_count, check_numbers, one_for_each
-from dmkl.estimators.fisher import LearntWeights
+from dmkl.estimators.checks import Constraints, Given, KernelGroups, Prices, check_count, check_numbers, one_for_each
+from dmkl.estimators.fisher import PLAIN_SUM, LeastSquares
 from dmkl.estimators.learner import KernelLearner, KernelRegressor
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
+from dmkl.estimators.traits import labeled_array
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
@@ -64,7 +65,7 @@ class RidgeMethod(FisherMethod):
 
 
 @dataclass(eq=False, repr=False)
-class MKRidge(LearntWeights, KernelRegressor):
+class MKRidge(LeastSquares, KernelRegressor):
     """ℓp-norm multiple kernel ridge regression.
 
     Learns weights β of the kernels together with kernel ridge regression on K(β) = Σ_j β_j K_j:
@@ -167,36 +168,41 @@ class MKRidge(LearntWeights, KernelRegressor):
     p: float | Sequence[float] = 2.0
     lam: float | Sequence[float] = 1e-2
     _: KW_ONLY
-    weights: Given | Literal["shared"] = None  # type: ignore[assignment]
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
+    weights: Given | Literal["shared"] = None
     n_candidates: int = 20
     random_state: int = 0
     candidate: int | Sequence[int] | None = None
     refine: int = 0
 
-    _HAS_INTERCEPT = True
-    _OF_WEIGHTS: ClassVar = LearntWeights._OF_WEIGHTS | {"candidate": None, "refine": 0}
-    _RULES: ClassVar = dict.fromkeys(("random_state", "refine"), partial(check_count, least=0))
+    traits = LeastSquares.traits.but(
+        plain_sum=PLAIN_SUM | {"candidate": None, "refine": 0},
+        rules=dict.fromkeys(("random_state", "refine"), partial(check_count, least=0)),
+        fitted={"covariate_effects_": labeled_array("covariate", "target", root="covariate_effect")},
+    )
 
     # --- weights that targets share ------------------------------------------------------------------------------
 
     @property
-    def _JUDGES(self) -> bool:
+    def _judges(self) -> bool:
         return isinstance(self.weights, str)
 
     def _own_grid(self) -> dict[str, tuple[Any, ...]]:
         """Values of parameters that every search searches."""
-        searched = self._JUDGES and self.candidate is None
+        searched = self._judges and self.candidate is None
         return {"candidate": tuple(range(check_count("n_candidates", self.n_candidates)))} if searched else {}
 
     def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
         plain = super()._of_plain_sum(grid)
-        if plain is None or not self._JUDGES:
+        if plain is None or not self._judges:
             return plain
         return clone(self).set_params(candidate=0, refine=0), plain[1]
 
     def _check_shared(self) -> None:
         """Refuse parameters that exclude candidates of weights, or lack them."""
-        if not self._JUDGES:
+        if not self._judges:
             if self.candidate is not None:
                 refuse("candidate is a position among the candidates of weights='shared'; give both, or neither")
             if self.refine:
@@ -222,7 +228,7 @@ class MKRidge(LearntWeights, KernelRegressor):
         if self.refine and any(rows is not None for rows in targets.rows):
             refuse("refine takes targets without unknown values; fill them in, or leave these samples or refine out")
         n = len({id(rows) for rows in targets.rows})
-        if self._JUDGES and n > _PATTERNS:
+        if self._judges and n > _PATTERNS:
             warn(
                 f"{len(targets.rows)} targets have {n} patterns of unknown values, each of which takes decompositions "
                 "of its own; fill in single values, or leave samples with unknown values out",
@@ -277,10 +283,10 @@ class MKRidge(LearntWeights, KernelRegressor):
             )
 
     def _method(self) -> Any:
-        return SharedMethod(self.tol) if self._JUDGES else RidgeMethod(name_of(self.solver), self._options())
+        return SharedMethod(self.tol) if self._judges else RidgeMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        if self._JUDGES:
+        if self._judges:
             return self._shared_jobs(data)
         jobs = []
         for k, job in enumerate(super()._jobs(data, prepared)):

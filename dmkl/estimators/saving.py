@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from dmkl.building import TrainingFeatures
 from dmkl.errors import DmklError, FormatVersionError, InputError, StoreError, refuse
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
+from dmkl.estimators.traits import TEXT, Fitted, Form, Kept
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
@@ -34,22 +35,6 @@ _OPENED_BY = {
     "dmkl-table": "; it is a table, open it with xarray.open_zarr",
 }
 """Advice for other formats that dmkl writes."""
-_ARRAYS = {
-    "weights_": "weight",
-    "dual_coef_": "dual_coef",
-    "intercept_": "intercept",
-    "covariate_effects_": "covariate_effect",
-    "scores_": "accuracy",
-    "labels_": "cluster_label",
-    "embedding_": "embedding",
-    "centers_": "center",
-}
-"""Attributes that are stored as arrays, and the names of these arrays in memory."""
-_WRITTEN = {
-    *("classes_", "kind_", "tasks_", "kernel_names_", "train_samples_", "n_features_in_", "features_"),
-    *("statistics_", "history_", "priors_", "decider_", "n_prediction_passes_"),
-}
-"""Other attributes of all models that `write_model` writes, or that belong to the last prediction."""
 
 
 def models() -> dict[str, type[Any]]:
@@ -72,8 +57,8 @@ def model_class(name: str) -> Any:
 
 def write_model(model: Any, path: Path) -> None:
     """Write a fitted model as a Zarr group at a path that does not exist."""
-    arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
-    further = _further_arrays(model)
+    _check_kept(model)
+    arrays, further = fitted_attributes(model, "root"), fitted_attributes(model, "array")
     parts = []
     for number, part in enumerate(model.statistics_):
         steps, prefix = [], f"part_{number}_"
@@ -124,8 +109,8 @@ def write_model(model: Any, path: Path) -> None:
     dataset = xr.Dataset(arrays, attrs=attrs).assign_coords(train_sample=("sample", model.train_samples_))
     write_dataset(dataset, path, "w-", None)
     write_dataset(model.history_, path, "a", "history")
-    for name in model._TABLES:
-        write_dataset(getattr(model, name), path, "a", name.rstrip("_"))
+    for name, table in fitted_attributes(model, "table").items():
+        write_dataset(table, path, "a", name.rstrip("_"))
     for name, array in further.items():
         node = name.rstrip("_")
         write_dataset(array.to_dataset(name=node if array.name is None else array.name), path, "a", node)
@@ -134,18 +119,29 @@ def write_model(model: Any, path: Path) -> None:
     consolidate(path)
 
 
-def _further_arrays(model: Any) -> dict[str, xr.DataArray]:
-    """Arrays that the fit of a class of models has set, by attribute; InputError for an attribute of another kind."""
-    written = {*_ARRAYS, *_WRITTEN, *model._STATE, *model._TABLES, *model._DERIVED}
-    further = {name: value for name, value in vars(model).items() if name.endswith("_") and name not in written}
-    for name, value in further.items():
-        if not isinstance(value, xr.DataArray):
-            refuse(
-                f"save writes fitted attributes that are labeled arrays, and {name} of this {type(model).__name__} is "
-                f"of type {type(value).__name__}: make it an xarray.DataArray, or name it in _STATE of the class if "
-                "it is a plain JSON value, in _TABLES if it is a Dataset, or in _DERIVED if _set_state computes it"
-            )
-    return further
+_UNDECLARED = Fitted(Form("a DataArray", lambda value: isinstance(value, xr.DataArray)), "array")
+"""The declaration of fitted attributes that the class of a model does not declare."""
+
+
+def fitted_attributes(model: Any, kept: Kept) -> dict[str, Any]:
+    """The fitted attributes of a model that are kept in one place, by name, the declared ones in their order."""
+    declared = model.traits.fitted
+    names = [*declared, *(name for name in vars(model) if name.endswith("_") and name not in declared)]
+    there = (name for name in names if declared.get(name, _UNDECLARED).kept == kept and name in vars(model))
+    return {name: getattr(model, name) for name in there}
+
+
+def _check_kept(model: Any) -> None:
+    """Refuse a fitted attribute that is not as it was declared, and would be lost, by InputError."""
+    for kept in ("root", "array", "table"):
+        for name, value in fitted_attributes(model, kept).items():
+            declared = model.traits.fitted.get(name, _UNDECLARED)
+            if not declared.form.accepts(value):
+                over = f" of {value.dtype} over {value.dims}" if isinstance(value, xr.DataArray) else ""
+                refuse(
+                    f"{name} of this {type(model).__name__} is of type {type(value).__name__}{over}, and a model keeps "
+                    f"{declared.form.words} there; declare in traits.fitted of the class what it is"
+                )
 
 
 def encode(value: Any) -> Any:
@@ -270,15 +266,18 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
     model.train_samples_ = dataset["train_sample"].values.astype(object).astype(str)
     model.n_features_in_ = len(model.train_samples_)
     model.statistics_ = tuple(_statistics(dataset, part) for part in attrs["parts"])
-    for attribute, name in _ARRAYS.items():
-        if attribute in dataset or attribute in ("weights_", "dual_coef_"):
+    for attribute, declared in kind.traits.fitted.items():
+        if declared.kept == "root" and (attribute in dataset or declared.needed):
             _whole(dataset, attribute)
-            setattr(model, attribute, _named(dataset[attribute]).rename(name))
+            setattr(model, attribute, _named(dataset[attribute]).rename(declared.name))
+        elif declared.kept == "table":
+            table = saved.part(attribute.rstrip("_")).dataset().load()
+            coords = {str(dim): _named(table[dim])[dim].values for dim in table.coords}
+            setattr(model, attribute, table.assign_coords(coords))
+        elif declared.kept == "state" and declared.needed and attribute not in attrs["state"]:
+            refuse(f"its state lacks {attribute}")
     _check_shapes(model, attrs["parts"])
     model.history_ = history
-    for name in model._TABLES:
-        table = saved.part(name.rstrip("_")).dataset().load()
-        setattr(model, name, table.assign_coords({str(dim): _named(table[dim])[dim].values for dim in table.coords}))
     for name in attrs.get("arrays", ()):
         if hasattr(kind, name) or not name.endswith("_"):
             refuse(f"it has an array {name!r}, which is no fitted attribute")
@@ -286,8 +285,8 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
         setattr(model, name, _named(array))
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(saved, features, model.train_samples_)
-    _check_state(model, attrs["state"])
     model._set_state(dict(attrs["state"]))
+    _check_kept(model)
     if "priors_" in dataset:
         model.priors_ = _whole(dataset, "priors_")
     if "decision_means" in dataset:
@@ -307,6 +306,10 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value) and len({*value}) == len(value)
 
 
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, list) and len({*value} - {None}) == len(value)
+
+
 def _is_positions(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
@@ -320,61 +323,29 @@ def _is_part(value: Any) -> bool:
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and 0 <= value < float("inf")
-
-
-def _are_numbers(value: Any) -> bool:
-    return all(map(_are_numbers, value)) if isinstance(value, tuple) else _is_number(value)
-
-
-_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "created_by": ("a text", lambda value: isinstance(value, str)),
-    "parameters": ("an object", lambda value: isinstance(value, dict)),
-    "kind": (f"one of {', '.join(get_args(Kind))}", lambda value: value in get_args(Kind)),
-    "classes": (
-        "a list of different labels",
-        lambda value: isinstance(value, list) and len({*value} - {None}) == len(value),
-    ),
-    "kernel_names": ("a list of different names", lambda value: _is_names(value) and len(value) > 0),
-    "tasks": (
-        "null or a list of different names",
-        lambda value: value is None or (_is_names(value) and len(value) > 0),
-    ),
-    "state": ("an object", lambda value: isinstance(value, dict)),
+_OBJECT = Form("an object", lambda value: isinstance(value, dict))
+_NAMES = Form("a list of different names", lambda value: _is_names(value) and len(value) > 0)
+_FORMS = {
+    **{"created_by": TEXT, "parameters": _OBJECT, "state": _OBJECT, "kernel_names": _NAMES},
+    "kind": Form(f"one of {', '.join(get_args(Kind))}", lambda value: value in get_args(Kind)),
+    "classes": Form("a list of different labels", _are_labels),
+    "tasks": Form(f"null or {_NAMES.words}", lambda value: value is None or _NAMES.accepts(value)),
 }
-"""The attributes of every model: what they are in words, and whether a value is that."""
-_LATER_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "parts": (
-        "a list of parts",
-        lambda value: isinstance(value, list) and len(value) > 0 and all(map(_is_part, value)),
+"""The attributes of every model."""
+_LATER_FORMS = {
+    "parts": Form(
+        "a list of parts", lambda value: isinstance(value, list) and value != [] and all(map(_is_part, value))
     ),
-    "defaults": ("an object", lambda value: isinstance(value, dict)),
-    "arrays": ("a list of different names", _is_names),
-    "features": ("an object", lambda value: isinstance(value, dict)),
+    **{"defaults": _OBJECT, "features": _OBJECT, "arrays": Form(_NAMES.words, _is_names)},
 }
 """Those of models that newer versions of the format have."""
-_STATE_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("gap_", "objective_", "weights_error_"), ("numbers", _are_numbers)),
-    **dict.fromkeys(("status_", "solver_", "best_"), ("a text", lambda value: isinstance(value, str))),
-    **dict.fromkeys(("n_iter_", "n_passes_", "n_trainings_", "n_cut_passes_"), ("a count", _is_count)),
-    "calibrated_on_": ("null or a text", lambda value: value is None or isinstance(value, str)),
-    "factors_": ("a list of names", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value)),
-    "converged_": ("true or false", lambda value: isinstance(value, bool)),
-}
-_ALWAYS = ("gap_", "objective_", "status_", "n_iter_")
-"""Fitted attributes in the state of every model."""
 
 
 def _check_attributes(attrs: Mapping[str, Any]) -> None:
     """Refuse attributes of a model that are not what they should be, by InputError or what a damaged value raises."""
-    for name, (form, is_so) in (_FORMS | {key: of for key, of in _LATER_FORMS.items() if key in attrs}).items():
-        if not is_so(attrs[name]):
-            refuse(f"its attribute {name} must be {form}, got {attrs[name]!r:.60}")
+    for name, form in (_FORMS | {key: of for key, of in _LATER_FORMS.items() if key in attrs}).items():
+        if not form.accepts(attrs[name]):
+            refuse(f"its attribute {name} must be {form.words}, got {attrs[name]!r:.60}")
 
 
 def _check_parameters(kind: type[Any], parameters: Mapping[str, Any]) -> None:
@@ -404,14 +375,6 @@ def _check_shapes(model: Any, parts: Sequence[Mapping[str, Any]]) -> None:
     rows = [row for part in parts for row in part["rows"] or ()]
     if n_samples != len(model.train_samples_) or columns != [*range(n_columns)] or max(rows, default=0) >= n_samples:
         refuse(f"its parts have other rows or columns than its {n_samples} × {n_columns} dual variables")
-
-
-def _check_state(model: Any, state: Mapping[str, Any]) -> None:
-    """Refuse fitted attributes that are missing or of another type."""
-    for name in {*_ALWAYS, *(state.keys() & _STATE_FORMS.keys())}:
-        form, is_so = _STATE_FORMS[name]
-        if not is_so(value := decode(state[name])):
-            refuse(f"{name} in its state must be {form}, got {value!r:.60}")
 
 
 # --- parts of models -----------------------------------------------------------------------------------------------

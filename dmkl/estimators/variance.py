@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.stats
@@ -16,6 +16,7 @@ from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
 from dmkl.estimators.checks import check_count, check_positive, one_of
 from dmkl.estimators.learner import KernelRegressor, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
+from dmkl.estimators.traits import labeled_array, labeled_table
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
@@ -207,21 +208,23 @@ class VarianceComponents(KernelRegressor):
     max_iter: int = 100
     random_state: int = 0
 
-    _HAS_INTERCEPT = True
-    _ONE_POINT = ("method",)
-    _TABLES = ("components_", "fixed_effects_")
-    _RULES: ClassVar = {
-        "method": one_of(*get_args(Estimation)),
-        "traces": one_of(*get_args(Traces)),
-        "shares": one_of(*get_args(Shares)),
-        "tol": check_positive,
-        "max_iter": check_count,
-        "n_probes": partial(check_count, least=3),
-        "random_state": partial(check_count, least=0),
-    }
-
-    def _learns_weights(self) -> bool:
-        return False  # variances are estimates with standard errors
+    traits = KernelRegressor.traits.but(
+        learns_weights=False,  # variances are estimates with standard errors
+        rules={
+            "method": one_of(*get_args(Estimation)),
+            "traces": one_of(*get_args(Traces)),
+            "shares": one_of(*get_args(Shares)),
+            "tol": check_positive,
+            "max_iter": check_count,
+            "n_probes": partial(check_count, least=3),
+            "random_state": partial(check_count, least=0),
+        },
+        fitted={
+            "components_": labeled_table("variance", "variance_share"),
+            "fixed_effects_": labeled_table("effect", "effect_se"),
+            "covariate_effects_": labeled_array(root="covariate_effect"),
+        },
+    )
 
     # --- parameters and steps ------------------------------------------------------------------------------------
 

@@ -320,7 +320,7 @@ def importance(
     check_choice("choose", choose, get_args(Choose))
     check_count("shapley", shapley, least=0)
     check_count("random_state", random_state, least=0)
-    if not estimator._TAKES_KERNELS:
+    if not estimator.traits.takes_subsets:
         refuse(
             f"{type(estimator).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "
             "that does, such as MKFDA or MKSVM"

@@ -366,7 +366,7 @@ def stability(
     check_threshold(threshold)
     if n_selected is not None:
         check_count("n_selected", n_selected, least=1)
-    if how == "bootstrap" and not estimator._TAKES_WEIGHTS:
+    if how == "bootstrap" and not estimator.traits.takes_sample_weight:
         refuse(
             f"how='bootstrap' weights rows by their number of draws, and {type(estimator).__name__} does not weight "
             "samples; take how='half'"

@@ -119,11 +119,11 @@ def _model(model: KernelLearner) -> Page:
     order = np.argsort(-means, kind="stable")
     gap = float(np.max(np.asarray(model.gap_)))
     answer = _largest_weights(xr.DataArray(means, {"kernel": list(model.kernel_names_)}))
-    if "components_" in model._TABLES and "target" not in model.components_.dims:
+    if "components_" in model.traits.fitted and "target" not in model.components_.dims:
         answer = _explained(model.components_)
     if np.isfinite(gap):
         percent = f"{100 * gap:.2g} %" if gap >= 1e-10 else "1e-8 %"
-        answer += f" Proven: {model._BOUNDED} is within {percent} of the best possible."
+        answer += f" Proven: {model.traits.bounded} is within {percent} of the best possible."
     default, params = type(model)().get_params(deep=False), model.get_params(deep=False)
     changed = {name: value for name, value in params.items() if plain_repr(value) != plain_repr(default[name])}
     facts = {
@@ -160,8 +160,8 @@ def _model(model: KernelLearner) -> Page:
         sections.append(Section("Certificate", axes=axes, caption="The proven relative gap after each step."))
     sections += _model_again(model)
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
-    if np.isfinite(gap) and model._BOUNDED != KernelLearner._BOUNDED:
-        warnings.append(f"The gap is that of {model._BOUNDED}, and says nothing about the weights.")
+    if np.isfinite(gap) and model.traits.bounded != KernelLearner.traits.bounded:
+        warnings.append(f"The gap is that of {model.traits.bounded}, and says nothing about the weights.")
     if model._learns_weights():
         warnings += [_ON_WEIGHTS, *([price] if (price := model._default_price()) else [])]
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
@@ -174,7 +174,7 @@ def _variance_components(model: KernelLearner) -> list[Section]:
     """Shares of the variance with standard errors, variances and fixed effects, if the model has them."""
     from dmkl.pictures import bars
 
-    if "components_" not in model._TABLES:
+    if "components_" not in model.traits.fitted:
         return []
     components, axes = model.components_, None
     frame = components[[name for name in (*_ESTIMATES, "boundary") if name in components]].to_dataframe().reset_index()

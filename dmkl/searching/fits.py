@@ -193,7 +193,7 @@ class Question:
         fits = []
         for fold, of_fold in zip(self.folds, targets, strict=True):
             held_out, judge = np.concatenate([fold.validation, fold.test]), None
-            if self.models[0]._JUDGES:
+            if self.models[0]._judges:
                 truth = self.labels[held_out].reshape(len(held_out), -1)
                 judge = partial(judge_predictions, self.metrics, truth, len(fold.validation))
             of_rows, judges = (fold.train, of_fold, self.tasks, held_out, kernels), dict[Any, Any]()
@@ -552,7 +552,7 @@ def make_question(
 
 def _check_tasks(question: Question, caller: str, *, refit: bool) -> None:
     """Refuse parameters that tasks cannot choose separately, by InputError."""
-    for name in question.estimator._OF_TASKS:
+    for name in question.estimator.traits.by_problem:
         value = getattr(question.estimator, name, 0.0)
         if np.ndim(value):
             refuse(
@@ -574,7 +574,7 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     precision is low, a pass for all chains finds them.
     """
     lams, chains = question.grid.get("lam"), question.grid.get("steps", (question.estimator._steps(),))
-    own = "lam" in question.estimator._DEFAULT_VALUES
+    own = "lam" in question.estimator.traits.grid
     if own or (not default and lams != LAM_TRACE):
         return question
     by_chain = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
@@ -680,7 +680,7 @@ class GridFits:
             solved[name][question.fitted] = by_point
         solved["status"] = solved["status"].astype(np.int8)
         judged = None
-        if question.models[0]._JUDGES:
+        if question.models[0]._judges:
             for name, values in solved.items():
                 solved[name] = np.broadcast_to(values, (*values.shape[:2], question.n_tasks, *values.shape[3:]))
             n_scores = len(question.metrics) * (1 + question.on_covariates)

@@ -64,7 +64,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     steps = grid.get("steps") if isinstance(grid, Mapping) else None
     chains = [parameters.get("steps")] if steps is None else _values("steps", steps, parameters, title)
     lam = tuple(sorted({lam for chain in chains for lam in lams_of(chain)}))
-    defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES, **estimator._DEFAULT_VALUES}
+    defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES, **estimator.traits.grid}
     own: dict[str, tuple[Any, ...]] = getattr(estimator, "_own_grid", dict)()
     if grid is None:
         papers = [*defaults.items(), ("n_groups", N_GROUPS)]
@@ -75,7 +75,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
             "n_groups" if isinstance(parameters.get("grouping"), Mapping) else None,
         )
         chosen = {name: values for name, values in papers if name in parameters and name not in idle}
-        chosen = chosen or {name: (parameters[name],) for name in estimator._ONE_POINT}
+        chosen = chosen or {name: (parameters[name],) for name in [*signature(type(estimator)).parameters][:1]}
         if not chosen:
             refuse(f"{title} has neither p nor lam nor C, so there is no default grid; give one")
     if not isinstance(chosen, Mapping) or not chosen:

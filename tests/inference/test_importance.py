@@ -94,7 +94,7 @@ LEARNERS = [
     *(
         model(n_examples=2) if model is dmkl.NCuts else model()  # few samples
         for name, model in sorted(models().items())
-        if name in dir(dmkl) and model._TAKES_KERNELS and model._LEARNS_FROM_LABELS
+        if name in dir(dmkl) and model.traits.takes_subsets and model.traits.needs_labels
     ),
     dmkl.MKFDA(kernel_groups={"two": "kernel_[12]"}, sigma={"kernel_1": 2.0}),
     dmkl.MKFDA(constraints=lambda d: [cp.sum(d) <= 1, d["kernel_2"] <= 0.2]),
