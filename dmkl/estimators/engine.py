@@ -20,7 +20,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -170,15 +169,17 @@ def _run_nested(K: KernelSet, sets: list[TrainingSet], tally: Tally) -> list[Tra
         # Refuse a row that cannot be solved before its nested rows are; jobs that need a preparation are refused later.
         if rows and not data.fit.learner.traits.prepared_by:
             data.fit.learner._method().check(data.fit.learner._jobs(data, None))
-    keys = [[tokenize(fit) for fit in rows] for rows in nested]
-    distinct = dict(zip(chain(*keys), chain(*nested), strict=True))
+    tokens = [{key: tokenize(fit) for key, fit in rows.items()} for rows in nested]
+    distinct = {of[key]: fit for of, rows in zip(tokens, nested, strict=True) for key, fit in rows.items()}
     answers = run(Plan(K, list(distinct.values()), duals=False))
     tally.n_passes += answers.tally.n_passes
     tally.rounds += answers.tally.rounds
     outcomes = dict(zip(distinct, answers.fits, strict=True))
     return [
-        replace(data, fit=data.fit.learner._apply_nested(data.fit, [outcomes[key] for key in row])) if row else data
-        for data, row in zip(sets, keys, strict=True)
+        replace(data, fit=data.fit.learner._apply_nested(data.fit, {key: outcomes[of[key]] for key in of}))
+        if of
+        else data
+        for data, of in zip(sets, tokens, strict=True)
     ]
 
 

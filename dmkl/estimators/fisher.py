@@ -45,7 +45,7 @@ from dmkl.estimators.plan import (
     Sharing,
     TrainingSet,
     fits_of_folds,
-    inner_folds,
+    held_out_among,
     total_sample_weights,
 )
 from dmkl.estimators.saving import model_class
@@ -569,22 +569,21 @@ class SingleBest(FisherClassifier):
     _: KW_ONLY
     cv: Any = 3
 
-    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
+    def _nested(self, fit: Fit, K: KernelSet) -> Mapping[tuple[int, int], Fit]:
         learner = MKFDA(1.0, **{name: getattr(self, name) for name in Uniform().get_params()})
-        return [
-            replace(row, learner=learner, kernels=np.array([j]))
-            for row in fits_of_folds(fit, self.cv)
+        return {
+            (j, f): replace(row, learner=learner, kernels=np.array([j]))
+            for f, row in enumerate(fits_of_folds(fit, self.cv))
             for j in range(len(K))
-        ]
+        }
 
-    def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
-        labels, folds = fit.targets.labels, inner_folds(fit, self.cv)
+    def _apply_nested(self, fit: Fit, outcomes: Mapping[tuple[int, int], FitOutcome]) -> Fit:
+        labels = fit.targets.labels
         weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
-        n = len(outcomes) // len(folds)
-        scores = np.empty((n, len(folds)))
-        for f, (_, test) in enumerate(folds):
-            of_fold = outcomes[f * n : (f + 1) * n]
-            targets = of_fold[0].data.problems.targets
+        scores = np.empty(np.max([*outcomes], axis=0) + 1)
+        for f in range(scores.shape[1]):
+            of_fold = [outcomes[j, f] for j in range(len(scores))]
+            targets, test = of_fold[0].data.problems.targets, held_out_among(fit, of_fold[0].data.fit)
             for j, decision in enumerate(self._decide(of_fold)):
                 predicted = predicted_labels(targets.kind, targets.classes, decision)
                 scores[j, f] = label_accuracy(labels[test], predicted, weights[test])

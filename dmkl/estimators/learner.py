@@ -44,7 +44,7 @@ from dmkl.estimators.plan import (
     TrainingSet,
     as_sample_weight,
     fits_of_folds,
-    inner_folds,
+    held_out_among,
     labeled_targets,
     tell_new_classes,
     total_sample_weights,
@@ -605,20 +605,19 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         """Scores of which the largest decides."""
         return scores
 
-    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
+    def _nested(self, fit: Fit, K: KernelSet) -> Mapping[Any, Fit]:
         # Learners that have no leave-one-out scores learn class means from folds of the training rows.
         if self.traits.leaves_one_out or self.decision != "means":
-            return ()
+            return {}
         learner = clone(self).set_params(decision="largest")
         rows = fits_of_folds(fit, _splitter(fit.targets.labels))
-        return [replace(row, learner=learner, kernels=fit.kernels) for row in rows]
+        return {number: replace(row, learner=learner, kernels=fit.kernels) for number, row in enumerate(rows)}
 
-    def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
-        targets = fit.targets
-        rows = [
-            HeldOut(outcome.scores, class_index(targets.kind, targets.classes, targets.labels[held_out]))
-            for outcome, (_, held_out) in zip(outcomes, inner_folds(fit, _splitter(targets.labels)), strict=True)
-        ]
+    def _apply_nested(self, fit: Fit, outcomes: Mapping[Any, FitOutcome]) -> Fit:
+        targets, rows = fit.targets, []
+        for outcome in outcomes.values():
+            labels = targets.labels[held_out_among(fit, outcome.data.fit)]
+            rows.append(HeldOut(outcome.scores, class_index(targets.kind, targets.classes, labels)))
         return replace(fit, nested=joined(rows).learn_rule(targets.kind, self._priors(targets), IN_FOLDS))
 
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:

@@ -39,7 +39,7 @@ from dmkl.estimators.plan import (
     Sharing,
     TrainingSet,
     fits_of_folds,
-    inner_folds,
+    held_out_among,
 )
 from dmkl.estimators.traits import labeled_array
 from dmkl.kernelset import Kernels, KernelSet
@@ -503,25 +503,23 @@ class LPBoost(MarginClassifier):
 
     # --- weights from out-of-sample scores -----------------------------------------------------------------------
 
-    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
+    def _nested(self, fit: Fit, K: KernelSet) -> Mapping[tuple[int, int, int], Fit]:
         machines = [MKSVM(np.inf, C, steps=self.steps, tol=self.tol) for C in check_positive("C", self.C)]
         kernels = np.arange(len(K)) if fit.kernels is None else fit.kernels
-        return [
-            replace(row, learner=machine, kernels=np.array([j]))
-            for row in fits_of_folds(fit, self.cv)
-            for machine in machines
-            for j in kernels
-        ]
+        return {
+            (price, place, fold): replace(row, learner=machine, kernels=np.array([j]))
+            for fold, row in enumerate(fits_of_folds(fit, self.cv))
+            for price, machine in enumerate(machines)
+            for place, j in enumerate(kernels)
+        }
 
-    def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
+    def _apply_nested(self, fit: Fit, outcomes: Mapping[tuple[int, int, int], FitOutcome]) -> Fit:
         """With β (n, problems), the minima of the programs, and C and accuracy of each kernel (n,) as `nested`."""
-        targets, prices, folds = fit.targets, np.array(check_positive("C", self.C)), inner_folds(fit, self.cv)
-        n = len(outcomes) // (len(folds) * len(prices))
-        scores = np.full((len(prices), n, len(targets.labels), outcomes[0].scores.shape[1]), np.nan)
-        remaining = iter(outcomes)
-        for _, test in folds:
-            for price, kernel in np.ndindex(len(prices), n):
-                scores[price, kernel, test] = next(remaining).scores
+        targets, prices, first = fit.targets, np.array(check_positive("C", self.C)), outcomes[0, 0, 0]
+        n = 1 + max(place for _, place, _ in outcomes)
+        scores = np.full((len(prices), n, len(targets.labels), first.scores.shape[1]), np.nan)
+        for (price, place, _), outcome in outcomes.items():
+            scores[price, place, held_out_among(fit, outcome.data.fit)] = outcome.scores
         # A splitter may leave rows out of all test folds: they have no out-of-sample scores.
         tested = np.flatnonzero(~np.isnan(scores[0, 0, :, 0]))
         labels = targets.labels[tested]
@@ -533,7 +531,7 @@ class LPBoost(MarginClassifier):
         weights, objectives = self._weights(scores[chosen][:, tested], signs, targets.kind)
         table = np.column_stack([prices[chosen[0]], accuracies[chosen], weights])
         if fit.kernels is not None:
-            whole = np.zeros((outcomes[0].data.training.n_kernels, table.shape[1]))
+            whole = np.zeros((first.data.training.n_kernels, table.shape[1]))
             whole[fit.kernels] = table
             table = whole
         return replace(fit, nested=(table[:, 2:], objectives, table[:, 0], table[:, 1]))

@@ -295,6 +295,12 @@ def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
     return folds
 
 
+def held_out_among(fit: Fit, of_fold: Fit) -> Index:
+    """Positions of the held-out rows of a fold among the training rows of the fit whose fold it is."""
+    order = np.argsort(fit.train)
+    return np.asarray(order[np.searchsorted(fit.train, of_fold.held_out, sorter=order)])
+
+
 def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
     """The fit on the training rows of each of its inner folds, with the test rows held out."""
     rows = []
@@ -476,12 +482,12 @@ class Learner:
         if not self.traits.takes_sample_weight:
             refuse(f"{type(self).__name__} does not weigh samples; leave sample_weight out")
 
-    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
-        """Rows that are fitted first, because this row depends on their outcomes."""
-        return ()
+    def _nested(self, fit: Fit, K: KernelSet) -> Mapping[Any, Fit]:
+        """Rows that are fitted first, because this row depends on their outcomes, by keys of the class's choice."""
+        return {}
 
-    def _apply_nested(self, fit: Fit, outcomes: Sequence[FitOutcome]) -> Fit:
-        """The row that follows from the outcomes of its nested rows."""
+    def _apply_nested(self, fit: Fit, outcomes: Mapping[Any, FitOutcome]) -> Fit:
+        """The row that follows from the outcomes of its nested rows, by their keys."""
         return fit
 
     # --- kernels and problems ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from helpers.optima import solve
 from helpers.references import Counting, dense_view, in_memory, over
 from sklearn.metrics.pairwise import chi2_kernel, rbf_kernel
-from sklearn.model_selection import KFold, PredefinedSplit
+from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
@@ -60,6 +60,16 @@ def test_single_best_finds_the_planted_kernel(kind, solver):
     np.testing.assert_array_equal(model.predict(testing), best.predict(testing))
     np.testing.assert_array_equal(model.predict(testing.select("kernel_2")), best.predict(testing))
     assert model.score(testing, LABELS[kind][TEST]) > 0.8
+
+
+@pytest.mark.parametrize("learner", [dmkl.SingleBest(0.05), dmkl.LPBoost()], ids=["SingleBest", "LPBoost"])
+def test_folds_of_a_splitter_without_a_seed_are_made_once(learner):
+    """Made twice, they would compare scores of some rows with labels of others."""
+    learner.set_params(cv=StratifiedKFold(3, shuffle=True))
+    model = learner.fit(in_memory(make("binary"), 20), LABELS["binary"])
+    accuracy = model.accuracy_ if isinstance(learner, dmkl.LPBoost) else model.scores_.mean("fold")
+    assert accuracy.sel(kernel="kernel_2") > 0.85
+
 
 
 def test_folds_without_a_class_are_refused_before_anything_is_read():
