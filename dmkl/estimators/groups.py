@@ -62,6 +62,8 @@ class LocalWeights(WeightedMachines, abstract=True):
     _: KW_ONLY
     tol: float = 1e-4
 
+    traits = WeightedMachines.traits.but(weights_are_copies=False)
+
     def _method(self) -> InMemory:
         return InMemory()
 

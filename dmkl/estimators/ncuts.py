@@ -61,6 +61,7 @@ class CutClassifier(WeightedMachines, abstract=True):
 
     traits = WeightedMachines.traits.but(
         takes_unknown_labels=False,
+        weights_are_copies=False,
         bounded="the objective of each classifier",
         fitted={"cuts_": WRITTEN_BY_CLASS, "n_cut_passes_": json_value(COUNT)},
     )

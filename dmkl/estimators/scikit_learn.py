@@ -251,13 +251,13 @@ class PrecomputedFront(Front):
 
     def _new_samples(self, X: Any) -> dict[str, Any]:
         kernels = _kernels_first(X)
-        m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
+        m, n = self.n_features_in_, len(self.kernel_names_)
         if kernels.shape[::2] != (n, m):
             refuse(
                 f"X has shape {np.shape(X)}, expected (samples, {m}, {n}): training samples and kernels as in training"
             )
         kernels = kernels if self._rows is None else kernels[:, :, self._rows]
-        return {"K": create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)}
+        return {"K": create(None, kernels, names=self.kernel_names_, symmetric=False)}
 
 
 class PrecomputedMKLClassifier(PrecomputedFront, ClassifierFront):

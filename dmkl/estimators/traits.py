@@ -95,6 +95,8 @@ class Traits:
 
     takes_sample_weight: bool = False
     """Whether samples may have weights; `TrainingSet.problems` and `_prices` have them."""
+    weights_are_copies: bool = True
+    """Whether a sample of weight 2 is the same as two copies of it, in a learner without steps."""
     takes_unknown_labels: bool = True
     """Whether labels of a task may be unknown for some samples."""
     takes_subsets: bool = True

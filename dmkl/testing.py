@@ -1,0 +1,342 @@
+"""Checks for those who write learners: `check_learner`, as scikit-learn's `check_estimator`."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from sklearn.base import clone, is_regressor
+from sklearn.exceptions import NotFittedError
+
+import dmkl
+from dmkl.arrays import Array, Float
+from dmkl.cli.learners import learners
+from dmkl.cli.main import main
+from dmkl.errors import InputError
+from dmkl.estimators.learner import KernelLearner
+from dmkl.kernelset import KernelSet
+
+
+def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
+    """Check that a class of learners does what all learners of dmkl do, on a few samples with three kernels.
+
+    ======================== ==========================================================================================
+    parameters               the constructor keeps them as they are, `fit` does not change them, a clone has them too
+    fit                      sets the attributes that all models have; again it gives the same; refuses wrong labels
+    prediction               does not depend on the other rows; contributions and the intercept add up to the scores
+    search                   its predictions and scores are those of a model fitted to the same rows
+    weights of samples       2 is a repeated row, for a learner without steps, and 0 one that is left out, in
+                             `PrecomputedMKLClassifier` and `PrecomputedMKLRegressor`; or they are refused
+    tasks                    each has the scores that it has alone; a sample with an unknown label is left out
+    files                    a loaded model has the same attributes, and predicts the same to the last bit
+    command line             `dmkl fit` fits the same model; parameters that are numbers, texts or truths are options
+    state of a search        an interrupted search continues, and ends as one that was not interrupted
+    ======================== ==========================================================================================
+
+    Parameters
+    ----------
+    learner
+        The class, whose parameters have their defaults, or a learner with others (the command line is then left out).
+
+    Raises
+    ------
+    AssertionError
+        If something is otherwise: what, and for which learner. Errors of the learner itself are raised as they are.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> from dmkl.testing import check_learner
+    >>> check_learner(dmkl.EasyMKL)
+    """
+    given = learner() if isinstance(learner, type) else learner
+    with tempfile.TemporaryDirectory(prefix="dmkl-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fit of a few samples may well warn
+        case = _Case(given, Path(folder))
+        for check in (_check_parameters, _check_fit, _check_prediction, _check_search, _check_weights, _check_tasks):
+            check(case)
+        _check_files(case)
+        if isinstance(learner, type):
+            _check_command_line(case)
+        _check_state_of_search(case)
+
+
+_M = 42
+_TRAIN, _TEST = np.flatnonzero(np.arange(_M) % 4), np.flatnonzero(np.arange(_M) % 4 == 0)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A learner, and kernels and labels to check it with."""
+
+    learner: KernelLearner
+    folder: Path
+
+    def __post_init__(self) -> None:
+        samples = [f"s{k:02}" for k in range(_M)]
+        dmkl.create(self.folder / "set", self.kernels, names=["near", "far", "noise"], samples=samples, labels=self.y)
+
+    @cached_property
+    def kernels(self) -> Float:
+        """(3, m, m) of positive entries: two related to the classes and one of noise."""
+        rng = np.random.default_rng(0)
+        X = np.eye(4)[np.arange(_M) % 3] + 0.35 * rng.standard_normal((_M, 4))
+        tables = X, X[:, :2], rng.standard_normal((_M, 4))
+        squares = [((table[:, None] - table) ** 2).sum(axis=2) for table in tables]
+        return np.array([np.exp(-distances / np.median(distances)) for distances in squares])
+
+    @cached_property
+    def y(self) -> Array:
+        """Three classes, or numbers that follow from them."""
+        classes = np.arange(_M) % 3
+        noise = np.random.default_rng(1).standard_normal(_M)
+        return classes + 0.3 * noise if self.is_regression else np.array(["ant", "bee", "cat"])[classes]
+
+    @cached_property
+    def tasks(self) -> Array:
+        """Two columns of 0 and 1, or of numbers."""
+        numbers = np.random.default_rng(2).standard_normal(_M)
+        columns = (self.y, -self.y + numbers) if self.is_regression else (self.y == "ant", self.y != "cat")
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    @property
+    def is_regression(self) -> bool:
+        return bool(is_regressor(self.learner))
+
+    @property
+    def K(self) -> KernelSet:
+        return dmkl.open(self.folder / "set")
+
+    @property
+    def new(self) -> KernelSet:
+        """K[test, train]."""
+        return self.K[_TEST, _TRAIN]
+
+    def fitted(self, y: Any = None, **given: Any) -> Any:
+        """The learner, fitted to the training rows, with the labels of a problem or those given."""
+        y = self.y if y is None else y
+        return self.precise(**given).fit(self.K[_TRAIN, _TRAIN], y[_TRAIN])
+
+    def precise(self, **given: Any) -> Any:
+        """A copy of the learner, with other parameters."""
+        return clone(self.learner).set_params(**given)
+
+    def expect(self, holds: Any, rule: str) -> None:
+        """Raise AssertionError unless a rule holds."""
+        if not holds:
+            msg = f"{type(self.learner).__name__}: {rule}"
+            raise AssertionError(msg)
+
+    def expect_close(self, found: npt.ArrayLike, expected: npt.ArrayLike, tolerance: float, rule: str) -> None:
+        """Raise AssertionError unless numbers differ by at most a share of the largest one."""
+        found, expected = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+        self.expect(found.shape == expected.shape, f"{rule}; got shapes {found.shape} and {expected.shape}")
+        error = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-300)
+        self.expect(error <= tolerance, f"{rule}; they differ by {error:.2g} of the largest, allowed are {tolerance:g}")
+
+    def expect_refused(self, work: Callable[[], Any], kind: type[Exception], rule: str) -> None:
+        """Raise AssertionError unless work raises an error of this kind."""
+        try:
+            work()
+        except kind:
+            return
+        self.expect(False, rule)
+
+
+def _scores(model: Any, K: KernelSet) -> xr.DataArray:
+    """Decision values, or predictions of a regression."""
+    scores = model.predict(K, as_xarray=True) if is_regressor(model) else model.decision_function(K)
+    return scores
+
+
+def _check_parameters(case: _Case) -> None:
+    learner = case.learner
+    names = learner.get_params(deep=False)
+    case.expect(vars(learner).keys() == names.keys(), "the constructor sets an attribute for each parameter, no others")
+    case.expect(repr(clone(learner)) == repr(learner), "a clone has the same parameters")
+    before = repr(learner.get_params())
+    case.expect(repr(case.fitted().get_params()) == before, "fit leaves the parameters as they are")
+
+
+def _check_fit(case: _Case) -> None:
+    case.expect_refused(
+        lambda: case.precise().predict(case.new), NotFittedError, "predict before fit raises NotFittedError"
+    )
+    model, again = case.fitted(), case.fitted()
+    fitted = case.learner.traits.fitted
+    missing = [name for name, declared in fitted.items() if declared.needed and not hasattr(model, name)]
+    case.expect(not missing, f"fit sets all attributes that traits.fitted calls needed, and {missing} are missing")
+    case.expect(model.weights_["kernel"].values.tolist() == list(model.kernel_names_), "weights_ are those of kernels")
+    for name in ("weights_", "dual_coef_"):
+        case.expect(np.isfinite(getattr(model, name)).all(), f"{name} are finite")
+        case.expect_close(getattr(again, name), getattr(model, name), 0.0, f"{name} are the same in a second fit")
+    if case.learner.traits.needs_labels:
+        short = case.y[_TRAIN][:-1]
+        case.expect_refused(
+            lambda: case.precise().fit(case.K[_TRAIN, _TRAIN], short),
+            InputError,
+            "fit refuses labels of too few samples",
+        )
+
+
+def _check_prediction(case: _Case) -> None:
+    model = case.fitted()
+    scores, few = _scores(model, case.new), [3, 1]
+    case.expect(scores["sample"].values.tolist() == case.new.samples.tolist(), "scores have the names of the samples")
+    of_few = _scores(model, case.K[_TEST[few], _TRAIN])
+    case.expect_close(of_few, scores[few], 1e-9, "scores of a sample do not depend on the others")
+    case.expect(len(model.predict(case.new)) == len(_TEST), "predict returns a value for each sample")
+    if case.learner.traits.needs_labels:
+        shares = model.contributions(case.new)
+        total = shares.sum("kernel") + shares.coords.get("intercept", 0.0)
+        if total.shape == scores.shape and "pair" not in shares.dims:  # votes of pairs are no sums
+            case.expect_close(total, scores, 1e-7, "contributions and the intercept add up to the scores")
+
+
+def _search(case: _Case, **options: Any) -> Any:
+    """A search of one point on the fold of training and test rows."""
+    name, value = next(iter(case.learner.get_params(deep=False).items()))
+    folds = [(_TRAIN, _TEST)]
+    return dmkl.search(case.precise(), case.K, case.y, {name: [value]}, folds, baselines="none", **options)
+
+
+def _check_search(case: _Case) -> None:
+    if not case.learner.traits.needs_labels:
+        return
+    model, result = case.fitted(), _search(case)
+    column = result.predictions["prediction" if case.is_regression else "score"]
+    case.expect_close(column, _scores(model, case.new), 1e-6, "a search scores rows as a fitted model does")
+    score = model.score(case.new, case.y[_TEST])
+    case.expect_close(result.best_score_, score, 1e-6, "the score of a search is that of a fitted model")
+
+
+def _check_weights(case: _Case) -> None:
+    traits, twice = case.learner.traits, np.ones(len(_TRAIN))
+    twice[:3] = 2.0
+    K, y = case.K[_TRAIN, _TRAIN], case.y[_TRAIN]
+    if not traits.takes_sample_weight:
+        case.expect_refused(
+            lambda: case.precise().fit(K, y, twice), InputError, "sample_weight is refused unless traits take them"
+        )
+        return
+    given = {"steps": ()} if "steps" in case.learner.get_params() else {}
+    if traits.weights_are_copies:
+        weighted = _scores(case.precise(**given).fit(K, y, twice), case.new)
+        copies = np.concatenate([_TRAIN, _TRAIN[:3]])
+        square, cross = case.kernels[:, copies[:, None], copies], case.kernels[:, _TEST[:, None], copies]
+        samples = [f"c{k}" for k in range(len(copies))]
+        repeated = case.precise(**given).fit(dmkl.create(None, square, samples=samples), case.y[copies])
+        rows = [f"t{k}" for k in range(len(_TEST))]
+        expected = _scores(repeated, dmkl.create(None, cross, samples=rows, train_samples=samples))
+        case.expect_close(weighted, expected, 2e-2, "a sample of weight 2 counts as two copies of it")
+    else:
+        little, plain = np.where(twice > 1, 1e-3, 1.0), _scores(case.precise(**given).fit(K, y), case.new)
+        of_little = _scores(case.precise(**given).fit(K, y, little), case.new)
+        case.expect(not np.allclose(of_little, plain), "weights of samples have an effect")
+    front: Any = dmkl.PrecomputedMKLRegressor if case.is_regression else dmkl.PrecomputedMKLClassifier
+    X, kept = case.kernels.transpose(1, 2, 0), _TRAIN[3:]
+    of_all = front(case.precise()).fit(X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0))
+    of_kept = front(case.precise()).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
+    predicted = of_all.predict(X[_TEST][:, _TRAIN]), of_kept.predict(X[_TEST][:, kept])
+    case.expect(np.array_equal(*predicted), "a sample of weight 0 is left out")
+
+
+def _check_tasks(case: _Case) -> None:
+    if not case.learner.traits.needs_labels:
+        return
+    tasks = case.tasks
+    both = _scores(case.fitted(tasks), case.new)
+    case.expect(both.dims[1] == ("target" if case.is_regression else "task"), "scores of tasks are over their names")
+    rows = _TRAIN
+    if case.learner.traits.takes_unknown_labels:
+        rows, unknown = _TRAIN[5:], tasks.copy()
+        unknown[_TRAIN[:5], 0] = np.nan
+        both = _scores(case.fitted(unknown), case.new)
+    alone = case.precise().fit(case.K[rows, rows], tasks[rows, :1])
+    expected = _scores(alone, case.K[_TEST, rows])
+    case.expect_close(
+        both.values[:, 0], expected.values.reshape(-1), 2e-2, "a task has the scores that it has alone on its samples"
+    )
+
+
+def _check_files(case: _Case) -> None:
+    model, path = case.fitted(), case.folder / "model"
+    model.save(path)
+    loaded = dmkl.load(path)
+    case.expect(type(loaded) is type(model), "a loaded model is of the same class")
+    names = [name for name in vars(model) if name.endswith("_")]
+    lost = [name for name in names if not hasattr(loaded, name)]
+    case.expect(not lost, f"a loaded model has all fitted attributes, and lacks {', '.join(lost)}")
+    for name in names:
+        value, read = getattr(model, name), getattr(loaded, name)
+        if isinstance(value, xr.DataArray | xr.Dataset):
+            case.expect(value.identical(read), f"{name} of a loaded model is the same")
+        elif name not in ("features_", "statistics_", "decider_"):
+            same = np.array_equal(value, read) or repr(value) == repr(read)
+            case.expect(same, f"{name} of a loaded model is the same, got {read!r:.60} for {value!r:.60}")
+    case.expect(_scores(loaded, case.new).identical(_scores(model, case.new)), "a loaded model gives the same scores")
+    case.expect(np.array_equal(loaded.predict(case.new), model.predict(case.new)), "and the same predictions")
+
+
+def _command(*arguments: Any) -> tuple[int, str]:
+    """The exit status of a command, and what it printed."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        status = main([str(argument) for argument in arguments])
+    return status, printed.getvalue()
+
+
+def _check_command_line(case: _Case) -> None:
+    class_name, path = type(case.learner).__name__, case.folder / "by-command"
+    names = [name for name, declared in learners().items() if declared.name == class_name]
+    case.expect(names, f"the command line lists the class, by --model; it knows {', '.join(learners())}")
+    given = []
+    for name, value in case.learner.get_params(deep=False).items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            given.append(f"--{option}" if value else f"--no-{option}")
+        elif isinstance(value, str | int | float):
+            given += [f"--{option}", value]
+    status, printed = _command("fit", case.folder / "set", path, "--model", names[0], "--cluster", "threads", *given)
+    case.expect(status == 0, f"dmkl fit --model {names[0]} takes the parameters as options, and printed {printed}")
+    model = case.precise().fit(case.K)
+    case.expect_close(dmkl.load(path).weights_, model.weights_, 1e-9, "dmkl fit learns the weights that fit learns")
+
+
+class _Interruption(BaseException):
+    """The end of a search before its result."""
+
+
+def _check_state_of_search(case: _Case) -> None:
+    if not case.learner.traits.needs_labels:
+        return
+    interrupts = [True]
+
+    def score(estimator: Any, X: Any, y: Array) -> float:
+        if len(y) == len(_TEST) and interrupts:
+            interrupts.clear()
+            raise _Interruption
+        predicted = estimator.predict(X)
+        return -float(np.mean((predicted - y) ** 2)) if case.is_regression else float(np.mean(predicted == y))
+
+    state = case.folder / "state"
+    try:
+        _search(case, scoring=score, state=state)
+    except _Interruption:
+        pass
+    case.expect(any(state.iterdir()), "an interrupted search keeps its state")
+    continued, whole = _search(case, scoring=score, state=state), _search(case, scoring=score)
+    case.expect_close(
+        continued.scores["weight"], whole.scores["weight"], 0.0, "a continued search has the same weights"
+    )
+    case.expect_close(continued.best_score_, whole.best_score_, 0.0, "a continued search has the same scores")
