@@ -59,7 +59,7 @@ def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
     >>> from dmkl.testing import check_learner
     >>> check_learner(dmkl.EasyMKL)
     """
-    given = learner() if isinstance(learner, type) else learner
+    given: Any = learner() if isinstance(learner, type) else learner
     with tempfile.TemporaryDirectory(prefix="dmkl-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fit of a few samples may well warn
         case = _Case(given, Path(folder))
@@ -155,7 +155,7 @@ class _Case:
 
 def _scores(model: Any, K: KernelSet) -> xr.DataArray:
     """Decision values, or predictions of a regression."""
-    scores = model.predict(K, as_xarray=True) if is_regressor(model) else model.decision_function(K)
+    scores: xr.DataArray = model.predict(K, as_xarray=True) if is_regressor(model) else model.decision_function(K)
     return scores
 
 
@@ -300,7 +300,7 @@ def _check_command_line(case: _Case) -> None:
     class_name, path = type(case.learner).__name__, case.folder / "by-command"
     names = [name for name, declared in learners().items() if declared.name == class_name]
     case.expect(names, f"the command line lists the class, by --model; it knows {', '.join(learners())}")
-    given = []
+    given: list[Any] = []
     for name, value in case.learner.get_params(deep=False).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):

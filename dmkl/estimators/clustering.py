@@ -27,7 +27,7 @@ from dmkl.numerics.fisher import Targets
 from dmkl.numerics.grouping import group_by_kmeans
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.in_memory import InMemory
-from dmkl.solvers.jobs import Job, SideBySide
+from dmkl.solvers.jobs import SideBySide
 from dmkl.solvers.kmeans import kernel_k_means
 
 
@@ -143,7 +143,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     def _method(self) -> SideBySide:
         return InMemory()
 
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+    def _problem(self, data: TrainingSet, number: int) -> Any:
         diagonal = data.training.square.diagonal()
         assert diagonal is not None  # square sets have a diagonal
         if data.fit.kernels is not None:
@@ -151,7 +151,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
         weights = np.ones(len(diagonal)) if self.weights is None else given_weights(self.weights, data.names)
         start = np.random.default_rng(self.random_state).standard_normal((diagonal.shape[1], self.n_clusters))
         rule = partial(kernel_k_means, learns=self._LEARNS, tol=self.tol, max_iter=self.max_iter)
-        return data.jobs(lambda _: partial(rule, diagonal.sum(axis=1), start, weights, data.facts))
+        return partial(rule, diagonal.sum(axis=1), start, weights, data.facts)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         if least := float(outcome.outcomes[0].extra["least"]):

@@ -175,7 +175,7 @@ class LeastSquares(KernelLearner, abstract=True):
         return FisherMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        problems = data.problems
+        problems = data.problems  # values of all problems once: a permutation test has tens of thousands of fits
         exponents = one_for_each("p", self._exponents(), len(problems))
         ridges, rules = one_for_each("lam", self._ridges(), len(problems)), self._rules()
 

@@ -224,19 +224,14 @@ class MKSVM(WeightedMachines):
         fixed = self.weights is not None or all(map(np.isinf, self._exponents()))
         return InMemory(factors=True, fixed_weights=fixed)
 
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        problems = data.problems
-        exponents = one_for_each("p", self._exponents(), len(problems))
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        p = one_for_each("p", self._exponents(), len(data.problems))[number]
         given = None if self.weights is None else given_weights(self.weights, data.training.names)
         if given is not None and data.fit.kernels is not None:
             given = np.array(GivenWeights(tuple(given)).select(data.fit.kernels).beta)
-
-        def solver_of(k: int) -> partial[Any]:
-            problem = problems.h[k], self._prices(data, k), exponents[k], data.n_kernels
-            options: Any = {"given": given, "title": problems.title(k), "tol": self.tol, "max_iter": self.max_iter}
-            return partial(mk_svm, *problem, **options, facts=data.facts)
-
-        return data.jobs(solver_of)
+        problem = data.problems.h[number], self._prices(data, number), p, data.n_kernels
+        options: Any = {"given": given, "title": data.problems.title(number), "tol": self.tol}
+        return partial(mk_svm, *problem, **options, max_iter=self.max_iter, facts=data.facts)
 
 
 @dataclass(eq=False, repr=False)
@@ -309,9 +304,9 @@ class GMKL(WeightedMachines):
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         for C in check_positive("C", self.C):
-            self._problem(np.array([1.0, -1.0]), C, K.names)
+            self._on_kernels(np.array([1.0, -1.0]), C, K.names)
 
-    def _problem(
+    def _on_kernels(
         self, y: Float, C: Bounds, names: Sequence[str], kernels: Index | None = None, title: str = ""
     ) -> GeneralizedProblem:
         """The problem on the chosen kernels, from prices and constraints of all kernels."""
@@ -338,16 +333,10 @@ class GMKL(WeightedMachines):
         A = A[:, chosen] if A.ndim == 2 else A
         return GeneralizedProblem(y, C, sigma[chosen], A, b, rows, title, cones)
 
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        problems, names = data.problems, data.training.names
-        rule = partial(gmkl, method=self.method, tol=self.tol, max_iter=self.max_iter)
-
-        def solver_of(k: int) -> partial[Any]:
-            costs, title = self._prices(data, k), problems.title(k)
-            problem = self._problem(problems.h[k], costs, names, data.fit.kernels, title)
-            return partial(rule, problem, facts=data.facts)
-
-        return data.jobs(solver_of)
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        y, title = data.problems.h[number], data.problems.title(number)
+        problem = self._on_kernels(y, self._prices(data, number), data.training.names, data.fit.kernels, title)
+        return partial(gmkl, problem, facts=data.facts, method=self.method, tol=self.tol, max_iter=self.max_iter)
 
 
 @dataclass(eq=False, repr=False)
@@ -413,11 +402,9 @@ class EasyMKL(MarginClassifier):
         if not all(value < 1.0 for value in check_positive("lam", self.lam)):
             refuse(f"lam must lie between 0 and 1, both excluded, got {self.lam!r}")
 
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        signs = data.problems.h
-        ridges = one_for_each("lam", check_positive("lam", self.lam), len(signs))
-        rule = partial(easy_mkl, n_kernels=data.n_kernels, tol=self.tol, facts=data.facts)
-        return data.jobs(lambda k: partial(rule, signs[k], ridges[k]))
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        lam = one_for_each("lam", check_positive("lam", self.lam), len(data.problems))[number]
+        return partial(easy_mkl, data.problems.h[number], lam, data.n_kernels, tol=self.tol, facts=data.facts)
 
 
 @dataclass(eq=False, repr=False)

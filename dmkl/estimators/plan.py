@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -531,9 +531,13 @@ class Learner:
         """The solver of the jobs. Jobs of equal methods are solved together."""
         return SideBySide()
 
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        """A problem as `_method` solves it: by default a function without arguments that returns a solver."""
+        raise NotImplementedError
+
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         """A job for each problem; `prepared` has the result of the preparation for each part, or is None."""
-        raise NotImplementedError
+        return data.jobs(partial(self._problem, data))
 
     # --- held-out rows -------------------------------------------------------------------------------------------
 

@@ -260,17 +260,14 @@ class VarianceComponents(KernelRegressor):
     def _method(self) -> VarianceMethod:
         return VarianceMethod(name=self.method, traces=self.traces)
 
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        return data.jobs(partial(self._problem, data))
-
-    def _problem(self, data: TrainingSet, k: int) -> VarianceProblem:
-        training, rows = data.trainings[k], data.problems.labeled[k]
-        title, trained = f"{training.title}{data.problems.title(k)}", data.kernels.samples
+    def _problem(self, data: TrainingSet, number: int) -> VarianceProblem:
+        training, rows = data.trainings[number], data.problems.labeled[number]
+        title, trained = f"{training.title}{data.problems.title(number)}", data.kernels.samples
         design, names = self._design(trained if rows is None else trained[rows], trained)
         _check_design(design, names, title)
         basis, upper = np.linalg.qr(design)
         new_design, _ = self._design(data.new.samples, trained)
-        y = data.problems.targets.values[k]
+        y = data.problems.targets.values[number]
         problem = VarianceProblem(
             y=y,
             basis=basis,

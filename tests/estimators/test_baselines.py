@@ -71,7 +71,6 @@ def test_folds_of_a_splitter_without_a_seed_are_made_once(learner):
     assert accuracy.sel(kernel="kernel_2") > 0.85
 
 
-
 def test_folds_without_a_class_are_refused_before_anything_is_read():
     K, source = over(in_memory(make("binary"), 20), Counting)
     third = np.arange(M) // 24
