@@ -276,8 +276,10 @@ def _of_dmkl() -> dict[str, DeclaredLearner]:
 def _public_classes() -> dict[str, type]:
     """The classes of learners among the public names of dmkl, by name; all classes that it offers are imported."""
     import_base()
+    from dmkl.estimators.learner import KernelLearner
+
     public = {name: getattr(dmkl, name) for name in dir(dmkl) if name[0].isupper()}
-    return {name: kind for name, kind in _imported().items() if public.get(name) is kind}
+    return {name: kind for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, KernelLearner)}
 
 
 def _files() -> Iterator[Path]:
@@ -311,7 +313,8 @@ def inspect_class(kind: type) -> DeclaredLearner:
     for name, item in inspect.signature(kind).parameters.items():
         if name in ("b", "constraints"):  # the option of A sets b, and constraints is a function
             continue
-        members = (hints.get(name), *get_args(hints.get(name)))
+        hint = hints.get(name, bool if isinstance(item.default, bool) else None)
+        members = (hint, *get_args(hint))
         type_name = next((option for option, member in _TYPES.items() if member in members), "")
         choices = sum((get_args(member) for member in members if get_origin(member) is Literal), ())
         default = None if item.default is item.empty else item.default
@@ -330,7 +333,7 @@ def _description(kind: type, name: str) -> str:
     reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
     if reference is None:
         return text
-    elsewhere = _imported().get(reference[1])
+    elsewhere = {**_imported(), **_public_classes()}.get(reference[1])
     return reference[2] if f"`{name}`" in reference[2] or elsewhere is None else _description(elsewhere, name)
 
 

@@ -75,7 +75,7 @@ class FixedWeights(dmkl.Uniform):
         Weight of the first kernel.
     \"\"\"
 
-    def __init__(self, share=0.5, *, loud: bool = False):
+    def __init__(self, share=0.5, *, loud=False):
         self.share, self.loud = share, loud
 """
 
