@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SLURM := build/slurm
 
-.PHONY: setup demo test test-slow test-oldest test-newest test-slurm test-browser fuzz properties lint docs experiments package clean
+.PHONY: setup demo test test-slow test-oldest test-newest test-slurm test-browser fuzz mutants properties lint docs experiments package clean
 
 setup: $(VENV)/.ready
 
@@ -68,6 +68,10 @@ INPUTS ?= 100000
 fuzz: setup
 	FUZZ_INPUTS=$(INPUTS) MALLOC_ARENA_MAX=1 ZARR_THREADING__MAX_WORKERS=1 $(BIN)/python -m pytest -n auto \
 		--max-worker-restart=1000 --timeout=3600 tests/hostile/test_mutated_files.py $(FUZZ)
+
+# Lines of numerics, solvers and learners that could change without a failing test: changes at random, an hour for 60 of them.
+mutants: setup
+	$(BIN)/python tests/mutants.py $(MUTANTS)
 
 # New random examples of every property, many of each: make test takes the same few each time.
 properties: setup
