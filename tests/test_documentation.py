@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import textwrap
 import warnings
 from pathlib import Path
@@ -141,3 +142,8 @@ def test_messages_that_are_explained_are_those_of_the_code():
     quoted = [text for line in terms for text in re.findall(r'"([^"]+)"', line)]
     assert len(quoted) > 8
     assert [text for text in quoted if text not in source] == []
+
+
+def test_the_floors_of_the_architecture_are_those_that_imports_are_checked_by():
+    drawn = runpy.run_path(ROOT / "docs" / "floors.py")["floors"]()
+    assert drawn in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
