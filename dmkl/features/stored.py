@@ -95,11 +95,15 @@ class FactorReader(StoreReader):
         """See `TileSource`. A large one, which takes a pass, is kept in a temporary file."""
         if 8 * len(kernels) * len(self.samples) <= SMALL_BYTES:
             return self._statistic("diagonal", kernels)
-        of_kernels, values = vars(self).get("_diagonal", (b"", np.empty(0)))
-        if of_kernels != kernels.tobytes():
-            values = on_disk(self._statistic("diagonal", kernels))
-            vars(self)["_diagonal"] = kernels.tobytes(), values
-        return np.asarray(values)
+        kept = self._kept_diagonal[0]
+        if kept[0] != kernels.tobytes():
+            kept = self._kept_diagonal[0] = kernels.tobytes(), on_disk(self._statistic("diagonal", kernels))
+        return np.asarray(kept[1])
+
+    @cached_property
+    def _kept_diagonal(self) -> list[tuple[bytes, Array]]:
+        """The positions of some kernels and their diagonals."""
+        return [(b"", np.empty(0))]
 
     def _read_statistic(self, name: str, kernels: Index) -> Array:
         kept = np.isin(kernels, list(self.kept))

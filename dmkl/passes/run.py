@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,7 @@ class _Shared:
         be idle until it has time to send them.
         """
         with _LOADING:
-            if "_ready" not in self.__dict__:
+            if not self._ready:
                 # `fitted` are the statistics of a single lens, computed after the graph was built.
                 lenses = self.lenses if fitted is None else [replace(self.lenses[0], statistics=fitted)]
                 columns, vectors = self.columns, None
@@ -192,9 +192,12 @@ class _Shared:
                 if not factored and all(lens.fitted.same_for_all for lens in lenses):
                     vectors = loaded(lenses, columns, self.lanes, 0)
                     columns = [c.without_vectors() for c in columns]
-                self.__dict__["_ready"] = lenses, columns, vectors
-            made: tuple[list[Lens], list[Columns], Loaded | None] = self.__dict__["_ready"]
-            return made
+                self._ready.append((lenses, columns, vectors))
+            return self._ready[0]
+
+    @cached_property
+    def _ready(self) -> list[tuple[list[Lens], list[Columns], Loaded | None]]:
+        return []
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_ready"}

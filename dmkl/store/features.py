@@ -109,10 +109,14 @@ class StoredTable(FeatureTable):
     def _values(self) -> Any:
         """The array, opened again if the root of the store is another file than before; one `stat`."""
         version = root_version(self.location)
-        opened: tuple[FileVersion | None, Any] | None = vars(self).get("_opened")
-        if opened is None or opened[0] != version:
-            opened = vars(self)["_opened"] = version, self._open_values()
-        return opened[1]
+        if not self._opened or self._opened[0][0] != version:
+            self._opened[:] = [(version, self._open_values())]
+        return self._opened[0][1]
+
+    @cached_property
+    def _opened(self) -> list[tuple[FileVersion | None, Any]]:
+        """The root of the store, and the array in it."""
+        return []
 
     def _open_values(self) -> Any:
         with damage(f"the features {self.name!r} are gone from {self.location}", "build the kernels again"):
