@@ -47,7 +47,7 @@ NEWEST_PYTHON ?= $(shell for minor in $$(seq 30 -1 11); do for python in python3
 NEWEST_INSTALL = $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager
 test-newest:
 	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
-	$(NEWEST_INSTALL) --editable '.[parquet,plink]' hypothesis pytest pytest-timeout pytest-xdist
+	$(NEWEST_INSTALL) --editable '.[hdf5,parquet,plink]' hypothesis pytest pytest-timeout pytest-xdist
 	$(NEWEST)/bin/python -m pytest -n auto tests/inputs tests/cli/test_cli_export.py tests/searching/test_predictions.py
 	$(NEWEST_INSTALL) --editable '.[test]'
 	$(NEWEST)/bin/python -m pip list --disable-pip-version-check

@@ -199,6 +199,22 @@ def refuse(message: str, cause: BaseException | None = None) -> NoReturn:
     raise InputError(printable(message)) from cause
 
 
+_EXTRAS = {"anndata": "anndata", "bed-reader": "plink", "dask-jobqueue": "slurm", "h5py": "hdf5", "pyarrow": "parquet"}
+"""The extra of dmkl that installs each optional package."""
+
+
+@contextmanager
+def needing(package: str, what: str) -> Iterator[None]:
+    """Turn the ImportError of an optional package into InputError, with the command that installs it.
+
+    `what` begins the message, such as "k.h5 is read with".
+    """
+    try:
+        yield
+    except ImportError as error:
+        refuse(f"{what} {package}, which is not installed or too old; pip install 'dmkl[{_EXTRAS[package]}]'", error)
+
+
 @contextmanager
 def damage(
     what: str, way_out: str = "", kind: type[StoreError] = StoreError, but: type[DmklError] | tuple[()] = ()

@@ -169,6 +169,17 @@ class KernelSet:
     def __len__(self) -> int:
         return self.shape[0]
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "fit":  # scikit-learn looks for it before it counts the samples of an argument
+                refuse(
+                    "a kernel set is given to dmkl.search(dmkl.MKFDA(), K, y), dmkl.evaluate, or the fit of a learner; "
+                    "GridSearchCV, cross_val_score and other functions of scikit-learn would take kernels for samples"
+                )
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(msg)
+
     def __repr__(self) -> str:
         n, rows, cols = self.shape
         steps = [step.name for step in self._view.steps]

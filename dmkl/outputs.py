@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import xarray as xr
 import zarr
 
 from dmkl.arrays import Array
-from dmkl.errors import StoreExistsError, refuse
+from dmkl.errors import StoreExistsError, needing, refuse
 from dmkl.files.urls import Place, Url
 from dmkl.files.writing import replacing, replacing_files, replacing_path, reporting_full_disk, temporary_name
 from dmkl.store.saved import save_dataset
@@ -41,8 +40,9 @@ _ANOTHER_PLACE = "Free some space, or choose another path, and export it again"
 
 def check_table(place: Place) -> None:
     """Raise InputError if a table cannot be written to this place: it ends in .parquet, and pyarrow is missing."""
-    if place.name.lower().endswith(".parquet") and find_spec("pyarrow") is None:
-        refuse(f"{place}: Parquet files are written with pyarrow, which is not installed; pip install pyarrow")
+    if place.name.lower().endswith(".parquet"):
+        with needing("pyarrow", f"{place} is written with"):
+            importlib.import_module("pyarrow")
 
 
 def write_table(place: Place, frame: pd.DataFrame, dataset: xr.Dataset, *, overwrite: bool) -> None:
@@ -112,8 +112,9 @@ def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, 
     StoreExistsError if one of its files exists, and `overwrite` is not given.
     """
     write = _writer(place)
-    if write is _write_anndata and find_spec("anndata") is None:
-        refuse(f"{place}: .h5ad files are written with anndata, which is not installed; pip install anndata")
+    if write is _write_anndata:
+        with needing("anndata", f"{place} is written with"):
+            importlib.import_module("anndata")
     if isinstance(place, Url) and write in (_write_grm, _write_anndata):
         refuse(f"{place} has to be a file of this machine; write .npy or .zarr there")
     for file in [place] if write is not _write_grm else _grm_files(Path(str(place))):
@@ -278,7 +279,7 @@ def into_annotated(
 
 def _write_into(path: Path, entries: Arrays, *, overwrite: bool = False) -> None:
     """Write entries such as ``obsp/weighted`` into a file in place."""
-    with _open_annotated(path) as root, _anndata() as library:
+    with _anndata() as library, _open_annotated(path) as root:
         index = root["obs"].attrs["_index"]
         names = pd.Index(np.asarray(library.io.read_elem(root["obs"][index]), dtype=object)).astype(str)
         existing = {f"{group}/{name}" for group in _GROUPS if group in root for name in root[group]}
@@ -295,12 +296,9 @@ def _write_into(path: Path, entries: Arrays, *, overwrite: bool = False) -> None
 @contextmanager
 def _anndata() -> Iterator[Any]:
     """The library, which writes the strings of pandas 3 in this context."""
-    try:
+    with needing("anndata", "AnnData and MuData files are written with"):
         library: Any = importlib.import_module("anndata")
         importlib.import_module("anndata.io")
-    except ImportError as error:
-        what = "AnnData and MuData files are written with anndata, which is not installed"
-        refuse(f"{what}; pip install 'dmkl[anndata]'", error)
     with library.settings.override(allow_write_nullable_strings=True):
         yield library
 

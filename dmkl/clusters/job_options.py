@@ -17,7 +17,7 @@ import dask
 from dask.utils import parse_bytes, parse_timedelta
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dmkl.errors import InputError, did_you_mean, refuse, short_repr
+from dmkl.errors import InputError, did_you_mean, needing, refuse, short_repr
 from dmkl.files.documents import read_document
 
 
@@ -64,11 +64,8 @@ def _batch_systems() -> list[BatchSystem]:
         refuse("dask-jobqueue can be imported by the main thread only: import dask_jobqueue there first")
     handler = signal.getsignal(signal.SIGINT)
     try:
-        import dask_jobqueue
-    except ImportError as error:
-        refuse(
-            "batch systems such as slurm need dask-jobqueue, which is not installed; pip install 'dmkl[slurm]'", error
-        )
+        with needing("dask-jobqueue", "batch systems such as slurm need"):
+            import dask_jobqueue
     finally:
         if main:  # the import makes Ctrl-C end the process without a message
             signal.signal(signal.SIGINT, handler)

@@ -262,6 +262,6 @@ def test_rows_are_as_many_as_samples(h5ad, monkeypatch):
     with pytest.raises(InputError, match="damaged: layers/scaled has 5 rows, and obs names 12 samples"):
         as_features(h5ad)
     monkeypatch.setitem(sys.modules, "anndata.io", None)
-    message = r"read with anndata 0.12 or later, which is not installed; pip install 'dmkl\["
+    message = r"x\.h5ad is read with anndata, which is not installed or too old; pip install 'dmkl\[anndata\]'"
     with pytest.raises(InputError, match=message):
         as_features(h5ad)

@@ -331,7 +331,7 @@ def test_parquet_of_other_programs(tmp_path, monkeypatch):
     assert features.samples == ["a", "b", "c"]
     same(features.blocks["x"], np.float64([[1], [np.nan], [3]]))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(InputError, match="pip install pyarrow"):
+    with pytest.raises(InputError, match=r"x\.parquet is read with pyarrow, .* pip install 'dmkl\[parquet\]'"):
         as_features(path)
 
 

@@ -65,7 +65,7 @@ def written(path, values, ids=VARIANTS, chromosomes=CHROMOSOMES):
 
 def test_without_the_reader_the_command_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bed_reader", None)
-    message = r"a\.bed is read with bed-reader, which is not installed; pip install 'dmkl\[pl"
+    message = r"a\.bed is read with bed-reader, which is not installed or too old; pip install 'dmkl\[plink\]'"
     with pytest.raises(InputError, match=message):
         as_features(written(tmp_path / "a.bed", dosages()))
 

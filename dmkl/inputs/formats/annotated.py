@@ -7,6 +7,7 @@ sparse ones; tables of ``obs`` are read by anndata.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import h5py
 import numpy as np
 import zarr
 
 from dmkl.arrays import Array, is_instance
-from dmkl.errors import refuse
+from dmkl.errors import needing, refuse
 from dmkl.files.plain import PlainStore
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.file_arrays import (
@@ -33,7 +33,6 @@ from dmkl.inputs.formats.file_arrays import (
     unreadable,
     vector,
 )
-from dmkl.inputs.formats.hdf5 import check_stored, hdf5_array, nodes_of, opened
 from dmkl.inputs.formats.zarr_folders import check_chunks, is_zarr, nodes_in, zarr_array
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable
 from dmkl.inputs.matrices import plain
@@ -173,12 +172,16 @@ def _array_of_object(name: str, values: Any) -> FileArray:
 @contextmanager
 def _nodes(path: Path) -> Iterator[dict[str, Any]]:
     """Return the groups and arrays of an open file by their names; the root is ""; None is a link to another file."""
+    with needing("anndata", f"{path} is read with"):  # which needs h5py too
+        importlib.import_module("anndata.io")
     if path.is_dir():
         with damaged_as(f"{path} cannot be read as Zarr", Exception):
             root: Any = zarr.open_group(PlainStore(path), mode="r")
             nodes = nodes_in(path)
         yield {"": root, **nodes}
         return
+    from dmkl.inputs.formats.hdf5 import nodes_of, opened
+
     with opened(path) as file:
         yield {"": file, **dict(nodes_of(file))}
 
@@ -217,7 +220,7 @@ def _matrix(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray | None
     encoding = "" if node is None else str(node.attrs.get("encoding-type", ""))
     if encoding == "null":
         return None
-    if not isinstance(node, h5py.Group | zarr.Group):
+    if not hasattr(node, "keys"):  # no group
         return _plain(path, name, node)
     if encoding in ("csr_matrix", "csc_matrix"):
         with damaged_as(f"variable {name!r} of {path} is no sparse matrix", Exception):
@@ -231,7 +234,11 @@ def _matrix(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray | None
 
 
 def _plain(path: Path, name: str, node: Any) -> FileArray:
-    return hdf5_array(path, name, node) if isinstance(node, h5py.Dataset | None) else zarr_array(path, name, node)
+    if isinstance(node, zarr.Array):
+        return zarr_array(path, name, node)
+    from dmkl.inputs.formats.hdf5 import hdf5_array
+
+    return hdf5_array(path, name, node)
 
 
 def _element(path: Path, nodes: Mapping[str, Any], name: str) -> Any:
@@ -239,15 +246,15 @@ def _element(path: Path, nodes: Mapping[str, Any], name: str) -> Any:
     inside = {key: node for key, node in nodes.items() if key == name or key.startswith(f"{name}/")}
     if name not in inside or any(node is None for node in inside.values()):
         unreadable(path, name, (), ELSEWHERE if name in inside else "missing").refuse("is not there")
-    arrays = {key: node for key, node in inside.items() if not isinstance(node, h5py.Group | zarr.Group)}
+    arrays = {key: node for key, node in inside.items() if not hasattr(node, "keys")}
     needed = sum(n_bytes(node.shape, node.dtype.itemsize + TEXT_BYTES) for node in arrays.values())
     check_memory(f"variable {name!r} of {path}", needed, "allow more")
-    try:
-        from anndata.io import read_elem
-    except ImportError as error:
-        refuse(f"{path} is read with anndata 0.12 or later, which is not installed; pip install 'dmkl[anndata]'", error)
+    from anndata.io import read_elem
+
+    from dmkl.inputs.formats.hdf5 import check_stored
+
     with damaged_as(f"variable {name!r} of {path} is damaged", Exception):
         for key, node in arrays.items():
             what = f"variable {key!r} of {path}"
-            check_stored(what, node) if isinstance(node, h5py.Dataset) else check_chunks(node, Ellipsis, what)
+            check_chunks(node, Ellipsis, what) if isinstance(node, zarr.Array) else check_stored(what, node)
         return read_elem(nodes[name])

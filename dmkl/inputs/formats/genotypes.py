@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import first_names, refuse
+from dmkl.errors import first_names, needing, refuse
 from dmkl.files.regular import check_regular
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.matrices import Lazy
@@ -23,10 +23,8 @@ def bed_arrays(path: Path) -> list[FileArray]:
     Rows are named by IID and FID of the .fam, columns by the ids of the .bim. Missing genotypes are NaN, which
     kernels replace with means over training samples (`dmkl.features.transforms`).
     """
-    try:
+    with needing("bed-reader", f"{path} is read with"):
         from bed_reader import open_bed
-    except ImportError as error:
-        refuse(f"{path} is read with bed-reader, which is not installed; pip install 'dmkl[plink]'", error)
     for end in (".bim", ".fam"):
         with suppress(FileNotFoundError):  # of which bed-reader tells
             check_regular(path.with_suffix(end))

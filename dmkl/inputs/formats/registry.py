@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dmkl.errors import refuse
+from dmkl.errors import needing, refuse
 from dmkl.files.regular import check_regular
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
@@ -17,7 +17,6 @@ from dmkl.inputs.formats import text_kernels
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
 from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
 from dmkl.inputs.formats.genotypes import bed_arrays
-from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
 from dmkl.inputs.formats.tables import Text, looks_like_text, parquet_columns
@@ -30,6 +29,12 @@ _OF_R = (
     '. Files of R are not read, since they may contain code; in R, with K <- readRDS("K.rds"): '
     'write.csv(K, gzfile("K.csv.gz")) keeps the names of rows and columns'
 )
+
+
+def _hdf5_arrays(path: Path) -> list[FileArray]:
+    with needing("h5py", f"{path} is read with"):
+        from dmkl.inputs.formats.hdf5 import hdf5_arrays
+    return hdf5_arrays(path)
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ FORMATS = (
     Format((".npy",), npy_arrays),
     Format((".npz",), npz_arrays),
     Format((".mat",), matlab_arrays),
-    Format((".h5", ".hdf5"), hdf5_arrays),
+    Format((".h5", ".hdf5"), _hdf5_arrays),
     Format((".parquet",), text_kernels.parquet_arrays, columns=parquet_columns),
     Format((".mtx",), text_kernels.mtx_arrays),
     Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),

@@ -20,7 +20,7 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import UNKNOWN_TEXTS, Array
-from dmkl.errors import refuse
+from dmkl.errors import needing, refuse
 from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_numeral, is_title, matched_share
 from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
@@ -333,13 +333,11 @@ def parquet_columns(path: Path, expected: Expected = None, title: str | None = N
     import pandas as pd
 
     with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
-        try:
+        with needing("pyarrow", f"{path} is read with"):
             needed_bytes, texts = _parquet_size(path)
             check_memory(f"the table in {path}", needed_bytes, f"{_FEWER}, or allow more")
             # A text that is repeated is in memory once, as in the file.
             return Columns(str(path), pd.read_parquet(path, engine="pyarrow", read_dictionary=texts))
-        except ImportError as error:
-            refuse(f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow", error)
 
 
 _PARQUET_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
