@@ -124,6 +124,10 @@ class CovariateWarning(UserWarning):
     """Covariates determine training samples, so that scores of these without themselves say nothing."""
 
 
+class TrainingRowsWarning(UserWarning):
+    """Samples that are scored have trained the model, so that their scores say nothing about new ones."""
+
+
 class FeatureWarning(UserWarning):
     """Features are filled in, left out, matched by position or another name, or on another scale than expected."""
 

@@ -141,6 +141,7 @@ UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "
              "solve_mkfda"}  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.TrainingRowsWarning")
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
 @pytest.mark.parametrize("name", [*MODELS_FITTED, *RESULTS])
 def test_all_that_is_labeled_is_described(name, K, tmp_path):

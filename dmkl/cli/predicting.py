@@ -99,6 +99,7 @@ def predict(
     _check_source(store, features, labels, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model  # after `import_base`
+    from dmkl.estimators.predicting import training_note
 
     if probabilities or unassigned_below is not None:
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
@@ -111,7 +112,7 @@ def predict(
         chosen = _rows_to_predict(K, estimator, split, part, rows)
         source = {"K": K[chosen, columns_of_model(K, estimator, model)]}
         truth = None if K.labels is None else K.labels[chosen]
-        new = _is_new_row(K, estimator)[chosen]
+        new = ~estimator._is_trained_on(K)[chosen]
         has_label = np.ones(len(new), dtype=bool)
     else:
         from dmkl.inputs import as_features
@@ -130,10 +131,9 @@ def predict(
         source = {"features": tables, "join": join, "missing": missing, "missing_features": missing_features}
         given, new = np.asarray(tables.labels.labels), np.ones(n_samples, dtype=bool)
         if tables.samples is not None and not counts(tables.samples):
-            new = _is_new(np.array(tables.samples), estimator)
-        if not new.all():
-            those = f"{count(int((~new).sum()), 'sample')} of these {n_samples:,}"
-            say_aside("note", f"the model was trained on {those}, by their names: predictions of them fit their labels")
+            new = ~estimator._is_trained_on(tables.samples)
+        if note := training_note(~new):
+            say_aside("note", note)
         has_label = is_known(given) if given.ndim == 1 else np.ones(n_samples, dtype=bool)
         labeled = given[has_label] if given.ndim and has_label.any() else None
         n_known = int(has_label.sum())
@@ -290,27 +290,14 @@ def _check_deviations(estimator: Any, out: str | None, store: str | None) -> Non
         refuse("--std takes STORE, a set with the training samples too, and is written with --out FILE; give both")
 
 
-def _is_new(samples: Array, estimator: Any) -> Array:
-    """A mask of the samples that the model was not trained on, by their names."""
-    import numpy as np
-
-    mask: Array = ~np.isin(samples.astype(str), estimator.train_samples_)
-    return mask
-
-
-def _is_new_row(K: KernelSet, estimator: Any) -> Array:
-    """A mask of the rows that the model was not trained on: all rows of a rectangular set."""
-    import numpy as np
-
-    return _is_new(K.samples, estimator) if K.is_square else np.ones(K.shape[1], dtype=bool)
-
-
 def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str, text: str | None) -> Index:
     import numpy as np
 
-    new = _is_new_row(K, estimator)
+    new = ~estimator._is_trained_on(K)
     if text is not None:
         return select_rows(K, text)
+    if split is None and not K.is_square:
+        return np.arange(len(new))
     if split is None:
         if new.any():
             return np.flatnonzero(new)

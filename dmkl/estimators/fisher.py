@@ -438,8 +438,10 @@ class MKFDA(FisherClassifier):
         Tikhonov form and for the bound ‖β‖_p ≤ ‖``weights_``‖_p alike.
     weights_error_ : float or DataArray
         Estimated error of the weights, relative to the largest: the largest entry of Newton's next step. The solvers
-        "direct" and "cg" go on until it is at most 1e-3, or until other weights are as good; others do not set it. The
-        weights of "subspace" differ by about 1e-3 at the default tolerance.
+        "direct" and "cg", and "factors" by one of them, go on until it is at most 1e-3, or until other weights are as
+        good. "subspace", "stacked", "anchored", "dual" and "interleaved" do not set it: they know the curvature in
+        their directions alone, or a model of it, and Newton's step there may be short while weights are far off. At the
+        default tolerance their weights differ from the optimum by 1e-3 to 1e-2.
     objective_ : float or DataArray
         S(α, β); with `dmkl.Dual(mu=...)`, without the penalty.
     status_ : str

@@ -508,7 +508,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         truth = self._truth(K, y, unknown=unknown)
         if self.kind_ != "multilabel":
             tell_new_classes(np.ravel(truth), self.classes_)
-        return label_accuracy(truth, self.predict(K, **new), sample_weight)
+        return label_accuracy(truth, self.labels_of(self._decision_to_score(K, **new).values), sample_weight)
 
     # --- decision rule and probabilities -----------------------------------------------------------------------------
 
@@ -576,14 +576,14 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         InputError
             If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
         """
-        scores = self.decision_function(K, **new)
-        truth = self._truth(K, y, "calibrate", unknown)
-        trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
+        rows, truth = self._rows(K, **new), self._truth(K, y, "calibrate", unknown)
+        trained = rows.samples[self._is_trained_on(rows)]
         if len(trained):
             refuse(
                 f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
                 f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
             )
+        scores = self._decision(rows, covariates=new.get("covariates"))
         index = class_index(self.kind_, self.classes_, np.asarray(truth))
         for k, classes in enumerate(index):
             counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
@@ -766,7 +766,8 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         unknown
             A code of values that are unknown, as in `fit`.
         """
-        return mean_r2(self._truth(K, y, unknown=unknown), self._decision(K, **new).values, sample_weight)
+        truth = self._truth(K, y, unknown=unknown)
+        return mean_r2(truth, self._decision_to_score(K, **new).values, sample_weight)
 
 
 def _permuted_residuals(labels: Array, order: Array, design: Array) -> Array:

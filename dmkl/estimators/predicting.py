@@ -10,9 +10,9 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.exceptions import NotFittedError
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
-from dmkl.errors import IndefiniteKernelError, InputError, refuse
+from dmkl.errors import IndefiniteKernelError, InputError, TrainingRowsWarning, refuse, warn
 from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_side
 from dmkl.inputs.names import Join
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
@@ -78,12 +78,7 @@ class Predicting(Learner):
         self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any
     ) -> tuple[list[Float], KernelSet, Index]:
         """Return the results of the solver of each part, made by `ask`, the kernels of new rows and their positions."""
-        self._check_fitted()
-        if new:
-            if K is not None:
-                refuse("give kernels or features, not both")
-            return self._solve_for_new_rows(self.cross_kernels(**new), ask, covariates=covariates)
-        K = as_kernel_set(K, "prediction", self.train_samples_)
+        K = self._rows(K, **new)
         chosen, used = self._match_kernels(self._source(K))
         function = self._score_function(used)
         prepared = self._prepared or [None] * len(self.statistics_)
@@ -92,6 +87,28 @@ class Predicting(Learner):
             for part, prepared_part in zip(self.statistics_, prepared, strict=True)
         ]
         return self._solve_through(chosen, used, solvers, covariates), chosen, used
+
+    def _rows(self, K: Kernels | None, *, covariates: Any = None, **new: Any) -> KernelSet:
+        """The kernels of new rows against the training samples: those given, or those of their features."""
+        self._check_fitted()
+        if not new:
+            return as_kernel_set(K, "prediction", self.train_samples_)
+        if K is not None:
+            refuse("give kernels or features, not both")
+        return self.cross_kernels(**new)
+
+    def _decision_to_score(self, K: Kernels | None, **new: Any) -> xr.DataArray:
+        """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""
+        rows = self._rows(K, **new)
+        if note := training_note(self._is_trained_on(rows)):
+            warn(f"{note}; leave them out of scores", TrainingRowsWarning)
+        return self._decision(rows, covariates=new.get("covariates"))
+
+    def _is_trained_on(self, rows: KernelSet | Sequence[str]) -> Mask:
+        """Which rows the model was trained on, by their names; numbers of rows are names in one square set alone."""
+        named = not isinstance(rows, KernelSet) or rows.view.has_names or rows.view.source.symmetric
+        names = np.asarray(rows.samples if isinstance(rows, KernelSet) else rows)
+        return np.asarray(np.isin(names.astype(str), self.train_samples_) & named)
 
     def _score_dim(self) -> str | None:
         """The second dimension of scores: "class", "task" or "target"; None for a single column."""
@@ -451,6 +468,13 @@ class Predicting(Learner):
                 f"{seen}; take K[test, train] with the train of fit"
             )
         return K.select(needed), used
+
+
+def training_note(is_trained: Mask) -> str:
+    """A sentence if a model was trained on some of the samples that it predicts, else ""."""
+    n = int(np.count_nonzero(is_trained))
+    those = f"{n:,} sample{'' if n == 1 else 's'} of these {len(is_trained):,}"
+    return f"the model was trained on {those}, by their names: predictions of them fit their labels" if n else ""
 
 
 _STRIP_BYTES = 2**26

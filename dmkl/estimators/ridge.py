@@ -132,7 +132,7 @@ class MKRidge(LeastSquares, KernelRegressor):
         see there.
     objective_ : float or DataArray
         S(α, β), which is −½Hᵀα for the exact α = 2λc. The minimum of the problem above is −S.
-    status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_
+    weights_error_, status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_
         As in `MKFDA`.
 
     Notes

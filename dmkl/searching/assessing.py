@@ -29,8 +29,9 @@ def assess(
 ) -> xr.Dataset:
     """Score a fitted model on samples whose labels are known.
 
-    The caller chooses the samples: scores of rows that trained the model, or that its parameters were chosen on, do not
-    estimate the performance on new rows. `dmkl.search` and `dmkl.evaluate` keep such rows apart.
+    The caller chooses the samples: scores of rows that trained the model (a `TrainingRowsWarning`), or that its
+    parameters were chosen on, do not estimate the performance on new rows. `dmkl.search` and `dmkl.evaluate` keep such
+    rows apart.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def assess(
     """
     truth = model._truth(K, y, "assess", unknown)
     regression = isinstance(model, KernelRegressor)
-    decisions = model._decision(K, **new)
+    decisions = model._decision_to_score(K, **new)
     decision = decisions.values
     if len(truth) != len(decision):
         refuse(f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each")

@@ -22,7 +22,9 @@ NAMED, UNNAMED = (dmkl.create(None, KERNELS, tile=10, **names) for names in ({"s
 TRAIN = np.array([3, 1, 8, 20, 11, 5, 6, 13, 22])
 
 # Arrays without names are used with data frames with names.
-pytestmark = pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::dmkl.errors.SampleOrderWarning", "ignore::dmkl.errors.TrainingRowsWarning"
+)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,7 @@ CENTERED = [("center", *scale) for scale in SCALES]
     ("steps", "name"),
     [*((s, "digits") for s in [*SCALES, ("cosine", "center")]), *((s, "halves") for s in CENTERED)],
 )
+@pytest.mark.filterwarnings("ignore::dmkl.errors.TrainingRowsWarning")
 def test_scores_are_the_dense_formula(name, steps):
     """Σ_j β_j K_j[test, train] α, test rows centred and normalised by the statistics of the training samples."""
     case = CASES[name]()
@@ -384,3 +385,7 @@ def test_weights_are_as_accurate_as_they_are_said_to_be(seed, tmp_path):
     assert model.weights_error_ <= 1e-3
     model.save(tmp_path / "model")
     assert dmkl.load(tmp_path / "model").weights_error_ == model.weights_error_
+    for solver in ("direct", "cg", "subspace", "stacked", "anchored", "dual", "interleaved") if seed == 0 else ():
+        other = dmkl.MKFDA(p=2, lam=0.01, solver=solver).fit(kernels, y)
+        assert hasattr(other, "weights_error_") == (solver in ("direct", "cg"))
+        assert np.abs(other.weights_ - exact.weights_).max() / exact.weights_.max() <= 1e-2

@@ -25,6 +25,7 @@ from dmkl.errors import (
     StoreError,
     StoreExistsError,
     StoreNotFoundError,
+    TrainingRowsWarning,
 )
 
 M = 40
@@ -273,3 +274,24 @@ def test_weighted_score():
     right, weights = model.predict(new_set()) == y, np.arange(1.0, 11.0)
     assert model.score(new_set(), y) == np.mean(right)
     assert model.score(new_set(), y, sample_weight=weights) == pytest.approx(weights[right].sum() / weights.sum())
+
+
+@pytest.mark.parametrize("model", [dmkl.MKFDA(lam=0.1), dmkl.MKRidge(lam=0.1)], ids=lambda model: type(model).__name__)
+def test_scores_of_training_rows_are_told_by_their_names(model):
+    kernels, y = psd(2, M), np.arange(M) % 2
+    named, numbered = (
+        dmkl.create(None, kernels, labels=y, samples=names) for names in ([f"s{k}" for k in range(M)], None)
+    )
+    mixed, told = np.arange(25, 35), "trained on 5 samples of these 10, by their names"
+    for K in (named, numbered):
+        model.fit(K[TRAIN, TRAIN])
+        for score in (model.score, lambda rows: dmkl.assess(model, rows)):
+            score(K[TEST, TRAIN])
+            with pytest.warns(TrainingRowsWarning, match=told):
+                score(K[mixed, TRAIN])
+    # Numbers of rows are no names of samples of another set.
+    rows, train = (kernels[:, at][:, :, TRAIN] for at in (TEST, TRAIN))
+    assert model.score(rows, y[TEST]) == model.score(numbered[TEST, TRAIN])
+    model.score(train, y[TRAIN])
+    if isinstance(model, dmkl.MKFDA):
+        model.calibrate(rows, y[TEST])
