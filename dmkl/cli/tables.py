@@ -295,12 +295,18 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
         "best_score": _chosen(result, "best_score_"),
         "points": result.table().to_dict("records"),
         "baselines": _records(_chosen(result, "baselines")),
-        **({"residual_score": scores["residual_score"].values} if "residual_score" in scores else {}),
+        **_of_held_out_rows(scores),
         "fits": dict(zip(WORDS, statuses.tolist(), strict=True)),
         "largest_gap": float(scores["gap"].max()),
         "solver": attrs["solver"],
         **{str(name): scores[name].values for name in scores.data_vars if str(name).startswith("refit_test_score")},
     }
+
+
+def _of_held_out_rows(scores: xr.Dataset) -> dict[str, Any]:
+    """p-values under permuted labels, and the score of the kernels' part beside covariates."""
+    names = ("chance_p_value", "residual_score", "residual_p_value")
+    return {name: scores[name].values for name in names if name in scores}
 
 
 def _records(data: xr.Dataset | None) -> list[dict[Hashable, Any]]:
@@ -362,7 +368,7 @@ def describe_evaluation(result: EvaluationResult) -> Description:
         "folds": frame.to_dict("records"),
         "choices": result.choices.to_dict("records"),
         "baselines": _records(result.baselines),
-        **({"residual_score": result.scores["residual_score"].values} if "residual_score" in result.scores else {}),
+        **_of_held_out_rows(result.scores),
         **(measures_as_mapping(result.classes, result.confusion) if has_classes else {}),
     }
     if not has_classes and result.scores["test_score"].size > MOST_CHOICES:

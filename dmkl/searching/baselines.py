@@ -7,7 +7,9 @@ the largest score, in place of class means, are a second reading of the same fit
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +64,7 @@ Each needs directions of its own in the subspaces of a search."""
 
 def fit_with_baselines(
     question: Question, choice: Choice, rule: Rule, state: str | Path | None, which: Baselines
-) -> tuple[GridFits, xr.Dataset, dict[str, GridFits]]:
+) -> tuple[GridFits, xr.Dataset, dict[str, xr.Dataset]]:
     """Fit a grid on every fold, together with the baselines of `dmkl.search`; `state` is as in `open_workspace`.
 
     Fits of the sum and of single kernels come after those of the search: a state continues with more or fewer of them.
@@ -70,7 +72,7 @@ def fit_with_baselines(
     single kernel needs few passes, but solutions that have little in common with those of the grid.
 
     The first result has the costs of everything, the second the scores of the baselines, NaN for kernels not tried; the
-    third are the fits of baselines by prefix, but for those of single kernels.
+    third are the predictions of the test rows by each baseline at its choice, by prefix.
     """
     plain, choosing = _plain_question(question, which), joint_choices(choice, len(question.folds))
     alone = which == "all" and plain is not None
@@ -96,12 +98,19 @@ def fit_with_baselines(
         assert plain is not None
         of_kernels = {key: block for key, block in fits.items() if isinstance(key, int)}
         results.append(_alone_dataset(plain, of_kernels, choice, candidates))
-    if which != "none":
-        results.append(prefixed(COVARIATES, xr.Dataset(question.covariate_scores(question.folds))))
-    if not results:
-        return search, xr.Dataset(), baselines
+        baselines[ALONE] = _alone_fits(plain, of_kernels)
+    of_covariates, parts = question.covariates_alone(question.folds) if which != "none" else ({}, [])
+    results.append(prefixed(COVARIATES, xr.Dataset(of_covariates)))
     attrs = {"n_baseline_passes": n_passes} | ({"svm_left_out": left_out} if left_out else {})
-    return search, xr.merge(results, combine_attrs="drop").assign_attrs(attrs), baselines
+    scores = xr.merge(results, combine_attrs="drop").assign_attrs(attrs if which != "none" else {})
+    by, predictions = ("fold", *question.task_coords())[choice == "joint" :], {COVARIATES: question.predictions(parts)}
+    for prefix, of_baseline in baselines.items() if any(len(fold.test) for fold in question.folds) else ():
+        asked = of_baseline.question
+        asked = replace(asked, grid={name: values for name, values in asked.grid.items() if name != "kernel"})
+        with suppress(InputError):  # of no point that can be chosen
+            parts = list(of_baseline.parts(_chosen_point(scores, prefix, rule, by)[1]))
+            predictions[prefix] = asked.predictions(parts)
+    return search, scores, predictions
 
 
 def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Baselines) -> dict[str, GridFits]:
@@ -209,6 +218,19 @@ def _alone_dataset(plain: Question, fits: Mapping[int, GridFits], choice: Choice
     return xr.concat(results, coordinate, combine_attrs="drop").reindex(kernel=list(plain.K.names))
 
 
+def _alone_fits(plain: Question, fits: Mapping[int, GridFits]) -> GridFits:
+    """The fits of all kernels as those of a grid over kernel and the parameters; nothing of kernels not tried."""
+    nothing = [[np.empty(0)] * len(plain.models)] * len(plain.folds)
+
+    def joined(name: str) -> list[Any]:
+        of_kernels = [getattr(fits[k], name) if k in fits else nothing for k in range(len(plain.K))]
+        return [list(chain.from_iterable(of_fold)) for of_fold in zip(*of_kernels, strict=True)]
+
+    question = replace(plain, grid={"kernel": tuple(plain.K.names), **plain.grid})
+    decisions, decided = map(joined, ("decisions", "decided"))
+    return replace(next(iter(fits.values())), question=question, decisions=decisions, decided=decided)
+
+
 def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
     """Scores, gaps and objectives with a prefix before their names."""
     kinds = ("score", "test_score", "gap", "objective", "approximate")
@@ -307,6 +329,17 @@ def concat_baselines(by_title: Mapping[str, xr.Dataset]) -> xr.Dataset | None:
 
 def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[str]) -> xr.Dataset:
     """A baseline at the point that its validation scores choose, by the rule of the search."""
+    baseline, index = _chosen_point(scores, prefix, rule, by)
+    chosen = baseline.isel(index).drop_vars("approximate", errors="ignore")
+    chosen = chosen.reset_coords([name for name in index if name in baseline.coords])
+    kernel = chosen["kernel"].drop_attrs() if "kernel" in index else xr.DataArray("")
+    return chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=kernel.drop_vars("kernel", errors="ignore"))
+
+
+def _chosen_point(
+    scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[str]
+) -> tuple[xr.Dataset, dict[str, xr.DataArray]]:
+    """The data of a baseline, and the positions of its chosen point by parameter."""
     names = [str(name) for name in scores.data_vars if str(name).startswith(f"{prefix}_")]
     # In an order that does not depend on how the data were read.
     kinds = ("_test_score", "_score", "_gap", "_objective", "_approximate", "")
@@ -318,11 +351,7 @@ def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[s
     if "fold" in by:
         mean, error = baseline["score"], xr.full_like(baseline["score"], np.nan)
     with_means = baseline.assign(mean_score=mean, standard_error=error)
-    chosen = baseline.isel(best_index(with_means, parameters, by, rule) if parameters else {})
-    chosen = chosen.drop_vars("approximate", errors="ignore")
-    chosen = chosen.reset_coords([name for name in parameters if name in baseline.coords])
-    kernel = chosen["kernel"].drop_attrs() if "kernel" in parameters else xr.DataArray("")
-    return chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=kernel.drop_vars("kernel", errors="ignore"))
+    return baseline, best_index(with_means, parameters, by, rule) if parameters else {}
 
 
 def baseline_params(baseline: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
@@ -353,18 +382,20 @@ def comparison(chosen: xr.Dataset, baselines: xr.Dataset | None, names: Sequence
     columns = ["model", "parameters", "score", "standard_error", "difference", "margin"]
     frame = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(columns[2:], float))
     test = rows_test(chosen.attrs["scoring"])
-    p_values = [_row_p_value(baseline, test) for baseline in parts]
-    frame = frame.assign(
-        test=["", *("" if np.isnan(p) else TESTS[test] for p in p_values)], p_value=[np.nan, *p_values]
-    )
+    titles, p_values = zip(("", np.nan), *(_row_test(baseline, test) for baseline in parts), strict=True)
+    frame = frame.assign(test=titles, p_value=p_values)
     frame.attrs |= {"rows": rows, "limits": limits(chosen.attrs["scoring"], of_difference=True)}
     return frame
 
 
-def _row_p_value(baseline: xr.Dataset, test: str) -> float:
-    """The p-value of a test of the same rows; NaN if there is none, or several tasks have one each."""
-    p = baseline.get(f"{test}_p_value")
-    return float(p) if p is not None and not p.dims else np.nan
+def _row_test(baseline: xr.Dataset, test: str) -> tuple[str, float]:
+    """The title and the p-value of a test of the same rows; "" and NaN if there is none."""
+    values = baseline.get(f"{test}_p_value", xr.DataArray(np.nan))
+    p = values.values[np.isfinite(values.values)]
+    if not p.size:
+        return "", np.nan
+    title = TESTS[test] + (f" (smallest of {p.size} {values.dims[0]}s, Bonferroni)" if values.dims else "")
+    return title, min(1.0, p.size * float(p.min()))
 
 
 def compare(compared: pd.DataFrame) -> list[str]:

@@ -45,13 +45,15 @@ def chance(
     several folds, deviations from the mean of the permutations are multiplied by √2 therefore. In simulations of noise
     tests at 5 % rejected in 1.5 to 5.5 of 100 cases; in up to 13 without the factor.
 
-    NaN if no label changes its place or a score is undefined. NaN and N = 0 if `_FEWEST` permutations of each of
-    `n_tasks` would take too long, as they may with scorers that are no function of `relabeling`.
+    NaN if no label is known or changes its place, or a score is undefined. NaN and N = 0 if `_FEWEST` permutations of
+    each of `n_tasks` would take too long, as they may with scorers that are no function of `relabeling`.
     """
     y = labels if task is None else labels[:, task]
     known = [np.asarray(is_known(y[of_fold])) for of_fold in rows]
     rows = [of_fold[mask] for of_fold, mask in zip(rows, known, strict=True)]
     used, inverse = np.unique(np.concatenate(rows), return_inverse=True)
+    if not len(used):
+        return np.nan, np.nan, _MOST
     units, cells = _units_and_cells(y[used], rows, inverse, None if groups is None else groups[used])
     codes = np.unique(y[used], return_inverse=True)[1]
     kind: Kind = "binary" if targets[0].kind == "multilabel" else targets[0].kind

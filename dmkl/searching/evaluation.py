@@ -99,7 +99,8 @@ class EvaluationResult(GridResult):
         sum_gap, sum_lam …
         sum_mcnemar_p_value …  [task]                           `dmkl.compare_predictions` of the learner and the sum
         covariates_test_score, fold[, task]                     of least squares on the covariates alone
-        residual_score[_NAME]  fold[, task]                     as in `SearchResult.scores`
+        residual_score[_NAME], fold[, task], [task]             as in `SearchResult.scores`
+        residual_p_value
         largest_own_test_score …, fold[, task]                  of the estimator and the sum by the largest score
         largest_sum_test_score …
         ====================== ================================ ========================================================
@@ -396,9 +397,11 @@ def evaluate(
         predictions[prefix] = baseline.question.predictions(_test_parts(tested.fits))
         tests |= {f"{prefix}_{name}": value for name, value in values.items()}
         searches = {name: _with(search, prefix, inner[name]) for name, search in searches.items()}
-    tests |= paired_variables(question.predictions(_test_parts(answers.fits)), predictions)
     if baselines != "none":
-        tests |= {f"{COVARIATES}_{name}": values for name, values in question.covariate_scores(folds).items()}
+        of_covariates, parts = question.covariates_alone(folds)
+        predictions[COVARIATES] = question.predictions(parts)
+        tests |= {f"{COVARIATES}_{name}": values for name, values in of_covariates.items()}
+    tests |= paired_variables(question.predictions(_test_parts(answers.fits)), predictions)
     scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)
     scores.attrs["seconds"] = time.monotonic() - started
     scores.attrs |= copies_between_folds(question.K, folds)
@@ -456,7 +459,9 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         fit = of.data.fit
         parts.append((*part[:4], question.covariate_part([cast(KernelLearner, fit.learner)], fit.train, fit.held_out)))
     variables |= question.held_out_variables(parts)
-    variables |= question.chance_variables([(rows, of_fold, [decided]) for rows, of_fold, _, decided, _ in parts])
+    points = [(rows, of_fold, [decided], of_covariates) for rows, of_fold, _, decided, of_covariates in parts]
+    variables |= question.chance_variables([point[:3] for point in points])
+    variables |= question.residual_p_values(points)
     if question.targets.kind != "regression":
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
         counts = [

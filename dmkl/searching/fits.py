@@ -171,7 +171,7 @@ class Question:
 
     def relabel(self, order: Index) -> Question:
         """The same question with the label of row order[i] at row i; see `KernelLearner._permuted`."""
-        with_covariates = [model for model in self.models if any(isinstance(s, Covariates) for s in model._steps())]
+        with_covariates = list(filter(self.covariates_of, self.models))
         labels = (with_covariates or self.models)[0]._permuted(self.labels, order, self.K.samples)
         question = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
         # With many models, copies and checks would take longer than all else.
@@ -181,6 +181,26 @@ class Question:
     def targets_of(self, rows: Index) -> Targets:
         """The targets of some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
+
+    def fit_number(
+        self, index: Mapping[str, xr.DataArray], fold: int, task: int = 0, of_class: Mapping[str, Any] | None = None
+    ) -> int:
+        """The number of the fit of a fold at the position that a task chooses, or a class with these values."""
+        at = {"fold": fold, str(self.targets.dim): task}
+        place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
+        place |= {name: self.grid[name].index(value) for name, value in (of_class or {}).items()}
+        point = int(np.ravel_multi_index([place[name] for name in self.grid], shape(self.grid))) if self.grid else 0
+        return int(np.count_nonzero(self.fitted[:point]))
+
+    def fit_numbers(self, index: Mapping[str, xr.DataArray], fold: int) -> list[int]:
+        """The numbers of the fits of a fold at the positions that each task chooses."""
+        return [self.fit_number(index, fold, task) for task in range(self.n_tasks)]
+
+    def at_choice(self, numbers: Sequence[int], values: Sequence[Float]) -> Float:
+        """Those of the values of the fits of a fold that are of the chosen fit, of each task."""
+        if self.targets.dim is None:
+            return values[numbers[0]]
+        return np.stack([values[number][:, t] for t, number in enumerate(numbers)], axis=1)
 
     # --- fits and their scores ---------------------------------------------------------------------------------------
 
@@ -299,12 +319,16 @@ class Question:
     @cached_property
     def on_covariates(self) -> bool:
         """Whether this is a regression on covariates, at some point of the grid."""
-        steps = (step for model in self.models for step in model._steps())
-        return self.targets.kind == "regression" and any(isinstance(step, Covariates) for step in steps)
+        return self.targets.kind == "regression" and any(map(self.covariates_of, self.models))
+
+    @staticmethod
+    def covariates_of(learner: KernelLearner) -> tuple[Covariates, ...]:
+        """The covariates in the steps of a learner."""
+        return tuple(step for step in learner._steps() if isinstance(step, Covariates))
 
     def _regress(self, learners: Sequence[KernelLearner], train: Index, rows: Index) -> tuple[Float, Float] | None:
         """`regress` the targets, ±1 for classes, on all covariates in the steps of the learners; None without any."""
-        tables = dict.fromkeys(step for each in learners for step in each._steps() if isinstance(step, Covariates))
+        tables = dict.fromkeys(table for each in learners for table in self.covariates_of(each))
         if not tables:
             return None
         of_train, of_rows = (
@@ -334,35 +358,37 @@ class Question:
                 part[:, tasks] = fit[0][:, tasks]
         return part.reshape(self.labels[rows].shape)
 
-    def covariate_scores(self, folds: Sequence[Fold]) -> dict[str, Any]:
-        """Scores of the least squares on all covariates of the grid, of validation and test rows of each fold.
+    def covariates_alone(self, folds: Sequence[Fold]) -> tuple[dict[str, Any], list[Part]]:
+        """Scores of the least squares on all covariates of the grid, and the test rows of all folds.
 
-        They are variables "score" and "test_score" over (fold[, task]); none without covariates. Classes are
-        regressed on as ±1; their labels are those of the largest prediction, or of class means of leave-one-out
-        predictions where these decide. NaN for folds whose training rows are too few for that.
+        The scores of validation and test rows are variables "score" and "test_score" over (fold[, task]); none without
+        covariates. Classes are regressed on as ±1; their labels are those of the largest prediction, or of class means
+        of leave-one-out predictions where these decide. Folds whose training rows are too few for that have NaN, and
+        then there are no rows.
         """
-        scores = np.full((2, len(self.metrics), len(folds), self.n_tasks), np.nan)
+        scores, parts = np.full((2, len(self.metrics), len(folds), self.n_tasks), np.nan), list[Part]()
         for f, fold in enumerate(folds):
             rows = np.concatenate([fold.validation, fold.test])
             with suppress(InputError):  # of several tables that together leave nothing
                 if (fit := self._regress(self.models, fold.train, rows)) is None:
-                    return {}
+                    return {}, []
                 targets = self.targets_of(fold.train)
                 if (decided := self._decide_by_covariates(targets, *fit)) is None:
                     continue
-                decided = decided[:, 0] if targets.one_column else decided
+                predicted, decided = (of[:, 0] if targets.one_column else of for of in (fit[0], decided))
                 n = len(fold.validation)
+                parts.append((fold.test, targets, predicted[n:], decided[n:], None))
                 for part, at in enumerate((slice(n), slice(n, None))):
                     if len(rows[at]):
                         truth = self.labels[rows[at]]
                         values = evaluate(self.metrics, targets.kind, targets.classes, truth, decided[at])
                         scores[part, :, f] = values.reshape(len(values), -1)
-        names = ["score", *(["test_score"] if any(len(fold.test) for fold in folds) else [])]
+        tested = any(len(fold.test) for fold in folds)
         return {
             f"{name}{end}": self.variable(("fold", "task"), scores[part, k])
-            for part, name in enumerate(names)
+            for part, name in enumerate(["score", "test_score"][: 1 + tested])
             for k, end in enumerate(self.name_ends)
-        }
+        }, parts if tested and len(parts) == len(folds) else []
 
     def _decide_by_covariates(self, targets: Targets, scores: Float, left_out: Float) -> Float | None:
         """The decision values of least squares on covariates; None if some class has too few rows to learn a rule."""
@@ -415,9 +441,7 @@ class Question:
                 warnings.simplefilter("ignore")
                 variables["constant_score"] = self.variable(("fold", "task"), self.constant_scores(folds))
         attrs: dict[str, Any] = {"splitter": folds[0].splitter, "asked": json.dumps(arguments)}
-        if any(isinstance(step, Covariates) for model in self.models for step in model._steps()) or any(
-            step.name == "residualize" for step in view.steps
-        ):
+        if any(map(self.covariates_of, self.models)) or any(step.name == "residualize" for step in view.steps):
             attrs["covariates"] = 1
         if self.probabilistic and self.targets.dim is None:
             held_out = [rows for fold in folds for rows in (fold.validation, fold.test) if len(rows)]
@@ -493,6 +517,25 @@ class Question:
             for name, values in zip(names, zip(*by_task, strict=True), strict=True)
         }
 
+    def residual_p_values(
+        self, parts: Sequence[tuple[Index, Targets, Sequence[Float], Float | None]], *, by_fold: bool = False
+    ) -> dict[str, Any]:
+        """p-values of the kernels' part of a regression, of permuted residuals y − Zb: "residual_p_value".
+
+        From rows, targets, predictions of the points and the part of covariates of each fold, without which there are
+        none; see `chance`. Rows that are held out several times have the mean of their residuals.
+        """
+        total, times, of_kernels = np.zeros(self.labels.shape), np.zeros(len(self.labels)), []
+        for rows, targets, predicted, of_covariates in parts:
+            if of_covariates is None:
+                return {}
+            total[rows] += self.labels[rows].astype(np.float64) - of_covariates
+            times[rows] += 1
+            of_kernels.append((rows, targets, [values - of_covariates for values in predicted]))
+        residuals = (total.T / np.maximum(times, 1)).T
+        p = replace(self, labels=residuals).chance_variables(of_kernels, by_fold=by_fold).get("chance_p_value")
+        return {} if p is None else {"residual_p_value": p}
+
     def residual_variables(self, scores: Float) -> dict[str, Any]:
         """Scores of the kernels' part of a regression on covariates, (fold, metric, task), as variables."""
         by_metric = zip(self.name_ends, np.moveaxis(scores, 1, 0), strict=True)
@@ -521,7 +564,7 @@ def make_question(
     """
     K = as_kernel_set(K, caller)
     targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
-    if caller in ("search", "evaluate"):
+    if has_grid:
         asked, (grid, note) = grid, with_chains(grid, estimator, K, several=targets.dim is not None)
         if grid is not asked:
             progress.current().note(note)
@@ -781,6 +824,15 @@ class GridFits:
                         of_points = np.concatenate(values, axis=1)
                         scores[:, part, question.fitted, f] = of_points.reshape(*of_points.shape[:2], -1)
         return scores
+
+    def parts(self, index: Mapping[str, xr.DataArray]) -> Iterator[Part]:
+        """The rows that each fold holds out, at the positions that tasks choose: test rows if there are any."""
+        question, tested = self.question, any(len(fold.test) for fold in self.question.folds)
+        for f, fold in enumerate(question.folds if self.judged is None else ()):
+            n, numbers = len(fold.validation), question.fit_numbers(index, f)
+            rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
+            scores, decided = (question.at_choice(numbers, of[f])[of_rows] for of in (self.decisions, self.decided))
+            yield rows, self.targets[f], scores, decided, None
 
     def residual_scores(self, chosen: Mapping[str, xr.DataArray], *, tested: bool) -> Float:
         """Scores of the kernels' part that solvers have returned for the `chosen` positions, (fold, metric, task).

@@ -20,6 +20,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, sample_numbers
+from dmkl.searching.texts import p_text
 from dmkl.variables import describe
 
 P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf)
@@ -418,13 +419,11 @@ def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str
     if "chance_p_value" not in scores or not np.isfinite(scores["chance_p_value"]).any():
         too_slow = "chance_permutations" in scores and not scores["chance_permutations"].any()
         return [*constant_note(score, scores, rows), *([_TOO_SLOW] if too_slow else [])]
-    p, mean = np.ravel(scores["chance_p_value"].values), float(scores["chance_score"].mean())
-    p = p[np.isfinite(p)]
-    of_tasks = f"p = {p[0]:.2g}" if len(p) == 1 else f"p ≤ 0.05 for {np.count_nonzero(p <= 0.05)} of {len(p)}"
+    p, mean = scores["chance_p_value"], float(scores["chance_score"].mean())
     choice = "" if rows == "test" else ", the choice of the point included"
     noise = "" if p.min() <= 0.05 else "; weights may be those of noise, which dmkl permute tests"
     covariates = "; what labels owe to the covariates counts too" if "covariates" in scores.attrs else ""
-    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {of_tasks}{choice}{covariates}{noise}"]
+    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {p_text(p)}{choice}{covariates}{noise}"]
     return lines + ([_ONE_CLASS] if float(score.mean()) < mean and _holds_out_one_class(scores) else [])
 
 

@@ -118,7 +118,8 @@ def paired_variables(first: xr.Dataset, baselines: Mapping[str, xr.Dataset]) -> 
     """The tests of predictions against those of each baseline, by the prefix of the baseline before their names."""
     return {
         f"{prefix}_{name}": values.variable
-        for prefix, second in (baselines if first.sizes else {}).items()
+        for prefix, second in baselines.items()
+        if first.sizes and second.sizes
         for name, values in paired_tests(first, second).data_vars.items()
     }
 
@@ -226,6 +227,7 @@ def delong(positive: Mask, scores: Float, folds: Index) -> dict[str, Any]:
 def _losses(first: Float, second: Float) -> dict[str, Any]:
     """Student's t of the paired differences of losses."""
     difference, n = first - second, len(first)
-    mean, error = float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+    mean = float(difference.mean()) if n else np.nan
+    error = float(difference.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
     p = 2.0 * float(stdtr(n - 1, -abs(mean) / error)) if error > 0 else float(mean == 0) if n > 1 else np.nan
     return {"paired_loss_difference": mean, "paired_loss_standard_error": error, "paired_loss_p_value": p}

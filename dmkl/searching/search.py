@@ -23,7 +23,7 @@ import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Index
 from dmkl.description import Description, Key
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
@@ -58,7 +58,6 @@ from dmkl.searching.grid import (
     class_values,
     mean_and_error,
     mean_over_folds,
-    shape,
 )
 from dmkl.searching.paired import paired_variables
 from dmkl.searching.texts import (
@@ -67,6 +66,7 @@ from dmkl.searching.texts import (
     count,
     data_notes,
     edge_notes,
+    p_text,
     point_text,
     with_error,
 )
@@ -138,8 +138,8 @@ class GridResult(Result):
         95 % confidence interval, of two procedures (`dmkl.searching.grid.mean_and_margin`); attrs["limits"] are the
         limits of a difference, at which intervals are cut off. p_value is that of the two models that were fitted, row
         by row, by the test of `dmkl.compare_predictions` that suits the scorer: McNemar's of labels, DeLong's of scores
-        of two classes, paired losses of probabilities and numbers. It is NaN on validation rows, by which points were
-        chosen, for a single kernel and covariates alone, and for several tasks, whose tests are in `baselines`.
+        of two classes, paired losses of probabilities and numbers. Of several tasks, whose tests are in `baselines`, it
+        is the smallest times their number (Bonferroni). It is NaN on validation rows, by which points were chosen.
         """
         chosen = self.chosen if isinstance(self, SearchResult) else self._data
         return comparison(chosen, self.baselines, self.parameters)
@@ -157,9 +157,11 @@ class GridResult(Result):
         if score is None or not np.isfinite(score).any():
             return []
         value = with_error(*mean_over_folds(score.mean([dim for dim in score.dims if dim != "fold"])))
-        scoring = self._data.attrs["scoring"]
+        scoring, p = self._data.attrs["scoring"], p_text(self._data.get("residual_p_value", np.nan))
+        permuted = f"; permuted y − Zb: {p}" if p else ""
         return [
             f"{scoring} {value} of the kernels' part: the prediction − Zb against y − Zb, b from the covariates alone"
+            f"{permuted}"
         ]
 
     @property
@@ -269,6 +271,8 @@ class SearchResult(GridResult):
         sample_group                 sample                  the groups that no fold splits, if any
         chance_p_value, chance_score [task]                  under permuted labels of the rows held out; see
         chance_permutations                                  `dmkl.searching.chance.chance`
+        residual_p_value             [task]                  of residual_score, under permuted y − Zb, labels minus
+                                                             covariate_prediction
         sum_mcnemar_p_value …        [task]                  `dmkl.compare_predictions` of the choice and a baseline on
                                                              the test rows
         constant_score               fold[, task]            of one decision for all rows, on the test rows if there
@@ -771,7 +775,7 @@ def search(
     )
     choice = as_choice(choice, folds, question.K.samples)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
-    fits, of_baselines, baseline_fits = fit_with_baselines(question, choice, rule, state, baselines)
+    fits, of_baselines, predictions = fit_with_baselines(question, choice, rule, state, baselines)
     scores = fits.to_dataset(choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
     scores.attrs |= copies_between_folds(question.K, folds)
@@ -780,50 +784,38 @@ def search(
     result = SearchResult(scores, rule=rule)
     with suppress(InputError):  # of no point that can be chosen
         tested = any(len(fold.test) for fold in folds)
-        held_out = question.held_out_variables(_held_out_parts(fits, result)) | _chance_of_search(fits, result)
+        parts = list(_held_out_parts(fits, result))
+        held_out = question.held_out_variables(parts) | _chance_of_search(fits, parts, by_fold=choice == "fold")
         if fits.judged is not None and question.on_covariates:
             held_out |= question.residual_variables(fits.residual_scores(result.best_index_, tested=tested))
         if tested:
-            predictions = question.predictions(_held_out_parts(fits, result))
-            of_fits = {key: _predictions_at_choice(of, choice, rule) for key, of in baseline_fits.items()}
-            held_out |= paired_variables(predictions, of_fits)
+            held_out |= paired_variables(question.predictions(parts), predictions)
         result = SearchResult(result.scores.assign(held_out), rule=rule)
     result = refine(question, result, state)
     return _refit(fits, result, state) if refit else result
 
 
 def _held_out_parts(fits: GridFits, result: SearchResult) -> Iterator[Part]:
-    """The rows that each fold holds out, at the chosen point of each task: test rows if there are any."""
-    question = fits.question
-    tested = any(len(fold.test) for fold in question.folds)
-    for f, fold in enumerate(question.folds if fits.judged is None else ()):
-        n = len(fold.validation)
-        rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
-        places = _chosen_places(question, result, f)
-        scores, decided = (_at_choice(question, places, of[f])[of_rows] for of in (fits.decisions, fits.decided))
-        of_covariates = question.covariate_part([question.models[place] for place in places], fold.train, rows)
-        yield rows, fits.targets[f], scores, decided, of_covariates
+    """`GridFits.parts` at the choice, with the part of covariates."""
+    question, index = fits.question, result.best_index_
+    for f, (rows, targets, scores, decided, _) in enumerate(fits.parts(index)):
+        learners = [question.models[number] for number in question.fit_numbers(index, f)]
+        yield rows, targets, scores, decided, question.covariate_part(learners, question.folds[f].train, rows)
 
 
-def _predictions_at_choice(fits: GridFits, choice: Choice, rule: Rule) -> xr.Dataset:
-    return fits.question.predictions(_held_out_parts(fits, SearchResult(fits.to_dataset(choice), rule=rule)))
+def _chance_of_search(fits: GridFits, parts: Sequence[Part], *, by_fold: bool) -> dict[str, Any]:
+    """p-values on the test rows at the choice, or on the validation rows by which all points were compared.
 
-
-def _chance_of_search(fits: GridFits, result: SearchResult) -> dict[str, Any]:
-    """p-values on the test rows at the choice, or on the validation rows by which all points were compared."""
-    question = fits.question
-    if fits.judged is not None or any(len(fold.test) for fold in question.folds):
-        return question.chance_variables([(*part[:2], [part[3]]) for part in _held_out_parts(fits, result)])
-    folds = zip(question.folds, fits.targets, fits.decided, strict=True)
-    parts = [(fold.validation, of_fold, [d[: len(fold.validation)] for d in points]) for fold, of_fold, points in folds]
-    return question.chance_variables(parts, by_fold="fold" in result.choosers)
-
-
-def _at_choice(question: Question, places: Sequence[int], values: Sequence[Float]) -> Float:
-    """Those of the values of the fits of a fold that are of the chosen point, of each task."""
-    if question.targets.dim is None:
-        return values[places[0]]
-    return np.stack([values[place][:, t] for t, place in enumerate(places)], axis=1)
+    Those of the kernels' part of a regression need the same covariates at all points that are compared.
+    """
+    question, tested = fits.question, any(len(fold.test) for fold in fits.question.folds)
+    alike = tested or len({question.covariates_of(model) for model in question.models}) == 1
+    points = []
+    for f, (rows, targets, _, decided, of_covariates) in enumerate(parts):
+        compared = [decided] if tested else [of_point[: len(rows)] for of_point in fits.decided[f]]
+        points.append((rows, targets, compared, of_covariates if alike else None))
+    of_kernels = question.residual_p_values(points, by_fold=by_fold)
+    return question.chance_variables([point[:3] for point in points], by_fold=by_fold) | of_kernels
 
 
 # --- refining --------------------------------------------------------------------------------------------------------
@@ -896,40 +888,24 @@ def fold_models(names: Sequence[str], outcomes: Sequence[FitOutcome]) -> dict[st
     return models
 
 
-def _chosen_place(
-    question: Question, result: SearchResult, fold: int, task: int = 0, of_class: Mapping[str, Any] | None = None
-) -> int:
-    """The number of the fit of the chosen point of a task, or of a class that chooses these values."""
-    index, at = result.best_index_, {"fold": fold, str(question.targets.dim): task}
-    place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
-    place |= {name: question.grid[name].index(value) for name, value in (of_class or {}).items()}
-    point = int(np.ravel_multi_index([place[name] for name in question.grid], shape(question.grid)))
-    return int(np.count_nonzero(question.fitted[:point]))
-
-
-def _chosen_places(question: Question, result: SearchResult, fold: int) -> list[int]:
-    """The numbers of the fits of the chosen point, of each task."""
-    return [_chosen_place(question, result, fold, task) for task in range(question.n_tasks)]
-
-
 def _chosen_scores(fits: GridFits, result: SearchResult, fold: int) -> HeldOut:
     """Scores of the validation rows of a fold at the chosen point of each task, or of each class that chooses."""
-    question, targets = fits.question, fits.targets[fold]
+    question, targets, index = fits.question, fits.targets[fold], result.best_index_
     if result.by_class:
         params = dict[Any, Any](result.best_params_)
         params = params[question.folds[fold].name] if "fold" in result.choosers else params
         by_class = {name: list(params[name].values()) for name in result.by_class}
         choices = [{name: values[k] for name, values in by_class.items()} for k in range(len(question.targets.classes))]
         learnt = np.searchsorted(question.targets.classes, targets.classes)
-        columns = [fits.decisions[fold][_chosen_place(question, result, fold, 0, choices[k])] for k in learnt]
+        columns = [fits.decisions[fold][question.fit_number(index, fold, 0, choices[k])] for k in learnt]
         # The scores of two classes are one column, of the second.
         several = columns[0].ndim > 1
         scores = np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if several else columns[1]
     else:
-        scores = _at_choice(question, _chosen_places(question, result, fold), fits.decisions[fold])
+        scores = question.at_choice(question.fit_numbers(index, fold), fits.decisions[fold])
     rows = question.folds[fold].validation
-    index = class_index(targets.kind, targets.classes, question.labels[rows])
-    return HeldOut(scores[: len(rows)].reshape(len(rows), -1), index)
+    of_classes = class_index(targets.kind, targets.classes, question.labels[rows])
+    return HeldOut(scores[: len(rows)].reshape(len(rows), -1), of_classes)
 
 
 def chosen_fit(

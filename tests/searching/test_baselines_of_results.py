@@ -368,6 +368,7 @@ def test_covariates_alone_and_the_kernels_part_of_a_regression(unnamed, tmp_path
         expected = r2(OF_COVARIATES[test] - by_covariates, of_kernels)
         np.testing.assert_allclose(result.scores["residual_score"][f], expected, rtol=1e-9)
     assert "Covariates alone: " in result.summary()
+    assert result.comparison().set_index("model")["p_value"].notna()["covariates alone"]
     assert f"r2 {float(result.scores['residual_score'].mean()):.4g}" in result.summary()
     assert {"predicted", "by covariates", "by kernels"} <= set(dmkl.prediction_table(result.predictions))
     result.save(tmp_path / "result")

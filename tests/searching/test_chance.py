@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.model_selection import LeaveOneOut
+from sklearn.model_selection import LeaveOneOut, RepeatedKFold
 
 import dmkl
 
@@ -73,6 +73,37 @@ def test_scorers_that_are_called_too_often_are_named():
     assert np.isnan(result.scores["chance_p_value"])
     by_accuracy = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **more | {"scoring": "accuracy"})
     assert "would take too long" not in by_accuracy.summary()
+
+
+@pytest.mark.parametrize("question", ["search", "repeated", "tested", "evaluate"])
+def test_the_kernels_part_of_a_regression_has_a_p_value_given_covariates(question):
+    """Of two targets that covariates determine up to noise, the kernels know the noise of the first."""
+    rng = np.random.default_rng(6)
+    Z, tables, noise = rng.normal(size=(M, 1)), rng.normal(size=(2, M, 6)), rng.normal(size=(M, 2))
+    y = 3.0 * Z + noise + 2.0 * np.column_stack([tables[0, :, 0], np.zeros(M)])
+    K, rows = [table @ table.T for table in tables], rng.permutation(M)
+    learner, grid = dmkl.MKRidge(steps=(dmkl.residualize(Z), "trace")), {"p": [2], "lam": [0.1, 1.0]}
+    more = {"baselines": "none"}
+    if question == "evaluate":
+        result = dmkl.evaluate(learner, K, y, grid, outer=3, inner=2, **more)
+    else:
+        cv = {"repeated": RepeatedKFold(n_splits=3, n_repeats=2, random_state=0), "search": 3}
+        folds = cv.get(question, [(rows[:20], rows[20:30], rows[30:])])
+        result = dmkl.search(learner, K, y, grid, folds, refit=False, **more)
+    assert (result.scores["chance_p_value"] <= 0.01).all()
+    p = result.scores["residual_p_value"].values
+    assert p[0] <= 0.01
+    assert p[1] > 0.05
+    assert "permuted y − Zb: p ≤ 0.05 for 1 of 2" in result.summary()
+
+
+def test_targets_without_known_test_rows_have_no_p_value():
+    K, y = kernel_set(1, 3.0)
+    targets, rows = np.stack([y, y], axis=1).astype(float), np.random.default_rng(0).permutation(M)
+    targets[rows[45:], 1] = np.nan
+    folds = [(rows[:30], rows[30:45], rows[45:])]
+    result = dmkl.search(dmkl.MKRidge(2), K, targets, {"lam": [0.1, 1.0]}, folds, refit=False)
+    assert np.isnan(result.scores["chance_p_value"].values).tolist() == [False, True]
 
 
 def test_p_values_say_that_covariates_count():

@@ -81,6 +81,24 @@ def test_evaluations(case):
     assert_valid(p_values)
 
 
+@pytest.mark.parametrize("case", ["independent", "linear", "nonlinear"])
+def test_the_kernels_part_given_covariates(case):
+    """Kernels of noise, or of functions of the covariates and noise; the target is linear in the covariates."""
+    rng, p_values = np.random.default_rng([2, len(case)]), []
+    for _ in range(N_SETS):
+        Z = rng.normal(size=(M, 2))
+        functions = {"linear": Z, "nonlinear": np.column_stack([Z**2, np.exp(Z)])}.get(case, np.zeros((M, 1)))
+        tables = [np.column_stack([functions + 0.3 * rng.normal(size=functions.shape), rng.normal(size=(M, 6))])] * 2
+        K = dmkl.create(None, [table @ table.T for table in tables])
+        model, y = dmkl.MKRidge(steps=(dmkl.residualize(Z), "trace")), Z.sum(axis=1) + rng.normal(size=M)
+        more = {"baselines": "none"}
+        searched = dmkl.search(model, K, y, GRID, 3, refit=False, **more)
+        tested = dmkl.evaluate(model, K, y, POINT, outer=3, inner=2, **more)
+        p_values.append([float(result.scores["residual_p_value"]) for result in (searched, tested)])
+    for of_question in np.transpose(p_values):
+        assert_valid(of_question)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_predictions_and_importance(case):
     """Predictions of rows that were not fitted; scores with all kernels, without each, and with each alone."""

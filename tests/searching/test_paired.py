@@ -161,13 +161,58 @@ def test_tasks_and_numbers_have_their_tests():
     tasks = np.stack([y % 2, y // 2], axis=1)
     result = dmkl.evaluate(dmkl.MKFDA(p=1), K, tasks, GRID, outer=3, inner=2)
     assert result.baselines["delong_p_value"].dims == ("baseline", "task")
-    assert np.isfinite(result.baselines["delong_p_value"]).all()
+    row, p = result.comparison().iloc[1], result.baselines["delong_p_value"].values
+    assert row["p_value"] == pytest.approx(min(1.0, 2 * p.min()))
+    assert f"DeLong (smallest of 2 tasks, Bonferroni) p = {row['p_value']:.2g}" in result.summary()
     of_numbers = dmkl.evaluate(dmkl.MKRidge(p=1), K, y.astype(float), GRID, outer=3, inner=2)
     predictions = of_numbers.predictions
     other = dmkl.evaluate(dmkl.MKRidge(p=np.inf), K, y.astype(float), GRID, outer=3, inner=2).predictions
     errors = [(each["prediction"] - each["true_label"]).values ** 2 for each in (predictions, other)]
     expected = of_folds(stats.ttest_rel(*errors).pvalue)
     assert float(of_numbers.comparison()["p_value"][1]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_single_kernels_and_covariates_alone_are_tested_on_the_same_rows():
+    K, y = kernel_set(5, 1.0)
+    rng = np.random.default_rng(5)
+    Z, rows, numbers = rng.normal(size=(M, 2)), rng.permutation(M), y + rng.normal(size=M)
+    numbers += Z[:, 0]
+    folds = [(rows[:30], rows[30:45], rows[45:]), (rows[15:40], rows[40:], rows[:15])]
+    steps, right, errors = (dmkl.residualize(Z), "trace"), [], [[], []]
+    result = dmkl.search(dmkl.MKFDA(steps=steps), K, y, {"p": [2], "lam": [0.1, 1]}, folds, baselines="all")
+    alone = result.baselines.sel(baseline="best single kernel")
+    regression = dmkl.search(dmkl.MKRidge(2, 0.1, steps=steps), K, numbers, {"p": [2]}, folds, refit=False)
+    for f, (train, _, test) in enumerate(folds):
+        one, lam = K.select([alone["best_kernel"][f].item()]), alone["lam"][f].item()
+        single = dmkl.Uniform(lam, steps=steps, solver="direct").fit(one[train, train], y[train])
+        learnt = dmkl.MKFDA(2, result.best_params_[str(f)]["lam"], steps=steps).fit(K[train, train], y[train])
+        right.append([single.predict(one[test, train]) == y[test], learnt.predict(K[test, train]) == y[test]])
+        design, model = (
+            np.column_stack([np.ones(M), Z]),
+            dmkl.MKRidge(2, 0.1, steps=steps).fit(K[train, train], numbers[train]),
+        )
+        by_covariates = design[test] @ np.linalg.lstsq(design[train], numbers[train], rcond=None)[0]
+        for of, predicted in zip(errors, (model.predict(K[test, train]).values, by_covariates), strict=True):
+            of.append((predicted - numbers[test]) ** 2)
+    of_single, of_choice = np.concatenate(right, axis=1)
+    counts = [np.count_nonzero(of_choice & ~of_single), np.count_nonzero(of_single & ~of_choice)]
+    assert [int(alone["mcnemar_first"]), int(alone["mcnemar_second"])] == counts
+    compared = result.comparison().set_index("model")["p_value"]
+    assert compared["best single kernel"] == pytest.approx(of_folds(stats.binomtest(counts[0], sum(counts)).pvalue))
+    assert compared.notna().sum() == len(compared) - 1 == 4
+    expected = of_folds(stats.ttest_rel(*map(np.concatenate, errors)).pvalue)
+    p_value = regression.comparison().set_index("model").loc["covariates alone", "p_value"]
+    assert p_value == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_grid_without_parameters_of_the_sum_keeps_predictions():
+    K, y = kernel_set(1, 1.5)
+    rows = np.random.default_rng(1).permutation(M)
+    folds = [(rows[:30], rows[30:45], rows[45:])]
+    result = dmkl.search(dmkl.MKFDA(lam=0.1), K, y, {"p": [1, 2]}, folds, refit=False)
+    assert result.predictions.sizes["sample"] == 15
+    assert result.comparison()["p_value"].notna().tolist() == [False, True, True]
+    assert "chance_p_value" in result.scores
 
 
 def predictions_of_ridge(table, y, folds):
@@ -186,7 +231,7 @@ def predictions_of_ridge(table, y, folds):
     return xr.Dataset(columns, {"sample": np.arange(M), "class": [0, 1]})
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.5])
+@pytest.mark.parametrize("shift", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_equally_good_learners_seldom_differ(shift):
     """On tables of the same information at most 5 % and three standard errors have p ≤ 0.05; more as if independent."""
     p_values, n_sets = [], 150
