@@ -85,13 +85,13 @@ class GridOptions:
     C: str | None = _grid_option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C")
     grid: list[str] | None = _grid_option("Values of another parameter; repeatable.", "NAME=V,V,…")
 
-    def values(self, estimator: Any, K: KernelSet, steps: Any = None) -> dict[str, Any]:
+    def values(self, estimator: Any, K: KernelSet, steps: Any) -> Any:
         """The values of each parameter: its default values if its option is missing.
 
-        Those of lam and C are None, unless `steps`, the value of --steps, were chosen: `dmkl.search` gives each chain
-        of steps its own values, and chooses the chains.
+        Those of lam and C are None, unless `steps`, the value of --steps, were chosen: each chain of steps has its own
+        values. Where `dmkl.search` tries both chains, so do these values, and a note says so.
         """
-        from dmkl.searching.grid import as_grid
+        from dmkl.searching.grid import as_grid, with_chains
 
         named = {"p": self.p, "lam": self.lam, "C": self.C}
         texts = [f"{name}={text}" for name, text in named.items() if text is not None]
@@ -99,17 +99,11 @@ class GridOptions:
         values: dict[str, Any] = as_grid(None, estimator)
         if steps is None or "steps" in given:
             values |= dict.fromkeys({"lam", "C"} & values.keys())
-        return {**values, **given}
-
-    def values_and_chains(self, estimator: Any, K: KernelSet, steps: Any) -> Any:
-        """The values, with both chains of steps where `dmkl.search` tries both, and a note that says so."""
-        from dmkl.searching.grid import with_chains
-
         several = K.labels is not None and K.labels.ndim == 2
-        values, note = with_chains(self.values(estimator, K, steps), estimator, K, several=several)
+        of_chains, note = with_chains({**values, **given}, estimator, K, several=several)
         if note:
             say_aside("note", note)
-        return values
+        return of_chains
 
 
 class _Run:
@@ -348,7 +342,7 @@ def search(
     lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
     K = run.K
     chosen, on, folds = _samples_and_folds(K, cv, question)
-    values = grid.values_and_chains(run.learner, K[chosen, chosen], parameters.get("steps"))
+    values = grid.values(run.learner, K[chosen, chosen], parameters.get("steps"))
     result = run.compute(
         dmkl.search,
         chosen,
@@ -434,7 +428,7 @@ def evaluate(
     """
     run = _Run(question, "an evaluation", "dmkl-evaluation", parameters, plot, predictions)
     chosen, on = question.choose(run.K, all_by_default=True)
-    values = grid.values_and_chains(run.learner, run.K[chosen, chosen], parameters.get("steps"))
+    values = grid.values(run.learner, run.K[chosen, chosen], parameters.get("steps"))
     result = run.compute(
         dmkl.evaluate,
         chosen,
@@ -478,8 +472,8 @@ def importance(
     """
     run = _Run(question, "an importance of kernels", "dmkl-importance", parameters, plot)
     kernel_groups = _kernel_groups(kernel_group or [], run.K.names)
-    values = grid.values(run.learner, run.K)
     chosen, on, folds = _samples_and_folds(run.K, cv, question)
+    values = grid.values(run.learner, run.K[chosen, chosen], parameters.get("steps"))
     result = run.compute(
         dmkl.importance,
         chosen,
@@ -580,8 +574,8 @@ def permute(
     """Test by permuted labels whether labels depend on the kernels, and which kernels' weights show it.
 
     The cross-validated score at the best point of the grid is compared with the scores of permuted labels, and so is
-    each kernel's share of the weight. All samples take part unless --split or --train say otherwise. After an
-    interruption the same command resumes.
+    each kernel's share of the weight. Steps are tried as by dmkl search. All samples take part unless --split or
+    --train say otherwise. After an interruption the same command resumes.
 
     Examples
     --------
@@ -591,8 +585,8 @@ def permute(
         dmkl permute kernels.zarr significance --groups subjects.csv --blocks sites.csv
     """
     run = _Run(question, "a permutation test", "dmkl-permutation-test", parameters, plot)
-    values = grid.values(run.learner, run.K)
     chosen, on = question.choose(run.K, all_by_default=True)
+    values = grid.values(run.learner, run.K[chosen, chosen], parameters.get("steps"))
     result = run.compute(
         dmkl.permutation_test,
         chosen,

@@ -76,7 +76,8 @@ class PermutationTest(Result):
     ============================== ====================== ==========================================================
 
     Attributes: estimator, parameters (JSON), scoring, choose, permuted, random_state, parameters_searched (JSON),
-    n_points, n_folds, largest_gap (proven, of the chosen points), n_passes, seconds, created_by.
+    n_points, n_folds, largest_gap (proven, of the chosen points), n_approximate (scores by rules from interpolated
+    leave-one-out scores), n_passes, seconds, created_by.
 
     Notes
     -----
@@ -174,6 +175,12 @@ class PermutationTest(Result):
             how = "The point was chosen once, by the original labels: p-values are too small if there was a choice"
         else:
             how = "The point was chosen anew for each permutation"
+        if n := int(attrs.get("n_approximate", 0)):
+            n_all = data["null_score"].size + data["score"].size
+            how += (
+                f". {n:,} of {n_all:,} scores are by rules from interpolated leave-one-out scores, of permuted labels "
+                "as of those given, so that p-values hold; dmkl search has the exact score"
+            )
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], math.nan)
         sentences: dict[Key, list[str]] = {"chance": lines, "notes": [how], "costs": [costs]}
         return Description(f"Permutation test of {attrs['estimator']}", scope, sentences)
@@ -465,7 +472,10 @@ def _fit_chunk(question: Question, orders: Index, at: Index | None, workspace: W
 
 
 def _statistics(fits: GridFits, at: Index | None) -> dict[str, Array]:
-    """Score (task,), shares of the weight (task, kernel), place in the grid (parameter, task), largest gap."""
+    """Score (task,), shares of the weight (task, kernel), place in the grid (parameter, task), largest gap.
+
+    And whether the score is approximate, (task,): exact rules of all permutations would take a factor for each.
+    """
     question = fits.question
     sizes, dim, tasks = shape(question.grid), question.targets.dim, np.arange(question.n_tasks)
     ((scores, _),) = fits.scores()
@@ -477,13 +487,14 @@ def _statistics(fits: GridFits, at: Index | None) -> dict[str, Array]:
             mean.reshape(of_grid), error.reshape(of_grid), question.grid, chooser=lambda t: f"{dim} {names[t[0]]!r}"
         ).reshape(len(sizes), -1)
     chosen = np.ravel_multi_index(tuple(at), sizes)
-    weight = fits.solved["weights"][chosen, :, tasks]
+    weight, approximate = fits.solved["weights"][chosen, :, tasks], fits.approximate
     return {
         "score": mean[chosen, tasks],
         # All weights are zero where every variance component is on the boundary.
         "share": weight_shares(weight, -1).mean(axis=1),
         "place": at,
         "gap": np.nan_to_num(fits.solved["gap"][chosen, :, tasks]).max(initial=0.0),
+        "approximate": tasks < 0 if approximate is None else approximate[chosen, :, tasks].any(axis=1),
     }
 
 
@@ -508,5 +519,6 @@ def _to_dataset(question: Question, orders: Index, statistics: Statistics) -> xr
         "n_points": math.prod(shape(question.grid)),
         "n_folds": len(question.folds),
         "largest_gap": float(statistics["gap"].max()),
+        "n_approximate": int(statistics["approximate"].sum()),
     }
     return with_p_values(question.with_folds(xr.Dataset(variables, coords, attrs), question.folds))

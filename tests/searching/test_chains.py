@@ -99,6 +99,21 @@ def test_both_chains_are_tried_by_default_whatever_the_learner(learner, name, mo
         assert dmkl.search(learner, K, y, grid, cv=2, refit=False, **how).scores.sizes.get("steps", 1) == 1
 
 
+def test_importance_and_permutations_have_the_chains_of_searches(monkeypatch):
+    monkeypatch.setattr("dmkl.searching.grid.LAM_TRACE", (0.01, 1.0))
+    monkeypatch.setattr("dmkl.searching.grid.LAM_COSINE", (0.25, 4.0))
+    kernels, y = unlike("float64")
+    K, grid = in_memory(kernels, 25), {"p": 2.0, "lam": None}
+    searched = dmkl.search(dmkl.MKFDA(), K, y, grid, 2, refit=False, baselines="none")
+    added = dmkl.importance(dmkl.MKFDA(), K, y, grid, cv=2).data
+    tested = dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 1, cv=2).data
+    for data in (added, tested):
+        steps = tuple(str(data["steps"].values).split("+"))
+        assert {"p": float(data["p"]), "lam": float(data["lam"]), "steps": steps} == searched.best_params_
+        assert float(data["score"].mean()) == pytest.approx(searched.best_score_)
+    assert set(np.ravel(tested["null_steps"])) <= set(BOTH)
+
+
 def test_a_learner_that_is_no_dataclass_has_both_chains_too(models):
     class Own(dmkl.MKFDA):
         """The sum."""

@@ -95,6 +95,24 @@ def test_thousands_of_samples_have_scores_of_fits(make, small_limits):
     check_scores_of_a_large_grid(make(3080, 4, 0.85), 3000, "center,trace")
 
 
+def test_importance_is_of_exact_scores_and_permutations_say_what_is_not(small_limits, monkeypatch):
+    """Exact rules of all permutations would take a factor for each."""
+    monkeypatch.setattr(registry, "_LEAST_FACTORS", 1)
+    K, grid = kernels(60, 2, 0.5), {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
+    tested = dmkl.permutation_test(dmkl.MKFDA(), K, grid=grid, n_permutations=3, cv=2)
+    n = tested.data.attrs["n_approximate"]
+    assert 0 < n <= 4
+    assert f"{n} of 4 scores are by rules from interpolated leave-one-out scores" in tested.summary()
+    rows = np.random.default_rng(0).permutation(60)
+    folds = [(rows[:30], rows[30:]), (rows[30:], rows[:30])]
+    added = dmkl.importance(dmkl.MKFDA(tol=1e-8), K, grid=grid, cv=folds, scoring="neg_log_loss").data
+    for scores, some in ((added["score"], K), (added["score_without"].isel(source=1), K.select(K.names[::2]))):
+        for f, (train, test) in enumerate(folds):
+            model = dmkl.MKFDA(float(added["p"]), float(added["lam"]), tol=1e-8).fit(some[train, train])
+            expected = dmkl.assess(model, some[test, train], scoring="neg_log_loss").score[0]
+            assert float(scores[f]) == pytest.approx(float(expected), abs=1e-5)
+
+
 def check_scores_of_a_large_grid(K, m, steps):
     """Compare the scores of a search on m training samples with those of fits at every point."""
     train, test = np.arange(m), np.arange(m, m + 80)
