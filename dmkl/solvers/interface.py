@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,8 +25,34 @@ from dmkl.errors import DegenerateKernelError
 Result = TypeVar("Result", covariant=True)
 
 
+Translated = tuple["Request", Callable[[Any], Any]]
+"""A request in place of another one, and the function that makes the answer of the other from its answer."""
+
+
 class Request:
     """A request of a solver."""
+
+    def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
+        """A request on some of the kernels as one on all, whose other kernels have weights of zero."""
+        if not hasattr(self, "weights"):
+            return self, _unchanged
+        return replace(self, weights=spread(self.weights, kernels, n_kernels)), _unchanged  # type: ignore[type-var]
+
+    def on_rows(self, rows: Index, n_samples: int) -> Translated:
+        """A request on some of the samples as one on all."""
+        msg = f"a problem over some of the samples cannot ask for {type(self).__name__}"
+        raise NotImplementedError(msg)
+
+
+def _unchanged(answer: Any) -> Any:
+    return answer
+
+
+def spread(values: Float, places: Index, size: int) -> Float:
+    """Scatter values at some positions to all positions, (size, ...), with zeros elsewhere."""
+    wide = np.zeros((size, *values.shape[1:]))
+    wide[places] = values
+    return wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +63,18 @@ class EachProduct(Request):
     """V, (columns, b)"""
     columns: Index | None = None
     """The samples of the block's rows, if all other rows are zero: only tiles with their columns are read."""
+
+    def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
+        """See `Request.on_kernels`."""
+        if self.columns is None and len(kernels) == 1:
+            # A sum with one term instead of products with every kernel, most of which would be dropped.
+            alone = CombinedProduct(self.block, spread(np.ones(1), kernels, n_kernels), exact=True)
+            return alone, lambda product: product[None]
+        return self, lambda products: products[kernels]
+
+    def on_rows(self, rows: Index, n_samples: int) -> Translated:
+        """See `Request.on_rows`: the kernel over the subset is a block of the whole kernel."""
+        return EachProduct(spread(self.block, rows, n_samples)), lambda products: products[:, rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +94,10 @@ class Projection(Request):
     """BᵀK_jB for every kernel, in float64; answered by (n, b, b) for a block B (m, b)."""
 
     block: Float
+
+    def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
+        """See `Request.on_kernels`."""
+        return self, lambda forms: forms[kernels]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +152,10 @@ class FactorTraces(Request):
 
     factor: Any
 
+    def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
+        """See `Request.on_kernels`."""
+        return self, lambda traces: traces[[*kernels, n_kernels]]
+
 
 @dataclass(frozen=True, eq=False)
 class InnerProducts(Request):
@@ -119,6 +165,12 @@ class InnerProducts(Request):
     """Q, (m, r), with orthonormal columns"""
     products: Float
     """K_jQ, (n, m, r)"""
+
+    def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
+        """See `Request.on_kernels`."""
+        with_last = [*kernels, n_kernels]
+        wide = replace(self, products=spread(self.products, kernels, n_kernels))
+        return wide, lambda inner: inner[np.ix_(with_last, with_last)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +211,10 @@ class SVM(Request):
     """How far below zero rounding may bring xᵀK(β)x for unit vectors x, if K(β) is to be tested for indefiniteness;
     None for kernels that are assumed to be positive semidefinite."""
 
+    def on_rows(self, rows: Index, n_samples: int) -> Translated:
+        """See `Request.on_rows`."""
+        return replace(self, rows=rows), _unchanged
+
 
 @dataclass(frozen=True, eq=False)
 class GroupClassifier(Request):
@@ -189,6 +245,10 @@ class Task(Request):
     """Prefix of the task's key"""
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+
+    def on_rows(self, rows: Index, n_samples: int) -> Translated:
+        """See `Request.on_rows`."""
+        return self, _unchanged
 
 
 @dataclass(frozen=True, eq=False)

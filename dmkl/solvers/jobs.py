@@ -19,9 +19,8 @@ from dmkl.arrays import Float, Index, Mask
 from dmkl.errors import ConstantKernelWarning, DegenerateKernelError, InputError, MemoryBudgetError, warn
 from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.view import Lens
-from dmkl.solvers import interface
 from dmkl.solvers.driver import Tally, drive
-from dmkl.solvers.interface import CombinedProduct, EachProduct, InnerProducts, Outcome, Request, Solver
+from dmkl.solvers.interface import Outcome, Request, Solver, Translated, spread
 from dmkl.solvers.workspace import Workspace
 
 Item = TypeVar("Item")
@@ -129,17 +128,18 @@ class Job:
     def adapted(self, solver: Solver[Outcome]) -> Solver[Outcome]:
         """A solver of this problem on its kernels and rows, as a solver on all of them, with zeros elsewhere."""
         if self.rows is not None:
-            solver = _answered(solver, partial(_on_rows, self.rows, self.training.n_train))
+            rows, n_samples = self.rows, self.training.n_train
+            solver = _translated(solver, lambda request: request.on_rows(rows, n_samples))
         if self.kernels is not None:
             solver = on_kernels(solver, self.kernels, self.training.n_kernels)
         outcome = yield from solver
         if self.rows is not None and outcome.dual is not None:
-            outcome = replace(outcome, dual=_spread(outcome.dual, self.rows, self.training.n_train))
+            outcome = replace(outcome, dual=spread(outcome.dual, self.rows, self.training.n_train))
         return outcome
 
     def spread(self, weights: Float) -> Float:
         """Weights of its kernels as weights of all, with zeros elsewhere."""
-        return weights if self.kernels is None else _spread(weights, self.kernels, self.training.n_kernels)
+        return weights if self.kernels is None else spread(weights, self.kernels, self.training.n_kernels)
 
     @property
     def kernels_key(self) -> tuple[int, bytes]:
@@ -260,77 +260,29 @@ class SideBySide(Method):
 # --- solvers of parts ----------------------------------------------------------------------------------------------
 
 
-def _spread(values: Float, places: Index, size: int) -> Float:
-    """Scatter values at some positions to all positions, (size, ...), with zeros elsewhere."""
-    wide = np.zeros((size, *values.shape[1:]))
-    wide[places] = values
-    return wide
-
-
-def _answered(solver: Solver[Outcome], ask: Callable[[Any], Solver[Any]]) -> Solver[Outcome]:
-    """A solver whose requests are answered by the requests of `ask`."""
+def _translated(solver: Solver[Outcome], translate: Callable[[Request], Translated]) -> Solver[Outcome]:
+    """A solver whose requests are asked in other words."""
     answer: Any = None
     while True:
         try:
             request = solver.send(answer)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        answer = yield from ask(request)
+        if isinstance(request, tuple):
+            pairs = list(map(translate, request))
+            answers = yield tuple(asked for asked, _ in pairs)
+            answer = [back(of_one) for (_, back), of_one in zip(pairs, answers, strict=True)]
+        else:
+            asked, back = translate(request)
+            answer = back((yield asked))
 
 
 def on_kernels(solver: Solver[Outcome], kernels: Index, n_kernels: int) -> Solver[Outcome]:
     """A solver of a problem on the kernels at some positions, as a solver on all of them, with zeros elsewhere."""
-    outcome = yield from _answered(solver, partial(_on_kernels, kernels, n_kernels))
-    spread = partial(_spread, places=kernels, size=n_kernels)
-    steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in outcome.steps]
-    return replace(outcome, weights=spread(outcome.weights), steps=steps)
-
-
-def _on_rows(rows: Index, n_samples: int, request: Request) -> Solver[Any]:
-    """Answer a request over some of the samples by one over all."""
-    match request:
-        case interface.SVM():
-            return (yield replace(request, rows=rows))
-        case EachProduct():
-            # The kernel over the subset is a block of the whole kernel.
-            return (yield EachProduct(_spread(request.block, rows, n_samples)))[:, rows]
-        case interface.Task():
-            return (yield request)
-    msg = f"a problem over some of the samples cannot ask for {type(request).__name__}"
-    raise NotImplementedError(msg)
-
-
-def _on_kernels(kernels: Index, n_kernels: int, request: Request | tuple[Request, ...]) -> Solver[Any]:
-    """Answer requests for some of the kernels by requests for all, whose other kernels have zero weight."""
-    spread, with_last = partial(_spread, places=kernels, size=n_kernels), [*kernels, n_kernels]
-
-    # Weights of zero leave the other kernels out of sums; requests for all products return the wanted kernels only.
-    def over_all(request: Any) -> Any:
-        match request:
-            case EachProduct(block, None) if len(kernels) == 1:
-                # A sum with one term instead of products with every kernel, most of which would be dropped.
-                return CombinedProduct(block, spread(np.ones(1)), exact=True)
-            case InnerProducts():
-                return replace(request, products=spread(request.products))
-        return replace(request, weights=spread(request.weights)) if hasattr(request, "weights") else request
-
-    def of_some(request: Request, sent: Request, answer: Any) -> Any:
-        match request:
-            case EachProduct() if isinstance(sent, CombinedProduct):
-                return answer[None]
-            case EachProduct() | interface.Projection():
-                return answer[kernels]
-            case interface.FactorTraces():
-                return answer[with_last]
-            case InnerProducts():
-                return answer[np.ix_(with_last, with_last)]
-        return answer
-
-    if isinstance(request, tuple):
-        wide = tuple(map(over_all, request))
-        return [of_some(*parts) for parts in zip(request, wide, (yield wide), strict=True)]
-    single = over_all(request)
-    return of_some(request, single, (yield single))
+    outcome = yield from _translated(solver, lambda request: request.on_kernels(kernels, n_kernels))
+    over_all = partial(spread, places=kernels, size=n_kernels)
+    steps = [s if s.weights is None else replace(s, weights=over_all(s.weights)) for s in outcome.steps]
+    return replace(outcome, weights=over_all(outcome.weights), steps=steps)
 
 
 def together(solvers: Sequence[Solver[Item]]) -> Solver[list[Item]]:
