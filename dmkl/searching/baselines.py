@@ -108,8 +108,7 @@ def fit_with_baselines(
         asked = of_baseline.question
         asked = replace(asked, grid={name: values for name, values in asked.grid.items() if name != "kernel"})
         with suppress(InputError):  # of no point that can be chosen
-            parts = list(of_baseline.parts(_chosen_point(scores, prefix, rule, by)[1]))
-            predictions[prefix] = asked.predictions(parts)
+            predictions[prefix] = asked.predictions(of_baseline.parts(_chosen_point(scores, prefix, rule, by)[1]))
     return search, scores, predictions
 
 

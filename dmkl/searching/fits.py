@@ -454,9 +454,8 @@ class Question:
         """The variables of `GridResult.predictions`, from a part of each fold; of many outputs residual_score alone."""
         targets, arrays = self.targets, defaultdict[str, list[Array]](list)
         residual_scores, few = [], self.n_tasks <= MOST_OUTPUTS
-        for fold, (rows, of_fold, scores, decided, of_covariates) in enumerate(
-            parts if few or self.on_covariates else ()
-        ):
+        wanted = parts if few or self.on_covariates else ()
+        for fold, (rows, of_fold, scores, decided, of_covariates) in enumerate(wanted):
             if of_covariates is not None:
                 residual_scores.append(residual_scores_of(self.metrics, self.labels[rows], scores, of_covariates))
             if not few:

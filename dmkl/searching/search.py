@@ -784,7 +784,8 @@ def search(
     result = SearchResult(scores, rule=rule)
     with suppress(InputError):  # of no point that can be chosen
         tested = any(len(fold.test) for fold in folds)
-        parts = list(_held_out_parts(fits, result))
+        few = question.n_tasks <= MOST_OUTPUTS or question.on_covariates
+        parts = list(_held_out_parts(fits, result)) if few else []
         held_out = question.held_out_variables(parts) | _chance_of_search(fits, parts, by_fold=choice == "fold")
         if fits.judged is not None and question.on_covariates:
             held_out |= question.residual_variables(fits.residual_scores(result.best_index_, tested=tested))
