@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +205,9 @@ def _check_prediction(case: _Case) -> None:
 
 def _search(case: _Case, **options: Any) -> Any:
     """A search of one point on the fold of training and test rows."""
-    name, value = next(iter(case.learner.get_params(deep=False).items()))
-    folds = [(_TRAIN, _TEST)]
-    return dmkl.search(case.precise(), case.K, case.y, {name: [value]}, folds, baselines="none", **options)
+    parameters = case.learner.get_params(deep=False).items()
+    point = next({name: [value]} for name, value in parameters if isinstance(value, str | int | float))
+    return dmkl.search(case.precise(), case.K, case.y, point, [(_TRAIN, _TEST)], baselines="none", **options)
 
 
 def _check_search(case: _Case) -> None:
@@ -224,10 +224,11 @@ def _check_weights(case: _Case) -> None:
     traits, twice = case.learner.traits, np.ones(len(_TRAIN))
     twice[:3] = 2.0
     K, y = case.K[_TRAIN, _TRAIN], case.y[_TRAIN]
-    if not traits.takes_sample_weight:
-        case.expect_refused(
-            lambda: case.precise().fit(K, y, twice), InputError, "sample_weight is refused unless traits take them"
-        )
+    try:
+        case.learner._check_weights()
+    except InputError:
+        fit = partial(case.precise().fit, K, y, twice)
+        case.expect_refused(fit, InputError, "fit refuses sample_weight, as _check_weights does")
         return
     given = {"steps": ()} if "steps" in case.learner.get_params() else {}
     if traits.weights_are_copies:
@@ -245,8 +246,8 @@ def _check_weights(case: _Case) -> None:
         case.expect(not np.allclose(of_little, plain), "weights of samples have an effect")
     front: Any = dmkl.PrecomputedMKLRegressor if case.is_regression else dmkl.PrecomputedMKLClassifier
     X, kept = case.kernels.transpose(1, 2, 0), _TRAIN[3:]
-    of_all = front(case.precise()).fit(X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0))
-    of_kept = front(case.precise()).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
+    of_all = front(case.precise(**given)).fit(X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0))
+    of_kept = front(case.precise(**given)).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
     predicted = of_all.predict(X[_TEST][:, _TRAIN]), of_kept.predict(X[_TEST][:, kept])
     case.expect(np.array_equal(*predicted), "a sample of weight 0 is left out")
 

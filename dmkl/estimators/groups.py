@@ -17,7 +17,7 @@ from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each, one_of
 from dmkl.estimators.margin import WeightedMachines
 from dmkl.estimators.plan import FitOutcome, Loss, Part, ScoreFunction, TrainingSet, side_by_side
-from dmkl.estimators.predicting import Ask
+from dmkl.estimators.predicting import Ask, match_kernels, solve_through
 from dmkl.estimators.traits import COUNT, TRUTH, WRITTEN_BY_CLASS, json_value, labeled_table
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.fisher import Targets, class_of
@@ -376,11 +376,14 @@ class GSMKL(LocalWeights):
 
         return super()._solve_for_new_rows(K, ask_with_groups, **new)
 
+    def _rows(self, K: Kernels | None, *, groups: Any = None, **new: Any) -> KernelSet:
+        return super()._rows(K, **new)
+
     def groups_of(self, K: KernelSet) -> Index:
         """The group of each row sample, by the rule for new samples; by task if each task has its own groups."""
         self._check_fitted()
-        chosen, used = self._match_kernels(K)
-        labels = self._solve_through(chosen, used, [self._groups_of(chosen, part) for part in self._prepared])
+        chosen, used = match_kernels(self, K)
+        labels = solve_through(self, chosen, used, [self._groups_of(chosen, part) for part in self._prepared])
         groups = [np.broadcast_to(g, (len(g), len(p.columns))) for g, p in zip(labels, self.statistics_, strict=True)]
         by_problem = side_by_side(groups, [part.columns for part in self.statistics_]).astype(np.intp)
         return by_problem if self.groups_.ndim > 1 else by_problem[:, 0]

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.exceptions import NotFittedError
 
-from dmkl.arrays import Array, Float, is_known, plain_repr
-from dmkl.building import features_of
-from dmkl.errors import ConvergenceWarning, UninformativeScoresWarning, refuse, warn
-from dmkl.estimators import figures
+from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
+from dmkl.building import TrainingFeatures, features_of
+from dmkl.errors import ConvergenceWarning, TrainingRowsWarning, UninformativeScoresWarning, refuse, warn
+from dmkl.estimators import figures, predicting
 from dmkl.estimators.checks import check_positive, one_for_each, one_of
 from dmkl.estimators.decisions import (
     GIVEN,
@@ -38,18 +39,20 @@ from dmkl.estimators.plan import (
     ClassWeight,
     Fit,
     FitOutcome,
+    Learner,
     Plan,
     Problems,
+    ScoreFunction,
     Statistics,
     TrainingSet,
     as_sample_weight,
     fits_of_folds,
     held_out_among,
     labeled_targets,
+    side_by_side,
     tell_new_classes,
     total_sample_weights,
 )
-from dmkl.estimators.predicting import Predicting
 from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, fitted_attributes, model_class, write_model
 from dmkl.estimators.traits import (
     COUNT,
@@ -62,9 +65,9 @@ from dmkl.estimators.traits import (
     labeled_array,
 )
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
-from dmkl.numerics.covariates import Covariates, regress
+from dmkl.numerics.covariates import Covariates, of_new, regress
 from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
-from dmkl.numerics.steps import Weighing, as_steps
+from dmkl.numerics.steps import FittedStep, Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.interface import Outcome, Step, worst
 from dmkl.solvers.margin.svm import Bounds
@@ -113,20 +116,33 @@ def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> 
     return dataset.isel({dim: 0}) if problems.dim is None else dataset
 
 
-class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
+class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
     """A learner on a weighted sum of kernels, either a `KernelClassifier` or a `KernelRegressor`.
 
     The score of a sample x for column k (a class, a task, a target) is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row
     of kernel values centered and normalized by the statistics of the training samples.
 
-    A new learner defines `__init__`, `_check_parameters`, `_jobs`, and if needed `_method`, `_prepare` and
+    A new learner defines `__init__`, `traits`, `_problem` or `_jobs`, and if needed `_method`, `_prepare` and
     `_set_attributes` (`dmkl.estimators.plan.Learner` documents the hooks). It can then be fitted, searched, saved and
-    loaded.
+    loaded, as `dmkl.testing.check_learner` checks.
     """
 
     lam: Any
     tol: float
     class_weight: ClassWeight = None
+    kernel_names_: tuple[str, ...]
+    train_samples_: Array
+    weights_: xr.DataArray
+    dual_coef_: xr.DataArray
+    intercept_: xr.DataArray
+    statistics_: tuple[Statistics, ...]
+    features_: TrainingFeatures | str
+    kind_: str
+    classes_: Array
+    tasks_: Array | None
+    n_prediction_passes_: float
+    _prepared: Any = None
+    """The results of `_prepare`, one for each part of the columns, for learners that predict with them."""
     history_: xr.Dataset
     status_: str
     n_iter_: int
@@ -355,6 +371,104 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         truth = with_unknown(truth, unknown)
         return zero_or_one(truth) if getattr(self, "kind_", None) == "multilabel" else truth
 
+    # --- predicting ----------------------------------------------------------------------------------------------
+
+    contributions = predicting.contributions
+    feature_weights = predicting.feature_weights
+    combined_kernel = predicting.combined_kernel
+    kernel_pca = predicting.kernel_pca
+    cross_kernels = predicting.cross_kernels
+
+    def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
+        parts, kernels, _ = self._solve_for_new_rows(K, self._scores, **new)
+        samples = kernels.samples.astype(str)
+        scores = side_by_side(parts, [part.columns for part in self.statistics_])
+        scores = scores + self._offsets(samples, new.get("covariates"))
+        dim = self._score_dim()
+        if dim is None:
+            return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
+        labels = self.classes_ if dim == "class" else self.tasks_
+        return describe(xr.DataArray(scores, [("sample", samples), (dim, labels)], name="score"))
+
+    def _solve_for_new_rows(
+        self, K: Kernels | None, ask: predicting.Ask, *, covariates: Any = None, **new: Any
+    ) -> tuple[list[Float], KernelSet, Index]:
+        """Return the results of the solver of each part, made by `ask`, the kernels of new rows and their positions."""
+        K = self._rows(K, **new)
+        chosen, used = predicting.match_kernels(self, self._source(K))
+        function = self._score_function(used)
+        prepared = self._prepared or [None] * len(self.statistics_)
+        solvers = [
+            ask(function.of(part.columns, part.rows), chosen, prepared_part)
+            for part, prepared_part in zip(self.statistics_, prepared, strict=True)
+        ]
+        return predicting.solve_through(self, chosen, used, solvers, covariates), chosen, used
+
+    def _rows(self, K: Kernels | None, *, covariates: Any = None, **new: Any) -> KernelSet:
+        """The kernels of new rows against the training samples: those given, or those of their features."""
+        self._check_fitted()
+        if not new:
+            return as_kernel_set(K, "prediction", self.train_samples_)
+        if K is not None:
+            refuse("give kernels or features, not both")
+        return self.cross_kernels(**new)
+
+    def _decision_to_score(self, K: Kernels | None, **new: Any) -> xr.DataArray:
+        """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""
+        rows = self._rows(K, **new)
+        if note := predicting.training_note(self._is_trained_on(rows)):
+            warn(f"{note}; leave them out of scores", TrainingRowsWarning)
+        return self._decision(rows, **_beside_features(new))
+
+    def _is_trained_on(self, rows: KernelSet | Sequence[str]) -> Mask:
+        """Which rows the model was trained on, by their names; numbers of rows are names in one square set alone."""
+        named = not isinstance(rows, KernelSet) or rows.view.has_names or rows.view.source.symmetric
+        names = np.asarray(rows.samples if isinstance(rows, KernelSet) else rows)
+        return np.asarray(np.isin(names.astype(str), self.train_samples_) & named)
+
+    def _score_dim(self) -> str | None:
+        """The second dimension of scores: "class", "task" or "target"; None for a single column."""
+        if self.tasks_ is not None:
+            return "target" if self.kind_ == "regression" else "task"
+        return "class" if self.kind_ == "multiclass" else None
+
+    def _trained_steps(self, part: Statistics, used: Index, samples: Array, covariates: Any) -> list[FittedStep]:
+        """The steps of a part with the statistics of training, for rows that are these samples.
+
+        Steps that take covariates out use the `covariates` of the rows, and those of training for missing rows.
+        """
+        given = [step if isinstance(step, Covariates) else None for step in self._steps()]
+        if covariates is not None and not any(given):
+            refuse(f"this {type(self).__name__} takes no covariates out; leave them out, or fit with residualize(Z)")
+        if covariates is not None:
+            given = [None if step is None else of_new(covariates, step, samples) for step in given]
+        return [step.select(used).of_samples(samples, table) for step, table in zip(part.steps, given, strict=True)]
+
+    def _score_function(self, used: Index) -> ScoreFunction:
+        """The score function of the fitted attributes, restricted to some of the kernels."""
+        dual = np.asarray(self.dual_coef_.values, dtype=np.float64)
+        weights = np.asarray(self.weights_.values, dtype=np.float64)[used]
+        if "kernel" in self.weights_.dims and self.weights_.ndim == 1:
+            weights = weights[:, None]
+        if weights.shape[-1] != dual.shape[1]:
+            weights = np.repeat(weights, dual.shape[1], axis=-1)
+        bias = self.intercept_.values if hasattr(self, "intercept_") else np.zeros(dual.shape[1])
+        return ScoreFunction(weights, dual, bias, str(self.dual_coef_.dims[1]))
+
+    def _kernels_used(self) -> list[str]:
+        """The kernels of the model that prediction reads: those of weight, and one where none has any."""
+        used = np.flatnonzero(self.weights_.values.reshape(len(self.kernel_names_), -1).any(axis=1))
+        return [self.kernel_names_[k] for k in used] or [self.kernel_names_[0]]
+
+    def _kernels_needed(self) -> list[str]:
+        """The kernels of new samples that prediction needs."""
+        return self._kernels_used()
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "weights_"):
+            msg = f"this {type(self).__name__} is not fitted yet; call fit first"
+            raise NotFittedError(msg)
+
     # --- saving --------------------------------------------------------------------------------------------------
 
     def save(self, path: Any, *, overwrite: bool = False) -> None:
@@ -373,19 +487,22 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         }
 
     def _set_state(self, state: dict[str, Any]) -> None:
-        """Set the attributes of `_state`, after the labeled arrays; InputError for others, and for wrong values."""
+        """Set the attributes of `_state`, after the labeled arrays; InputError for others."""
         for name, written in state.items():
             declared, value = self.traits.fitted.get(name), decode(written)
             if declared is None or declared.kept != "state":
                 refuse(f"the state of a {type(self).__name__} has no {name}")
-            if not declared.form.accepts(value):
-                refuse(f"{name} in its state must be {declared.form.words}, got {value!r:.60}")
             if name in ("gap_", "objective_", "weights_error_") and np.ndim(value):
                 # A problem may have several columns of dual variables: a task of LPBoost with several classes.
                 labeled = self.weights_ if self.weights_.ndim > 1 else self.dual_coef_
                 dim, values = labeled.dims[-1], np.array(value, dtype=np.float64)
                 value = xr.DataArray(values, [(dim, labeled[dim].values)], name=name.rstrip("_"))
             setattr(self, name, value)
+
+
+def _beside_features(new: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given of new rows beside kernels or features: covariates, and groups of samples."""
+    return {name: new[name] for name in ("covariates", "groups") if name in new}
 
 
 def fitted(outcome: FitOutcome) -> Any:
@@ -583,7 +700,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
                 f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
                 f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
             )
-        scores = self._decision(rows, covariates=new.get("covariates"))
+        scores = self._decision(rows, **_beside_features(new))
         index = class_index(self.kind_, self.classes_, np.asarray(truth))
         for k, classes in enumerate(index):
             counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))

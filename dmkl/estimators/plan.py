@@ -29,7 +29,7 @@ from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.numerics.steps import FittedStep, as_steps
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally
-from dmkl.solvers.interface import CombinedProduct, Outcome, Solver
+from dmkl.solvers.interface import CombinedProduct, EachProduct, Outcome, Solver
 from dmkl.solvers.jobs import Job, Method, SideBySide, Training
 from dmkl.solvers.workspace import Prepared
 
@@ -547,6 +547,15 @@ class Learner:
         if function.sums is not None:
             scores = np.add.reduceat(scores, np.flatnonzero(np.diff(function.sums, prepend=-1)), axis=1)
         return scores
+
+    def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        """The share of each kernel in the scores of new rows, (kernels, rows, columns); their sum is the score − b."""
+        products = yield EachProduct(function.dual)
+        return np.asarray(function.weights[:, None, :] * products)
+
+    def _offsets(self, samples: Array, covariates: Any) -> Float:
+        """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
+        return np.zeros(1)
 
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
         """Decision values of the held-out rows of fits of one class of learners on the same training rows."""

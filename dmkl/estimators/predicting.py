@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from sklearn.exceptions import NotFittedError
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
-from dmkl.errors import IndefiniteKernelError, InputError, TrainingRowsWarning, refuse, warn
-from dmkl.estimators.plan import Learner, ScoreFunction, Statistics, side_by_side
+from dmkl.errors import IndefiniteKernelError, InputError, refuse
+from dmkl.estimators.plan import ScoreFunction, Statistics, side_by_side
 from dmkl.inputs.names import Join
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
-from dmkl.numerics.covariates import Covariates, of_new
-from dmkl.numerics.steps import Fitted, FittedStep
+from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import weighted_blocks
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.driver import drive
-from dmkl.solvers.interface import EachProduct, Solver
+from dmkl.solvers.interface import Solver
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
@@ -37,437 +35,325 @@ Ask = Callable[[ScoreFunction, KernelSet, Any], Solver[Float]]
 """Makes a solver for new rows from a score function, the kernels of these rows, and the preparation of the fit."""
 
 
-class Predicting(Learner):
-    """Prediction by a fitted learner; see `KernelLearner` for the scores."""
+def solve_through(
+    model: Any, K: KernelSet, used: Index, solvers: Sequence[Solver[Any]], covariates: Any = None
+) -> list[Any]:
+    """Results of solvers on the kernels of new rows, with the statistics of training."""
+    lenses, extra = [], 0.0
+    for part in model.statistics_:
+        kernels = K if part.rows is None else K[np.arange(K.shape[1]), part.rows]
+        lens, more = measure_new(kernels.view, model._trained_steps(part, used, K.samples, covariates))
+        lenses.append(lens)
+        extra += more
+    results, passes = drive(list(zip(lenses, solvers, strict=True)))
+    model.n_prediction_passes_ = passes + extra
+    return results
 
-    kernel_names_: tuple[str, ...]
-    train_samples_: Array
-    weights_: xr.DataArray
-    dual_coef_: xr.DataArray
-    intercept_: xr.DataArray
-    statistics_: tuple[Statistics, ...]
-    features_: TrainingFeatures | str
-    kind_: str
-    classes_: Array
-    tasks_: Array | None
-    n_prediction_passes_: float
-    _prepared: Any = None
-    """The results of `_prepare`, one for each part of the columns, for learners that predict with them."""
 
-    def _offsets(self, samples: Array, covariates: Any) -> Float:
-        """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
-        return np.zeros(1)
-
-    def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """The share of each kernel in the scores of new rows, (kernels, rows, columns); their sum is the score − b."""
-        products = yield EachProduct(function.dual)
-        return np.asarray(function.weights[:, None, :] * products)
-
-    def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
-        parts, kernels, _ = self._solve_for_new_rows(K, self._scores, **new)
-        samples = kernels.samples.astype(str)
-        scores = side_by_side(parts, [part.columns for part in self.statistics_])
-        scores = scores + self._offsets(samples, new.get("covariates"))
-        dim = self._score_dim()
-        if dim is None:
-            return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
-        labels = self.classes_ if dim == "class" else self.tasks_
-        return describe(xr.DataArray(scores, [("sample", samples), (dim, labels)], name="score"))
-
-    def _solve_for_new_rows(
-        self, K: Kernels | None, ask: Ask, *, covariates: Any = None, **new: Any
-    ) -> tuple[list[Float], KernelSet, Index]:
-        """Return the results of the solver of each part, made by `ask`, the kernels of new rows and their positions."""
-        K = self._rows(K, **new)
-        chosen, used = self._match_kernels(self._source(K))
-        function = self._score_function(used)
-        prepared = self._prepared or [None] * len(self.statistics_)
-        solvers = [
-            ask(function.of(part.columns, part.rows), chosen, prepared_part)
-            for part, prepared_part in zip(self.statistics_, prepared, strict=True)
-        ]
-        return self._solve_through(chosen, used, solvers, covariates), chosen, used
-
-    def _rows(self, K: Kernels | None, *, covariates: Any = None, **new: Any) -> KernelSet:
-        """The kernels of new rows against the training samples: those given, or those of their features."""
-        self._check_fitted()
-        if not new:
-            return as_kernel_set(K, "prediction", self.train_samples_)
-        if K is not None:
-            refuse("give kernels or features, not both")
-        return self.cross_kernels(**new)
-
-    def _decision_to_score(self, K: Kernels | None, **new: Any) -> xr.DataArray:
-        """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""
-        rows = self._rows(K, **new)
-        if note := training_note(self._is_trained_on(rows)):
-            warn(f"{note}; leave them out of scores", TrainingRowsWarning)
-        return self._decision(rows, covariates=new.get("covariates"))
-
-    def _is_trained_on(self, rows: KernelSet | Sequence[str]) -> Mask:
-        """Which rows the model was trained on, by their names; numbers of rows are names in one square set alone."""
-        named = not isinstance(rows, KernelSet) or rows.view.has_names or rows.view.source.symmetric
-        names = np.asarray(rows.samples if isinstance(rows, KernelSet) else rows)
-        return np.asarray(np.isin(names.astype(str), self.train_samples_) & named)
-
-    def _score_dim(self) -> str | None:
-        """The second dimension of scores: "class", "task" or "target"; None for a single column."""
-        if self.tasks_ is not None:
-            return "target" if self.kind_ == "regression" else "task"
-        return "class" if self.kind_ == "multiclass" else None
-
-    def _solve_through(
-        self, K: KernelSet, used: Index, solvers: Sequence[Solver[Any]], covariates: Any = None
-    ) -> list[Any]:
-        """Results of solvers on the kernels of new rows, with the statistics of training."""
-        lenses, extra = [], 0.0
-        for part in self.statistics_:
-            kernels = K if part.rows is None else K[np.arange(K.shape[1]), part.rows]
-            lens, more = measure_new(kernels.view, self._trained_steps(part, used, K.samples, covariates))
-            lenses.append(lens)
-            extra += more
-        results, passes = drive(list(zip(lenses, solvers, strict=True)))
-        self.n_prediction_passes_ = passes + extra
-        return results
-
-    def _trained_steps(self, part: Statistics, used: Index, samples: Array, covariates: Any) -> list[FittedStep]:
-        """The steps of a part with the statistics of training, for rows that are these samples.
-
-        Steps that take covariates out use the `covariates` of the rows, and those of training for missing rows.
-        """
-        given = [step if isinstance(step, Covariates) else None for step in self._steps()]
-        if covariates is not None and not any(given):
-            refuse(f"this {type(self).__name__} takes no covariates out; leave them out, or fit with residualize(Z)")
-        if covariates is not None:
-            given = [None if step is None else of_new(covariates, step, samples) for step in given]
-        return [step.select(used).of_samples(samples, table) for step, table in zip(part.steps, given, strict=True)]
-
-    def _score_function(self, used: Index) -> ScoreFunction:
-        """The score function of the fitted attributes, restricted to some of the kernels."""
-        dual = np.asarray(self.dual_coef_.values, dtype=np.float64)
-        weights = np.asarray(self.weights_.values, dtype=np.float64)[used]
-        if "kernel" in self.weights_.dims and self.weights_.ndim == 1:
-            weights = weights[:, None]
-        if weights.shape[-1] != dual.shape[1]:
-            weights = np.repeat(weights, dual.shape[1], axis=-1)
-        bias = self.intercept_.values if hasattr(self, "intercept_") else np.zeros(dual.shape[1])
-        return ScoreFunction(weights, dual, bias, str(self.dual_coef_.dims[1]))
-
-    @one_blas_thread
-    def contributions(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
-        """Contributions of kernels to the scores of new samples: β_j Σ_i k_j(x, x_i) α_i, after the steps.
-
-        Their sum over kernels is the score less the intercept, which is a coordinate if the learner has one. In a
-        regression with covariates the coordinate is the part of each prediction that the covariates give. Prior
-        probabilities and decision rules of `predict` apply to scores, and are not part of the contributions.
-
-        Parameters
-        ----------
-        K, **new
-            As in `decision_function`. One pass over the kernels that have weight.
-
-        Returns
-        -------
-        xarray.DataArray
-            (sample, kernel, class), class being pair, task or target where the dual variables are; (sample, kernel)
-            for two classes and for one target.
-
-        Raises
-        ------
-        InputError
-            As in `decision_function`.
-        """
-        parts, kernels, used = self._solve_for_new_rows(K, self._shares, **new)
-        # (kernels, rows, columns) with rows first, as columns are put in order behind them.
-        shares = side_by_side([part.transpose(1, 2, 0) for part in parts], [part.columns for part in self.statistics_])
-        dim, samples = str(self.dual_coef_.dims[1]), kernels.samples.astype(str)
-        whole = np.zeros((len(shares), len(self.kernel_names_), shares.shape[1]))
-        whole[:, used] = shares.transpose(0, 2, 1)
-        coords = [("sample", samples), ("kernel", list(self.kernel_names_)), (dim, self.dual_coef_[dim].values)]
-        attrs = {"long_name": "share of each kernel in the score", "units": "score"}
-        result = xr.DataArray(whole, coords, name="contribution", attrs=attrs)
-        if hasattr(self, "intercept_"):
-            constant = self.intercept_.values + self._offsets(samples, new.get("covariates"))
-            result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
-        return _drop_single_dim(describe(result), self)
-
-    @one_blas_thread
-    def feature_weights(self, kernel: str) -> xr.DataArray:
-        """The weights w of the features of a linear kernel, whose share in a score is w·x and a constant.
-
-        w = β_j Xᵀc with the features X of the training samples, (samples, features), and c the dual variables after the
-        transposed steps (centered, and multiplied by the factor of a normalization).
-
-        Parameters
-        ----------
-        kernel
-            The name of a kernel that `dmkl.build` made by the function ``"linear"``.
-
-        Returns
-        -------
-        xarray.DataArray
-            (feature, class), as the columns of `contributions`, by the names of the features' columns; (feature,) for
-            two classes and for one target.
-
-        Raises
-        ------
-        InputError
-            If the kernel is not known, or not linear in features that are stored with the model; if a step divides each
-            sample by its norm ("cosine"), or weights are those of groups of samples.
-        """
-        self._check_fitted()
-        if kernel not in self.kernel_names_:
-            refuse(f"there is no kernel {kernel!r}; those of the model are {', '.join(self.kernel_names_[:10])}")
-        place = self.kernel_names_.index(kernel)
-        recipe, table = _linear_features(self, kernel)
-        columns = np.arange(table.shape[1]) if recipe.columns is None else np.array(recipe.columns)
-        function = self._score_function(np.array([place]))
-        if function.weights.ndim == 3:
-            refuse(
-                f"{type(self).__name__} weighs each kernel by groups of samples, so that a feature has no single "
-                "weight in its scores; see contributions"
-            )
-        parts, strip = [], max(1, _STRIP_BYTES // (8 * max(1, table.shape[1])))
-        for part in self.statistics_:
-            part_function = function.of(part.columns, part.rows)
-            effective = part_function.dual
-            for step in reversed(part.steps):
-                if step.needs_row_diagonal:
-                    refuse(
-                        f"the step {step.name!r} divides each sample by its own norm, so that scores of kernel "
-                        f"{kernel!r} are not linear in its features; fit without the step, or see contributions"
-                    )
-                effective = step.right(place, effective) * step.scalar(place)
-            rows = np.arange(table.shape[0]) if part.rows is None else part.rows
-            total = np.zeros((len(columns), effective.shape[1]))
-            for at in range(0, len(rows), strip):  # Xᵀc in strips of samples
-                values = np.asarray(table.read(rows[at : at + strip], columns), dtype=np.float64)
-                total += values.T @ effective[at : at + strip]
-            parts.append(part_function.weights[0] * total)
-        dim = str(self.dual_coef_.dims[1])
-        names = [str(k) if table.columns is None else table.columns[k] for k in columns]
-        values = side_by_side(parts, [part.columns for part in self.statistics_])
-        coords = [("feature", names), (dim, self.dual_coef_[dim].values)]
-        attrs = {"long_name": f"weight of each feature of kernel {kernel}", "units": "score per unit of the feature"}
-        weights = xr.DataArray(values, coords, name="feature_weight", attrs=attrs)
-        return _drop_single_dim(describe(weights), self)
-
-    @one_blas_thread
-    def combined_kernel(self, K: Kernels, *, covariates: Any = None, chunk: int | None = None) -> xr.DataArray:
-        """The weighted kernel Σ_j β_j K_j, each kernel after the steps of the model by its training samples.
-
-        The result is a lazy array: a block is computed when it is needed, from the tiles of the kernels with weight;
-        ``.compute()`` returns all of it, ``.to_zarr`` writes it block by block. Statistics of the rows that steps need
-        are measured now, in at most one pass for each step.
-
-        Parameters
-        ----------
-        K
-            A square set with the training samples and any others, by name: the weighted kernel of all of them, by the
-            statistics of the training samples alone. Or ``K[test, train]``: new rows against the training samples.
-        covariates
-            As in `decision_function`.
-        chunk
-            Side of a block in samples; the stored tile by default. Rows in the order of the store read each tile once.
-
-        Returns
-        -------
-        xarray.DataArray
-            (sample, sample_2) of a square set, (sample, train_sample) otherwise, float64; with a first dimension class,
-            task, pair or target if each has its own weights. Entries of training samples whose label is unknown in a
-            task are NaN for that task.
-
-        Raises
-        ------
-        InputError
-            If training samples or kernels with weight are missing, or weights are those of groups of samples.
-        """
-        import dask.array as da
-
-        self._check_fitted()
-        given = self._source(as_kernel_set(K, "combined_kernel"))
-        places = _places(self, given)
-        chosen, used = self._match_kernels(given, any_columns=places is not None)
-        weights, dim = _weight_sets(self, used)
-        _, n_rows, n_cols = chosen.shape
-
-        def weighted(part: Statistics) -> da.Array:
-            trained = np.arange(n_cols) if places is None else places
-            trained = trained if part.rows is None else trained[part.rows]
-            cross = chosen if places is None and part.rows is None else chosen[np.arange(n_rows), trained]
-            part_weights = weights if dim is None else weights[part.columns]
-            steps = self._trained_steps(part, used, chosen.samples, covariates)
-            if places is not None and not steps:
-                return weighted_blocks(chosen.lens(), part_weights, chunk)
-            lens, _ = measure_new(cross.view, steps, elements=True)
-            if places is not None:  # the square set, with the statistics of the training samples in it
-                before, mirrored = chosen.lens(), [step.mirrored(trained) for step in lens.fitted.steps[-len(steps) :]]
-                lens = Lens(before.view, Fitted((*before.fitted.steps, *mirrored)))
-            blocks = weighted_blocks(lens, part_weights, chunk)
-            if places is not None or part.rows is None:
-                return blocks
-            # NaN for samples that the problems of the part were not trained on.
-            at = np.full(n_cols, len(part.rows))
-            at[part.rows] = np.arange(len(part.rows))
-            unknown = da.full((len(part_weights), n_rows, 1), np.nan)
-            padded: da.Array = da.concatenate([blocks, unknown], axis=2)[:, :, at]
-            return padded
-
-        parts = [weighted(part) for part in self.statistics_]
-        whole = parts[0]
-        if len(parts) > 1:
-            order = np.argsort(np.concatenate([part.columns for part in self.statistics_]))
-            whole = da.concatenate(parts)[order]
-        across = "train_sample" if places is None else "sample_2"
-        coords = [("sample", given.samples.astype(str)), (across, given.train_samples.astype(str))]
-        if dim is None:
-            return describe(xr.DataArray(whole[0], coords, name="combined"))
-        return describe(xr.DataArray(whole, [(dim, self.weights_[dim].values), *coords], name="combined"))
-
-    @one_blas_thread
-    def kernel_pca(self, K: Kernels, n_components: int = 2, *, covariates: Any = None) -> xr.DataArray:
-        """Coordinates of samples in the principal directions of the weighted kernel (see `combined_kernel`).
-
-        The directions are those of the training samples, and the others are projected on them: Σ_i k̃(x, x_i)v_i/√λ for
-        the eigenvalue λ and the eigenvector v of the kernel centered over the training samples.
-
-        Parameters
-        ----------
-        K
-            A square set with the training samples and any others.
-        n_components
-            How many, fewer than training samples.
-        covariates
-            As in `decision_function`.
-
-        Returns
-        -------
-        xarray.DataArray
-            (sample, component), and class, task, pair or target before them where each has weights of its own. The
-            coordinate ``explained`` is the share of each component in the trace, ``is_training`` says on which samples
-            the directions were found.
-
-        Raises
-        ------
-        InputError
-            As `combined_kernel`, or if `n_components` is out of range.
-        IndefiniteKernelError
-            If the weighted kernel is not positive semidefinite.
-        MemoryBudgetError
-            If the rows against the training samples do not fit in memory.
-
-        References
-        ----------
-        Schölkopf, Smola, Müller: Nonlinear component analysis as a kernel eigenvalue problem. Neural Computation 10
-        (1998).
-        """
-        self._check_fitted()
-        given = self._source(as_kernel_set(K, "combined_kernel"))
-        places = _places(self, given)
-        if places is None:
-            refuse("kernel_pca needs a square set with all training samples and the others, got only new rows")
-        if not 1 <= n_components < len(places):
-            refuse(
-                f"n_components must be from 1 to {len(places) - 1}, one less than training samples, got {n_components}"
-            )
-        n, m = given.shape[1], len(places)
-        n_sets = len(_weight_sets(self, np.arange(len(self.kernel_names_)))[0])
-        check_memory(
-            "kernel_pca",
-            {
-                "rows against training samples": 8 * n_sets * n * m,
-                "their centered copy": 8 * n * m,
-                "training": 16 * m * m,
-            },
-            machine().task_bytes,
-            "Take fewer rows, or write the weighted kernel and decompose it elsewhere",
-            "in this process",
+def match_kernels(model: Any, K: KernelSet, *, any_columns: bool = False) -> tuple[KernelSet, Index]:
+    """The kernels that prediction reads, and their positions; columns are the training samples in order."""
+    needed = model._kernels_used()
+    used = np.array([model.kernel_names_.index(name) for name in needed], dtype=np.int64)
+    missing = [name for name in needed if name not in K.names]
+    if missing:
+        refuse(
+            f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are "
+            f"{', '.join(K.names[:10])}. Kernels are matched by name: give these the names of the model's (names=, "
+            "--names at import)"
         )
-        cross = self.combined_kernel(given[np.arange(n), places], covariates=covariates)
-        values, training = cross.values, given.samples[places].astype(str)
-        components = list(_components(values.reshape(-1, n, m), places, n_components))
-        dim = cross.dims[:-2]
-        shape = values.shape[:-2]
-        coordinates = np.stack([coordinate for coordinate, _ in components]).reshape(*shape, n, n_components)
-        explained = np.stack([share for _, share in components]).reshape(*shape, n_components)
-        coords: dict[str, Any] = {str(name): cross[name].values for name in (*dim, "sample")}
-        coords |= {"component": np.arange(1, n_components + 1), "explained": ((*dim, "component"), explained)}
-        coords["is_training"] = ("sample", np.isin(coords["sample"], training))
-        return describe(xr.DataArray(coordinates, dims=(*dim, "sample", "component"), coords=coords, name="principal"))
+    samples = K.train_samples.astype(str)
+    if not any_columns and not np.array_equal(samples, model.train_samples_):
+        same = len(samples) == len(model.train_samples_) and set(samples) == set(model.train_samples_)
+        seen = "the same samples in another order" if same else f"{len(samples)} others"
+        if not same and set(K.samples.astype(str)) >= set(model.train_samples_):
+            seen += ", and these as rows: the kernels are the wrong way round"
+        refuse(
+            f"the columns must be the {len(model.train_samples_)} training samples in the order of training, found "
+            f"{seen}; take K[test, train] with the train of fit"
+        )
+    return K.select(needed), used
 
-    def cross_kernels(
-        self,
-        features: Any,
-        *,
-        samples: Sequence[Any] | Array | None = None,
-        present: Mapping[str, npt.ArrayLike] | None = None,
-        join: Join = "exact",
-        missing: Missing | None = None,
-        missing_features: MissingFeatures = "refuse",
-    ) -> KernelSet:
-        """The kernels of new samples against the training samples that prediction needs, computed as they are read.
 
-        Parameters
-        ----------
-        features, samples, present, join, missing, missing_features
-            As in `dmkl.build_cross`. Tables and columns that only kernels without weight use may be missing.
+@one_blas_thread
+def contributions(model: Any, K: Kernels | None = None, **new: Any) -> xr.DataArray:
+    """Contributions of kernels to the scores of new samples: β_j Σ_i k_j(x, x_i) α_i, after the steps.
 
-        Raises
-        ------
-        InputError
-            If the training kernels were not built from features, or these features lack what the kernels use.
-        """
-        self._check_fitted()
-        needed = self._kernels_needed()
-        if isinstance(self.features_, str):
-            raise InputError(self.features_)
-        lacking = [name for name in needed if name not in self.features_.recipes]
-        if lacking:
-            refuse(
-                f"the model gives weight to kernel {lacking[0]!r}, which was not computed from features; predict from "
-                "kernels instead"
-            )
-        kept = self.features_.select(needed)
-        source, _ = cross_tiles(kept, features, samples, present, join, missing, missing_features)
-        rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
-        return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
+    Their sum over kernels is the score less the intercept, which is a coordinate if the learner has one. In a
+    regression with covariates the coordinate is the part of each prediction that the covariates give. Prior
+    probabilities and decision rules of `predict` apply to scores, and are not part of the contributions.
 
-    def _kernels_used(self) -> list[str]:
-        """The kernels of the model that prediction reads: those of weight, and one where none has any."""
-        used = np.flatnonzero(self.weights_.values.reshape(len(self.kernel_names_), -1).any(axis=1))
-        return [self.kernel_names_[k] for k in used] or [self.kernel_names_[0]]
+    Parameters
+    ----------
+    K, **new
+        As in `decision_function`. One pass over the kernels that have weight.
 
-    def _kernels_needed(self) -> list[str]:
-        """The kernels of new samples that prediction needs."""
-        return self._kernels_used()
+    Returns
+    -------
+    xarray.DataArray
+        (sample, kernel, class), class being pair, task or target where the dual variables are; (sample, kernel)
+        for two classes and for one target.
 
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "weights_"):
-            msg = f"this {type(self).__name__} is not fitted yet; call fit first"
-            raise NotFittedError(msg)
+    Raises
+    ------
+    InputError
+        As in `decision_function`.
+    """
+    parts, kernels, used = model._solve_for_new_rows(K, model._shares, **new)
+    # (kernels, rows, columns) with rows first, as columns are put in order behind them.
+    shares = side_by_side([part.transpose(1, 2, 0) for part in parts], [part.columns for part in model.statistics_])
+    dim, samples = str(model.dual_coef_.dims[1]), kernels.samples.astype(str)
+    whole = np.zeros((len(shares), len(model.kernel_names_), shares.shape[1]))
+    whole[:, used] = shares.transpose(0, 2, 1)
+    coords = [("sample", samples), ("kernel", list(model.kernel_names_)), (dim, model.dual_coef_[dim].values)]
+    attrs = {"long_name": "share of each kernel in the score", "units": "score"}
+    result = xr.DataArray(whole, coords, name="contribution", attrs=attrs)
+    if hasattr(model, "intercept_"):
+        constant = model.intercept_.values + model._offsets(samples, new.get("covariates"))
+        result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
+    return _drop_single_dim(describe(result), model)
 
-    def _match_kernels(self, K: KernelSet, *, any_columns: bool = False) -> tuple[KernelSet, Index]:
-        """The kernels that prediction reads, and their positions; columns are the training samples in order."""
-        needed = self._kernels_used()
-        used = np.array([self.kernel_names_.index(name) for name in needed], dtype=np.int64)
-        missing = [name for name in needed if name not in K.names]
-        if missing:
-            refuse(
-                f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are "
-                f"{', '.join(K.names[:10])}. Kernels are matched by name: give these the names of the model's (names=, "
-                "--names at import)"
-            )
-        samples = K.train_samples.astype(str)
-        if not any_columns and not np.array_equal(samples, self.train_samples_):
-            same = len(samples) == len(self.train_samples_) and set(samples) == set(self.train_samples_)
-            seen = "the same samples in another order" if same else f"{len(samples)} others"
-            if not same and set(K.samples.astype(str)) >= set(self.train_samples_):
-                seen += ", and these as rows: the kernels are the wrong way round"
-            refuse(
-                f"the columns must be the {len(self.train_samples_)} training samples in the order of training, found "
-                f"{seen}; take K[test, train] with the train of fit"
-            )
-        return K.select(needed), used
+
+@one_blas_thread
+def feature_weights(model: Any, kernel: str) -> xr.DataArray:
+    """The weights w of the features of a linear kernel, whose share in a score is w·x and a constant.
+
+    w = β_j Xᵀc with the features X of the training samples, (samples, features), and c the dual variables after the
+    transposed steps (centered, and multiplied by the factor of a normalization).
+
+    Parameters
+    ----------
+    kernel
+        The name of a kernel that `dmkl.build` made by the function ``"linear"``.
+
+    Returns
+    -------
+    xarray.DataArray
+        (feature, class), as the columns of `contributions`, by the names of the features' columns; (feature,) for
+        two classes and for one target.
+
+    Raises
+    ------
+    InputError
+        If the kernel is not known, or not linear in features that are stored with the model; if a step divides each
+        sample by its norm ("cosine"), or weights are those of groups of samples.
+    """
+    model._check_fitted()
+    if kernel not in model.kernel_names_:
+        refuse(f"there is no kernel {kernel!r}; those of the model are {', '.join(model.kernel_names_[:10])}")
+    place = model.kernel_names_.index(kernel)
+    recipe, table = _linear_features(model, kernel)
+    columns = np.arange(table.shape[1]) if recipe.columns is None else np.array(recipe.columns)
+    function = model._score_function(np.array([place]))
+    if function.weights.ndim == 3:
+        refuse(
+            f"{type(model).__name__} weighs each kernel by groups of samples, so that a feature has no single "
+            "weight in its scores; see contributions"
+        )
+    parts, strip = [], max(1, _STRIP_BYTES // (8 * max(1, table.shape[1])))
+    for part in model.statistics_:
+        part_function = function.of(part.columns, part.rows)
+        effective = part_function.dual
+        for step in reversed(part.steps):
+            if step.needs_row_diagonal:
+                refuse(
+                    f"the step {step.name!r} divides each sample by its own norm, so that scores of kernel "
+                    f"{kernel!r} are not linear in its features; fit without the step, or see contributions"
+                )
+            effective = step.right(place, effective) * step.scalar(place)
+        rows = np.arange(table.shape[0]) if part.rows is None else part.rows
+        total = np.zeros((len(columns), effective.shape[1]))
+        for at in range(0, len(rows), strip):  # Xᵀc in strips of samples
+            values = np.asarray(table.read(rows[at : at + strip], columns), dtype=np.float64)
+            total += values.T @ effective[at : at + strip]
+        parts.append(part_function.weights[0] * total)
+    dim = str(model.dual_coef_.dims[1])
+    names = [str(k) if table.columns is None else table.columns[k] for k in columns]
+    values = side_by_side(parts, [part.columns for part in model.statistics_])
+    coords = [("feature", names), (dim, model.dual_coef_[dim].values)]
+    attrs = {"long_name": f"weight of each feature of kernel {kernel}", "units": "score per unit of the feature"}
+    weights = xr.DataArray(values, coords, name="feature_weight", attrs=attrs)
+    return _drop_single_dim(describe(weights), model)
+
+
+@one_blas_thread
+def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: int | None = None) -> xr.DataArray:
+    """The weighted kernel Σ_j β_j K_j, each kernel after the steps of the model by its training samples.
+
+    The result is a lazy array: a block is computed when it is needed, from the tiles of the kernels with weight;
+    ``.compute()`` returns all of it, ``.to_zarr`` writes it block by block. Statistics of the rows that steps need
+    are measured now, in at most one pass for each step.
+
+    Parameters
+    ----------
+    K
+        A square set with the training samples and any others, by name: the weighted kernel of all of them, by the
+        statistics of the training samples alone. Or ``K[test, train]``: new rows against the training samples.
+    covariates
+        As in `decision_function`.
+    chunk
+        Side of a block in samples; the stored tile by default. Rows in the order of the store read each tile once.
+
+    Returns
+    -------
+    xarray.DataArray
+        (sample, sample_2) of a square set, (sample, train_sample) otherwise, float64; with a first dimension class,
+        task, pair or target if each has its own weights. Entries of training samples whose label is unknown in a
+        task are NaN for that task.
+
+    Raises
+    ------
+    InputError
+        If training samples or kernels with weight are missing, or weights are those of groups of samples.
+    """
+    import dask.array as da
+
+    model._check_fitted()
+    given = model._source(as_kernel_set(K, "combined_kernel"))
+    places = _places(model, given)
+    chosen, used = match_kernels(model, given, any_columns=places is not None)
+    weights, dim = _weight_sets(model, used)
+    _, n_rows, n_cols = chosen.shape
+
+    def weighted(part: Statistics) -> da.Array:
+        trained = np.arange(n_cols) if places is None else places
+        trained = trained if part.rows is None else trained[part.rows]
+        cross = chosen if places is None and part.rows is None else chosen[np.arange(n_rows), trained]
+        part_weights = weights if dim is None else weights[part.columns]
+        steps = model._trained_steps(part, used, chosen.samples, covariates)
+        if places is not None and not steps:
+            return weighted_blocks(chosen.lens(), part_weights, chunk)
+        lens, _ = measure_new(cross.view, steps, elements=True)
+        if places is not None:  # the square set, with the statistics of the training samples in it
+            before, mirrored = chosen.lens(), [step.mirrored(trained) for step in lens.fitted.steps[-len(steps) :]]
+            lens = Lens(before.view, Fitted((*before.fitted.steps, *mirrored)))
+        blocks = weighted_blocks(lens, part_weights, chunk)
+        if places is not None or part.rows is None:
+            return blocks
+        # NaN for samples that the problems of the part were not trained on.
+        at = np.full(n_cols, len(part.rows))
+        at[part.rows] = np.arange(len(part.rows))
+        unknown = da.full((len(part_weights), n_rows, 1), np.nan)
+        padded: da.Array = da.concatenate([blocks, unknown], axis=2)[:, :, at]
+        return padded
+
+    parts = [weighted(part) for part in model.statistics_]
+    whole = parts[0]
+    if len(parts) > 1:
+        order = np.argsort(np.concatenate([part.columns for part in model.statistics_]))
+        whole = da.concatenate(parts)[order]
+    across = "train_sample" if places is None else "sample_2"
+    coords = [("sample", given.samples.astype(str)), (across, given.train_samples.astype(str))]
+    if dim is None:
+        return describe(xr.DataArray(whole[0], coords, name="combined"))
+    return describe(xr.DataArray(whole, [(dim, model.weights_[dim].values), *coords], name="combined"))
+
+
+@one_blas_thread
+def kernel_pca(model: Any, K: Kernels, n_components: int = 2, *, covariates: Any = None) -> xr.DataArray:
+    """Coordinates of samples in the principal directions of the weighted kernel (see `combined_kernel`).
+
+    The directions are those of the training samples, and the others are projected on them: Σ_i k̃(x, x_i)v_i/√λ for
+    the eigenvalue λ and the eigenvector v of the kernel centered over the training samples.
+
+    Parameters
+    ----------
+    K
+        A square set with the training samples and any others.
+    n_components
+        How many, fewer than training samples.
+    covariates
+        As in `decision_function`.
+
+    Returns
+    -------
+    xarray.DataArray
+        (sample, component), and class, task, pair or target before them where each has weights of its own. The
+        coordinate ``explained`` is the share of each component in the trace, ``is_training`` says on which samples
+        the directions were found.
+
+    Raises
+    ------
+    InputError
+        As `combined_kernel`, or if `n_components` is out of range.
+    IndefiniteKernelError
+        If the weighted kernel is not positive semidefinite.
+    MemoryBudgetError
+        If the rows against the training samples do not fit in memory.
+
+    References
+    ----------
+    Schölkopf, Smola, Müller: Nonlinear component analysis as a kernel eigenvalue problem. Neural Computation 10
+    (1998).
+    """
+    model._check_fitted()
+    given = model._source(as_kernel_set(K, "combined_kernel"))
+    places = _places(model, given)
+    if places is None:
+        refuse("kernel_pca needs a square set with all training samples and the others, got only new rows")
+    if not 1 <= n_components < len(places):
+        refuse(f"n_components must be from 1 to {len(places) - 1}, one less than training samples, got {n_components}")
+    n, m = given.shape[1], len(places)
+    n_sets = len(_weight_sets(model, np.arange(len(model.kernel_names_)))[0])
+    check_memory(
+        "kernel_pca",
+        {
+            "rows against training samples": 8 * n_sets * n * m,
+            "their centered copy": 8 * n * m,
+            "training": 16 * m * m,
+        },
+        machine().task_bytes,
+        "Take fewer rows, or write the weighted kernel and decompose it elsewhere",
+        "in this process",
+    )
+    cross = model.combined_kernel(given[np.arange(n), places], covariates=covariates)
+    values, training = cross.values, given.samples[places].astype(str)
+    components = list(_components(values.reshape(-1, n, m), places, n_components))
+    dim = cross.dims[:-2]
+    shape = values.shape[:-2]
+    coordinates = np.stack([coordinate for coordinate, _ in components]).reshape(*shape, n, n_components)
+    explained = np.stack([share for _, share in components]).reshape(*shape, n_components)
+    coords: dict[str, Any] = {str(name): cross[name].values for name in (*dim, "sample")}
+    coords |= {"component": np.arange(1, n_components + 1), "explained": ((*dim, "component"), explained)}
+    coords["is_training"] = ("sample", np.isin(coords["sample"], training))
+    return describe(xr.DataArray(coordinates, dims=(*dim, "sample", "component"), coords=coords, name="principal"))
+
+
+def cross_kernels(
+    model: Any,
+    features: Any,
+    *,
+    samples: Sequence[Any] | Array | None = None,
+    present: Mapping[str, npt.ArrayLike] | None = None,
+    join: Join = "exact",
+    missing: Missing | None = None,
+    missing_features: MissingFeatures = "refuse",
+) -> KernelSet:
+    """The kernels of new samples against the training samples that prediction needs, computed as they are read.
+
+    Parameters
+    ----------
+    features, samples, present, join, missing, missing_features
+        As in `dmkl.build_cross`. Tables and columns that only kernels without weight use may be missing.
+
+    Raises
+    ------
+    InputError
+        If the training kernels were not built from features, or these features lack what the kernels use.
+    """
+    model._check_fitted()
+    needed = model._kernels_needed()
+    if isinstance(model.features_, str):
+        raise InputError(model.features_)
+    lacking = [name for name in needed if name not in model.features_.recipes]
+    if lacking:
+        refuse(
+            f"the model gives weight to kernel {lacking[0]!r}, which was not computed from features; predict from "
+            "kernels instead"
+        )
+    kept = model.features_.select(needed)
+    source, _ = cross_tiles(kept, features, samples, present, join, missing, missing_features)
+    rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
+    return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
 
 
 def training_note(is_trained: Mask) -> str:
@@ -481,14 +367,14 @@ _STRIP_BYTES = 2**26
 """Bytes of features that are read together."""
 
 
-def _drop_single_dim(values: xr.DataArray, model: Predicting) -> xr.DataArray:
+def _drop_single_dim(values: xr.DataArray, model: Any) -> xr.DataArray:
     """Values without the dimension of scores if there is a single column, as for two classes."""
     dim = str(model.dual_coef_.dims[1])
     is_single = model._score_dim() is None and values.sizes[dim] == 1
     return values.isel({dim: 0}).drop_vars(dim) if is_single else values
 
 
-def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTable]:
+def _linear_features(model: Any, kernel: str) -> tuple[Recipe, FeatureTable]:
     """The recipe of a linear kernel, and the features of the training samples."""
     features: TrainingFeatures | str = model.features_
     if isinstance(features, str):
@@ -507,7 +393,7 @@ def _linear_features(model: Predicting, kernel: str) -> tuple[Recipe, FeatureTab
     return recipe, table
 
 
-def _places(model: Predicting, K: KernelSet) -> Index | None:
+def _places(model: Any, K: KernelSet) -> Index | None:
     """Positions of the training samples in a square set; None for a set of new rows against training samples."""
     if not K.is_square:
         return None
@@ -521,7 +407,7 @@ def _places(model: Predicting, K: KernelSet) -> Index | None:
     return np.array([at[name] for name in model.train_samples_.tolist()], dtype=np.int64)
 
 
-def _weight_sets(model: Predicting, used: Index) -> tuple[Float, str | None]:
+def _weight_sets(model: Any, used: Index) -> tuple[Float, str | None]:
     """The weights of the kernels used, (sets, kernels), and the dimension of the sets, or None."""
     weights = model.weights_.transpose("kernel", ...).values[used].astype(np.float64)
     if weights.ndim == 1:

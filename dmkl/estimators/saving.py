@@ -133,14 +133,16 @@ def fitted_attributes(model: Any, kept: Kept) -> dict[str, Any]:
 
 def _check_kept(model: Any) -> None:
     """Refuse a fitted attribute that is not as it was declared, and would be lost, by InputError."""
-    for kept in ("root", "array", "table"):
+    for kept in ("root", "array", "table", "state"):
         for name, value in fitted_attributes(model, kept).items():
-            declared = model.traits.fitted.get(name, _UNDECLARED)
+            declared, is_array = model.traits.fitted.get(name, _UNDECLARED), isinstance(value, xr.DataArray)
+            if kept == "state":
+                value = decode(encode(value.values if is_array else value))
             if not declared.form.accepts(value):
-                over = f" of {value.dtype} over {value.dims}" if isinstance(value, xr.DataArray) else ""
+                found = f"{value.dtype} over {value.dims}" if is_array and kept != "state" else f"{value!r:.60}"
                 refuse(
-                    f"{name} of this {type(model).__name__} is of type {type(value).__name__}{over}, and a model keeps "
-                    f"{declared.form.words} there; declare in traits.fitted of the class what it is"
+                    f"{name} of this {type(model).__name__} must be {declared.form.words}, got {found}; declare in "
+                    "traits.fitted of the class what it is"
                 )
 
 

@@ -16,6 +16,7 @@ from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
 from dmkl.estimators.checks import check_count, check_positive, one_of
 from dmkl.estimators.learner import KernelRegressor, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
+from dmkl.estimators.predicting import match_kernels
 from dmkl.estimators.traits import labeled_array, labeled_table
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.numerics.covariates import Covariates, of_new
@@ -492,8 +493,8 @@ class VarianceComponents(KernelRegressor):
 
         With v = Σσ_j²k_j(x, ·), it is Σσ_j²k_j(x, x) + σ_e² − vᵀV⁻¹v + gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v.
         """
-        chosen, used = self._match_kernels(K)
-        trained, _ = self._match_kernels(as_kernel_set(training, "prediction", self.train_samples_))
+        chosen, used = match_kernels(self, K)
+        trained, _ = match_kernels(self, as_kernel_set(training, "prediction", self.train_samples_))
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)[used]
         residual = self.components_.variance.sel(term="residual").values.reshape(-1)
         if not (residual > 0).all():

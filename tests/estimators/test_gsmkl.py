@@ -305,5 +305,10 @@ def test_given_groups_by_name(built, tmp_path):
     with pytest.raises(InputError, match="samples have no group"):
         short.predict(K[TEST, TRAIN])
     np.testing.assert_array_equal(short.predict(K[TEST, TRAIN], groups=sites), model.predict(K[TEST, TRAIN]))
+    new = np.setdiff1d(TEST, TRAIN)
+    test = K[new, TRAIN], y[new]
+    assert short.score(*test, groups=sites) == model.score(*test)
+    calibrated = short.calibrate(*test, groups=sites).decider_
+    np.testing.assert_array_equal(calibrated.sharpness, model.calibrate(*test).decider_.sharpness)
     with pytest.raises(InputError, match="has no training samples"):
         short.predict(K[TEST, TRAIN], groups=dict.fromkeys(sites, "west"))

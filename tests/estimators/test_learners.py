@@ -96,15 +96,15 @@ def broken(learner_of):
     return make
 
 
-def lose_the_intercept(self, outcome):
+def set_a_list(self, outcome):
     self.trail_ = [1, 2]
 
 
 @pytest.mark.slow
 def test_check_learner_names_what_is_broken(broken):
-    with pytest.raises(InputError, match="trail_ of this Broken is of type list, and a model keeps a DataArray"):
-        check_learner(broken(_set_attributes=lose_the_intercept))
-    with pytest.raises(AssertionError, match="Broken: sample_weight is refused unless"):
+    with pytest.raises(InputError, match=r"trail_ of this Broken must be a DataArray, got \[1, 2\]; declare"):
+        check_learner(broken(_set_attributes=set_a_list))
+    with pytest.raises(AssertionError, match="Broken: a sample of weight 2 counts as two copies of it"):
         check_learner(broken(_check_weights=lambda self: None))
     with pytest.raises(AssertionError, match="Broken: contributions and the intercept add up"):
         check_learner(broken(_offsets=lambda self, samples, covariates: np.ones(1)))
