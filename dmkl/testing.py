@@ -207,7 +207,7 @@ def _search(case: _Case, **options: Any) -> Any:
     """A search of one point on the fold of training and test rows."""
     parameters = case.learner.get_params(deep=False).items()
     point = next({name: [value]} for name, value in parameters if isinstance(value, str | int | float))
-    return dmkl.search(case.precise(), case.K, case.y, point, [(_TRAIN, _TEST)], baselines="none", **options)
+    return dmkl.search(case.precise(), case.K, case.y, point, [(_TRAIN, _TEST)], **options)
 
 
 def _check_search(case: _Case) -> None:
@@ -330,13 +330,14 @@ def _check_state_of_search(case: _Case) -> None:
         predicted = estimator.predict(X)
         return -float(np.mean((predicted - y) ** 2)) if case.is_regression else float(np.mean(predicted == y))
 
+    options: Any = {"scoring": score, "baselines": "none"}
     state = case.folder / "state"
     try:
-        _search(case, scoring=score, state=state)
+        _search(case, **options, state=state)
     except _Interruption:
         pass
     case.expect(any(state.iterdir()), "an interrupted search keeps its state")
-    continued, whole = _search(case, scoring=score, state=state), _search(case, scoring=score)
+    continued, whole = _search(case, **options, state=state), _search(case, **options)
     case.expect_close(
         continued.scores["weight"], whole.scores["weight"], 0.0, "a continued search has the same weights"
     )

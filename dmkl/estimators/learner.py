@@ -224,7 +224,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         if self.traits.plain_sum:
             learner: KernelLearner = clone(self).set_params(**self.traits.plain_sum)
             shared = [name for name in self._get_param_names() if name not in self.traits.plain_sum]
-        elif hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
+        elif isinstance(self, KernelClassifier) and hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
             shared = ("C", "multiclass", "class_weight", "decision", "steps")
             learner = model_class("MKSVM")(np.inf, **{name: getattr(self, name) for name in shared})
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from sklearn.preprocessing import scale
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.saving import models as all_models
+from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.testing import check_learner
 
 PAGE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -94,6 +97,36 @@ def broken(learner_of):
         return type("Broken", (learner_of(FIXED, "FixedWeights"),), {"__doc__": "Broken.", **changes})
 
     return make
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("models")
+def test_a_regression_may_have_a_parameter_of_machines():
+    """Searches compare classifiers with C, and them alone, with the support vector machine on the sum."""
+
+    class Slopes(KernelRegressor):
+        """Dual variables in proportion to the targets.
+
+        Parameters
+        ----------
+        C
+            The factor.
+        steps
+            As in `MKFDA`.
+        """
+
+        def __init__(self, C: float = 1.0, *, steps=("center", "trace")):
+            self.C, self.steps = C, steps
+
+        def _problem(self, data, number):
+            return partial(self._solve, data.problems.h[number], data.n_kernels)
+
+        def _solve(self, h, n):
+            yield from ()
+            weights = np.full(n, 1 / n)
+            return Outcome(Status.CONVERGED, weights, self.C * h, np.nan, steps=[Step(weights, {})])
+
+    check_learner(Slopes)
 
 
 def set_a_list(self, outcome):
