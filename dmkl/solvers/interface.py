@@ -362,9 +362,10 @@ class Outcome:
     """The solution of one problem, as far as the solver came.
 
     The kernel weights are (n,), or (n, groups). With dual variables, (m, columns), and the bias, (columns,), the score
-    of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias; they are None if not requested. A bias (columns,) is an
-    intercept of the model, even if it is zero; one number stands for all columns. `objective` is that of the returned pair, `bound` a proven bound of the optimum from the other side, and `gap` the proven relative gap:
-    both are NaN without a proof, and the gap is infinite if objective and bound contradict each other
+    of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias; they are None if not requested. A bias (columns,) is
+    an intercept of the model, even if it is zero; one number stands for all columns. `objective` is that of the
+    returned pair, `bound` a proven bound of the optimum from the other side, and `gap` the proven relative gap: both
+    are NaN without a proof, and the gap is infinite if objective and bound contradict each other
     (`dmkl.numerics.fisher.relative_gap`). `steps` is the history, oldest first. `weights_error` estimates the largest
     error of a weight relative to the largest weight; NaN if it was not estimated.
 
