@@ -15,8 +15,6 @@ from helpers.stand_ins import STAND_INS
 
 import dmkl
 from dmkl._version import RELEASE
-from dmkl.cli.commands import COMMANDS
-from dmkl.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -104,17 +102,6 @@ def test_paths_named_in_commands_are_there():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def options_named():
-    """Each command in the pages, with its learner and its options."""
-    pages = "\n".join([README, *PAGES.values()])
-    result = {}
-    for line in re.findall(r"^ {4}dmkl +(\w.*)$|`dmkl (\w.*?)`", pages, flags=re.MULTILINE):
-        command, _, rest = max(line).partition(" ")
-        model = re.findall(r"--model ([\w-]+)", rest) or ["mkfda"] * ("--steps" in rest)
-        result.setdefault((command, *model), set()).update(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", f" {rest}"))
-    return {asked: sorted(options - {"--help", "--model"}) for asked, options in result.items()}
-
-
 def test_sections_of_pipelines_that_pages_name_are_there():
     page = ROOT / "pipelines/README.md"
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -122,17 +109,6 @@ def test_sections_of_pipelines_that_pages_name_are_there():
     named = re.findall(r'"([A-Z][^"]+)"', measured)
     assert len(named) > 5
     assert [title for title in named if title not in titles] == []
-
-
-@pytest.mark.parametrize(("asked", "options"), options_named().items(), ids=lambda part: " ".join(part)[:30])
-def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, monkeypatch):
-    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)  # it is read once, and COLUMNS has no effect later
-    command, *model = asked
-    assert command in COMMANDS
-    for given in [[], *([["--model", *model]] if model else [])]:  # options of the command, then of the learner
-        assert main([command, *given, "--help"]) == 0
-    words = capsys.readouterr().out
-    assert [option for option in options if not re.search(rf"(?<![\w-]){option}\b", words)] == []
 
 
 def test_messages_that_are_explained_are_those_of_the_code():

@@ -293,17 +293,6 @@ def test_a_constant_kernel_is_left_empty(kernels):
     assert np.isfinite(analysis.data.target_alignment.values[0])
 
 
-@pytest.mark.filterwarnings("ignore:.*netcdf_file:RuntimeWarning")
-def test_netcdf(tmp_path, K, kernels):
-    """NetCDF 3 supports the fewest types."""
-    y = kernels[1]
-    data = dmkl.analyze(K, np.stack([y > 4, y % 2], axis=1), probes=20).data
-    data.to_netcdf(tmp_path / "analysis.nc", engine="scipy")
-    read = xr.load_dataset(tmp_path / "analysis.nc", engine="scipy")
-    xr.testing.assert_equal(read, data)
-    assert read.attrs == data.attrs
-
-
 def test_what_is_told_saved_and_read(K, analysis, tmp_path):
     text = analysis.summary()
     assert "7 centered kernels over 90 samples; alignments: exact; 2 passes" in text

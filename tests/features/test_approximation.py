@@ -108,15 +108,6 @@ def test_it_is_scikit_learns_for_the_same_landmarks(tmp_path):
     np.testing.assert_allclose(np.asarray(K.to_dask())[0], Z @ Z.T, atol=1e-9)
 
 
-@pytest.mark.parametrize("how", ["kmeans", "uniform"])
-def test_full_rank_is_the_kernel(how, tmp_path):
-    spec = {"function": ["rbf", "laplacian"], "bandwidth": [0.5, 2]}
-    options = {"splits": None, "dtype": "float64"}
-    K = built(tmp_path / "set", {**spec, "rank": M, "landmarks": how}, **options)
-    dense = built(None, spec, **options)
-    np.testing.assert_allclose(K, dense, atol=1e-9)
-
-
 @quiet
 @pytest.mark.slow
 def test_fourier_features_approach_the_kernel(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 from helpers.references import error, in_memory, psd
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.base import clone
 
 import dmkl
 from dmkl.errors import ConstantKernelWarning, InputError
@@ -143,26 +142,6 @@ def test_a_kernel_that_covariates_explain_wholly_has_no_weight(step, dtype):
         K.with_steps(steps).measured()
 
 
-@pytest.mark.parametrize("learner", [dmkl.MKFDA(lam=0.1), dmkl.MKSVM()], ids=lambda m: type(m).__name__)
-def test_models_with_covariates_come_back(learner, tmp_path):
-    K, Z = in_memory(psd(2, M), 9), covariates()
-    y = np.arange(M) % 2
-    model = clone(learner).set_params(steps=(dmkl.residualize(Z), "trace")).fit(K[TRAIN, TRAIN], y[TRAIN])
-    model.save(tmp_path / "model")
-    again = dmkl.load(tmp_path / "model")
-    assert again.steps == model.steps
-    scores = model.decision_function(K[TEST, TRAIN])
-    assert np.array_equal(again.decision_function(K[TEST, TRAIN]), scores)
-    dual, weights = model.dual_coef_.values, model.weights_.values.reshape(-1)
-    plain = (
-        dense(psd(2, M), Z, TEST, TRAIN) / np.trace(dense(psd(2, M), Z, TRAIN, TRAIN), axis1=1, axis2=2)[:, None, None]
-    )
-    wanted = np.einsum("n,nrm,mk->rk", weights, plain, dual)
-    if hasattr(model, "intercept_"):
-        wanted += model.intercept_.values
-    assert error(np.asarray(scores).reshape(wanted.shape), wanted) < 1e-8
-
-
 def test_covariates_of_samples_that_were_not_there_in_training(tmp_path):
     """Covariates passed to the prediction are used as in training; missing ones are looked up."""
     K, Z = psd(2, M), covariates()
@@ -204,13 +183,6 @@ def test_covariates_of_new_samples_of_a_new_site():
     P = np.eye(len(TRAIN)) - Q[TRAIN] @ Q[TRAIN].T / len(TRAIN)
     expected = np.einsum("n,nrm,mk->rk", sites.weights_.values, (L @ K)[:, :, TRAIN] @ P, sites.dual_coef_.values)
     np.testing.assert_allclose(none.values, expected[:, 0], atol=1e-10)
-
-
-def test_a_search_over_steps_takes_covariates():
-    K, y = in_memory(psd(2, M), 9), np.arange(M) % 2
-    steps = [("center", "trace"), (dmkl.residualize(covariates()), "trace")]
-    results = dmkl.search(dmkl.MKFDA(), K, y, {"steps": steps, "lam": [1.0]}, 3, baselines="none")
-    assert results.best_params_["steps"] in steps
 
 
 def test_covariates_that_a_prediction_refuses():

@@ -473,14 +473,3 @@ def test_no_row_of_covariates_without_covariates_or_baselines(unnamed):
     none = dmkl.search(learner, unnamed, OF_COVARIATES, {"lam": LAM}, folds(), baselines="none", refit=False)
     assert none.baselines is None
     assert "residual_score" in none.scores
-
-
-def test_chains_of_steps_with_and_without_covariates(unnamed):
-    """Covariates alone have one score; the kernels' part is that of the chain that is chosen."""
-    grid = {"lam": [0.1], "steps": [("center", "trace"), (of_samples(), "trace")]}
-    result = dmkl.search(dmkl.MKRidge(np.inf), unnamed, OF_COVARIATES, grid, folds(), refit=False)
-    train, *_, test = result.folds["0"]
-    expected = r2(OF_COVARIATES[test], least_squares(train, test, OF_COVARIATES))
-    np.testing.assert_allclose(result.baselines.sel(baseline="covariates alone")["test_score"][0], expected, rtol=1e-9)
-    assert all(chosen["steps"] == (of_samples(), "trace") for chosen in result.best_params_.values())
-    assert np.isfinite(result.scores["residual_score"]).all()
