@@ -10,7 +10,6 @@ import pathlib
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import psutil
 import pytest
 import xarray as xr
 from helpers.damage import flip
+from helpers.faults import lock_by
 
 import dmkl
 from dmkl.errors import DamagedFileError, DiskFullError, LockedError
@@ -179,7 +179,7 @@ def at_each_step(monkeypatch):
 @pytest.mark.parametrize("exchanges", [True, False])
 @pytest.mark.parametrize("kind", ["set", "model"])
 def test_an_output_that_is_replaced_is_always_there(tmp_path, at_each_step, monkeypatch, kind, exchanges):
-    path, numbers, gaps = tmp_path / "out", [], []
+    path, numbers, gaps, files = tmp_path / "out", [], [], [None]
     if not exchanges:
         monkeypatch.setattr(writing, "_exchange", lambda *_: False)
         monkeypatch.setattr(writing, "_GAP_SECONDS", 0.0)
@@ -188,7 +188,9 @@ def test_an_output_that_is_replaced_is_always_there(tmp_path, at_each_step, monk
 
     def look():
         gaps.append(not path.exists())
-        numbers.append(link_target(kind, path))
+        files.append({file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in path.rglob("*")})
+        if files[-1] != files[-2]:
+            numbers.append(link_target(kind, path))
 
     WRITE[kind](path, 1)
     at_each_step(look)
@@ -244,20 +246,6 @@ def test_files_of_a_kernel_appear_together(tmp_path, at_each_step, names_before)
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------
-
-
-def lock_by(path, **changes):
-    """Write the lock file of another process."""
-    here = psutil.Process().parent()
-    holder = {
-        "host": socket.gethostname(),
-        "machine": writing._machine(),
-        "pid": here.pid,
-        "started": writing._start(here.pid),
-        "since": "2026-01-02 03:04:05",
-        "token": "theirs",
-    }
-    lock_path(path).write_text(json.dumps({**holder, **changes}))
 
 
 def test_an_output_belongs_to_one_process(tmp_path):

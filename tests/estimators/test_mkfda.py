@@ -373,9 +373,8 @@ def test_weights_of_a_subspace_are_as_accurate_as_is_documented(p):
     assert np.abs(weights - exact).max() <= 3e-3 * exact.max()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_weights_are_as_accurate_as_they_are_said_to_be(seed, tmp_path):
-    rng = np.random.default_rng(seed)
+def test_weights_are_as_accurate_as_they_are_said_to_be(tmp_path):
+    rng = np.random.default_rng(0)
     y = rng.integers(0, 5, 150)
     kernels = [F @ F.T for F in (rng.normal(size=(150, 6)) + scale * np.eye(6)[y] for scale in (1.2, 1.3))]
     exact = dmkl.MKFDA(p=2, lam=0.01, tol=1e-12).fit(kernels, y)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import socket
 
-import psutil
 import pytest
 from helpers.faults import (
     DAMAGES,
@@ -20,11 +18,10 @@ from helpers.faults import (
     disk_that_fills,
     disturbed,
     left,
+    lock_by,
     result,
     told,
 )
-
-from dmkl.files.writing import _machine, _start, lock_path
 
 FEW = ("build", "search", "predict")
 """Phases that cover all mechanisms; the slow tests run the other phases, which use the same mechanisms."""
@@ -94,13 +91,11 @@ def test_a_set_that_is_damaged_in_the_middle(run, places, undisturbed, phase, da
 @pytest.mark.parametrize("phase", EACH)
 def test_an_output_that_another_process_writes(run, places, phase):
     own, out = places
-    parent = psutil.Process().parent()
-    holder = {"host": socket.gethostname(), "machine": _machine(), "pid": parent.pid, "started": _start(parent.pid)}
-    lock_path(out).write_text(json.dumps({**holder, "since": "2026-11-22 08:00:00", "token": "theirs"}))
+    lock_by(out)
     status, _, err = run(*PHASES[phase].command(own, out))
     assert status == 1
     ((error,), notes) = told(err)
-    assert f"{out} is being written by process {parent.pid} on {socket.gethostname()} since 2026" in error
+    assert f"{out} is being written by process {os.getppid()} on {socket.gethostname()} since 2026" in error
     assert not notes
     assert [entry.name for entry in out.parent.iterdir()] == ["out.lock"]
 

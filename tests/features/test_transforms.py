@@ -177,8 +177,10 @@ def test_logarithms_given_as_counts_are_noted_with_the_table_of_counts():
     dmkl.build(None, {"X": WIDE}, spec)
 
 
-@pytest.mark.parametrize("steps", [None, "log1p", "tfidf", ("size-factor", "log1p")])
-@pytest.mark.parametrize("function", ["linear", "rbf", "cosine"])
+@pytest.mark.parametrize(
+    ("function", "steps"),
+    [("linear", None), ("rbf", "log1p"), ("cosine", "tfidf"), ("rbf", ("size-factor", "log1p"))],
+)
 def test_new_features_on_another_scale_are_noted(steps, function, tmp_path):
     spec = {"function": function} | ({} if steps is None else {"transform": steps})
     K = dmkl.build(tmp_path / "k", {"X": WIDE[:40]}, spec)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,10 +20,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import psutil
 import pytest
 from distributed import Client
 
 import dmkl
+from dmkl.files import writing
 from dmkl.progress import ConsoleWatch
 from helpers.damage import flip
 from helpers.references import local_cluster
@@ -236,6 +240,20 @@ DAMAGES = {
     "missing": each_tile(Path.unlink),
     "exchanged": exchange,
 }
+
+
+def lock_by(path: Path, **changes: object) -> None:
+    """Write the lock file of another process."""
+    here = psutil.Process().parent()
+    holder = {
+        "host": socket.gethostname(),
+        "machine": writing._machine(),
+        "pid": here.pid,
+        "started": writing._start(here.pid),
+        "since": "2026-01-02 03:04:05",
+        "token": "theirs",
+    }
+    writing.lock_path(path).write_text(json.dumps({**holder, **changes}))
 
 
 def by_signal(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import h5py
@@ -68,8 +69,7 @@ def labels(tmp_path):
     return tmp_path / "labels.csv"
 
 
-@pytest.mark.parametrize("title", TITLES)
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize(("suffix", "title"), [*zip(itertools.cycle(WRITERS), TITLES)])
 def test_names_of_any_title_order_the_labels(tmp_path, labels, suffix, title):
     key = title.replace(" ", "_")
     WRITERS[suffix](tmp_path / f"set{suffix}", K=KERNEL, **{key: NAMES})
