@@ -325,22 +325,12 @@ def unlike(tmp_path_factory):
 CHEAP = ("-p", "2", "--cv", "2", "--no-refit", "--overwrite", *NO_BASELINES)
 
 
-def test_both_chains_of_steps_are_tried_where_samples_differ_in_size(notes_of, tmp_path, unlike):
-    err = notes_of("search", unlike, tmp_path / "result", *CHEAP)
-    assert "the steps center+trace and cosine+center are both tried, each with its own values of lam" in err
-    assert "--steps center+trace, or steps in the grid, tries that chain only" in err
-    scores = dmkl.load(tmp_path / "result").scores
-    grid = {"p": [2.0], "lam": None, "steps": ["center+trace", "cosine+center"]}
-    expected = search(dmkl.MKFDA(), dmkl.open(unlike), None, grid, cv=2, refit=False)
-    np.testing.assert_array_equal(scores["score"], expected.scores["score"])
-
-
-@pytest.mark.parametrize("model", ["MKSVM", "Uniform"])
+@pytest.mark.parametrize("model", ["MKFDA", "MKSVM", "Uniform"])
 def test_the_command_tries_the_chains_that_python_tries(notes_of, tmp_path, unlike, model, monkeypatch):
     monkeypatch.setattr("dmkl.searching.grid.C_VALUES", (0.5, 2.0))
     learner, how = getattr(dmkl, model)(), ["--model", model.lower(), *NO_BASELINES]
-    grid = {"C": None, "p": [2.0]} if model == "MKSVM" else {"lam": None}
-    p = ["-p", "2"] if model == "MKSVM" else []
+    grid = {"C" if model == "MKSVM" else "lam": None} | ({} if model == "Uniform" else {"p": [2.0]})
+    p = ["-p", "2"] if "p" in grid else []
     err = notes_of("search", unlike, tmp_path / "result", "--cv", 2, "--no-refit", *p, *how)
     assert f"the steps {'+'.join(learner.steps)} and cosine+center are both tried" in err
     K = dmkl.open(unlike)

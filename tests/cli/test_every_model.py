@@ -30,34 +30,24 @@ def sets(tmp_path_factory):
     }
 
 
-@pytest.fixture
-def set_of(sets):
-    """The set that suits a model."""
-    return lambda name: sets["numbers" if is_regressor(MODELS[name]) else "classes"]
+COMMANDS = {"fit": MODELS, "search": LABELED, "evaluate": LABELED}
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
-@pytest.mark.parametrize("name", MODELS)
-def test_fit_takes_every_model_without_options(succeed, tmp_path, set_of, name):
-    succeed("fit", set_of(name), tmp_path / "model", "--model", name)
-    model = dmkl.load(tmp_path / "model")
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        pytest.param(command, name, marks=[pytest.mark.slow] * (command != "fit"))
+        for command, names in COMMANDS.items()
+        for name in names
+    ],
+)
+def test_every_model_without_options(succeed, tmp_path, sets, command, name):
+    succeed(command, sets["numbers" if is_regressor(MODELS[name]) else "classes"], tmp_path / "out", "--model", name)
+    out = dmkl.load(tmp_path / "out")
+    if command == "evaluate":
+        assert np.isfinite(out.scores["test_score"]).all()
+        return
+    model = out if command == "fit" else out.best_
     assert type(model) is type(MODELS[name])
-    assert np.isfinite(model.weights_).all()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
-@pytest.mark.parametrize("name", LABELED)
-def test_search_takes_every_model_without_options(succeed, tmp_path, set_of, name):
-    succeed("search", set_of(name), tmp_path / "result", "--model", name)
-    result = dmkl.load(tmp_path / "result")
-    assert np.isfinite(result.best_score_)
-    assert type(result.best_) is type(MODELS[name])
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
-@pytest.mark.parametrize("name", LABELED)
-def test_evaluate_takes_every_model_without_options(succeed, tmp_path, set_of, name):
-    succeed("evaluate", set_of(name), tmp_path / "estimate", "--model", name)
-    assert np.isfinite(dmkl.load(tmp_path / "estimate").scores["test_score"]).all()
+    assert np.isfinite(model.weights_ if command == "fit" else out.best_score_).all()

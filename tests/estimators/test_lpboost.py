@@ -5,7 +5,6 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
-import xarray as xr
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.svm import SVC
 
@@ -106,14 +105,3 @@ def test_the_scores_of_a_fold_are_those_of_a_fit_on_its_training_rows(kernels):
     chosen = dmkl.search(dmkl.LPBoost(cv=3), kernels, y, {"nu": [0.5]}, cv=[(train, test)], baselines="none")
     model = dmkl.LPBoost(cv=3).fit(kernels[:, :40, :40], y[:40])
     assert model.score(kernels[:, 40:, :40], y[40:]) == chosen.scores["mean_score"].values.squeeze()
-
-
-def test_a_saved_model_has_the_prices_of_its_kernels(tmp_path):
-    r = np.random.default_rng(0)
-    y = r.integers(0, 3, 40)
-    F = r.normal(size=(40, 4)) + np.eye(4)[y]
-    model = dmkl.LPBoost([0.1, 2.0], cv=2).fit([F @ F.T, F[:, :1] @ F[:, :1].T], y)
-    model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    for name in ("C_", "accuracy_"):
-        xr.testing.assert_identical(getattr(loaded, name), getattr(model, name))

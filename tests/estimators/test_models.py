@@ -50,7 +50,7 @@ MODELS = {
     "GMKL": lambda: dmkl.GMKL(4.0, [1.0, 2.0, 3.0], A=np.eye(3)[:2], b=[0.1, 0.2], steps=("multiplicative",)),
     "GSMKL": lambda: dmkl.GSMKL(2.0, 2, max_iter=3),
     "LocalizedMKL": lambda: dmkl.LocalizedMKL(5.0, max_iter=3),
-    "LPBoost": lambda: dmkl.LPBoost(cv=3),
+    "LPBoost": lambda: dmkl.LPBoost([0.1, 2.0], cv=3),
     "Weighted": lambda: dmkl.Weighted({"kernel_0": 0.5, "kernel_1": 0.0, "kernel_2": 2.0}),
     "NCuts": lambda: dmkl.NCuts(2, sharing="own"),
     "NCuts joint": lambda: dmkl.NCuts(2, sharing="joint"),
@@ -96,7 +96,7 @@ def test_round_trip(tmp_path, name, labels):
     loaded = dmkl.load(tmp_path / "model.zarr")
     assert type(loaded) is type(model)
     np.testing.assert_equal(loaded.get_params(), model.get_params())
-    for attribute in ("weights_", "dual_coef_", "history_", "scores_", "intercept_", "cuts_", "groups_", "gating_"):
+    for attribute in "weights_ dual_coef_ history_ scores_ intercept_ cuts_ groups_ gating_ C_ accuracy_".split():
         assert hasattr(loaded, attribute) == hasattr(model, attribute)
         if hasattr(model, attribute):
             xr.testing.assert_identical(getattr(loaded, attribute), getattr(model, attribute))

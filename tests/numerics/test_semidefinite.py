@@ -1,14 +1,16 @@
-"""Detection of indefinite kernels, as opposed to rounding of semidefinite ones."""
+"""Ends of spectra against dense eigenvalues, and indefinite kernels as opposed to rounding of semidefinite ones."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from helpers.references import few_columns
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning
-from dmkl.numerics.semidefinite import KernelFacts, check_forms
+from dmkl.numerics.semidefinite import KernelFacts, check_forms, extreme_eigenvalues
 
 
 @pytest.mark.parametrize(("q", "name"), [([1e-9, -2e-6, 1e-9], "b"), ([-2e-7, -9e-7, 0.0], "a"), ([0, 0, -1e-3], "c")])
@@ -37,3 +39,25 @@ def test_a_search_tells_of_indefinite_kernels():
     with pytest.warns(IndefiniteKernelWarning) as caught:
         dmkl.search(dmkl.MKFDA(), kernels, y, {"lam": [1.0, 10.0]}, cv=2, refit=False, baselines="none")
     assert "1 of 3 kernels are not positive semidefinite, by an eigenvalue of at most: 'kernel_1'" in str(caught[-1])
+
+
+def random_symmetric(size, seed, spread):
+    """A matrix with eigenvalues over `spread` orders of magnitude, of both signs."""
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    values = rng.choice([-1.0, 1.0], size) * 10.0 ** rng.uniform(-spread, 0, size)
+    return (basis * values) @ basis.T
+
+
+def extremes(matrix, n_steps, seed=0):
+    return extreme_eigenvalues(matrix.__matmul__, len(matrix), n_steps=n_steps, rng=np.random.default_rng(seed))
+
+
+@given(st.integers(2, 60), st.integers(1, 12), st.integers(0, 10**6))
+def test_few_steps_stay_inside_the_spectrum_and_their_bounds_hold(size, n_steps, seed):
+    matrix = random_symmetric(size, seed, 2)
+    computed, exact = extremes(matrix, n_steps, seed), np.linalg.eigvalsh(matrix)
+    rounding = 1e-12 * np.abs(exact).max()
+    assert exact[0] - rounding <= computed.lowest <= computed.highest <= exact[-1] + rounding
+    assert np.abs(exact - computed.lowest).min() <= computed.lowest_bound + rounding
+    assert np.abs(exact - computed.highest).min() <= computed.highest_bound + rounding

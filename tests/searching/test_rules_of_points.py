@@ -12,21 +12,23 @@ from dmkl.solvers.fisher import registry
 GRID = {"p": [1.0, 2.0, np.inf], "lam": [1e-4, 1e-2, 1.0]}
 
 
-def kernels(m, n_classes, share):
-    """An informative linear kernel and two flat ones, in which samples are nearly orthogonal."""
+def drawn(m, n_classes, share):
+    """A generator, labels of which the first class has the given share, and informative features."""
     rng = np.random.default_rng([m, n_classes])
     rest = (1.0 - share) / (n_classes - 1)
     y = rng.choice(n_classes, m, p=[share, *[rest] * (n_classes - 1)])
-    F = rng.normal(size=(m, 5)) + 1.6 * np.eye(5)[y]
+    return rng, y, rng.normal(size=(m, 5)) + 1.6 * np.eye(5)[y]
+
+
+def kernels(m, *classes):
+    """An informative linear kernel and two flat ones, in which samples are nearly orthogonal."""
+    rng, y, F = drawn(m, *classes)
     flat = [rbf_kernel(rng.normal(size=(m, 20)), gamma=2.0) for _ in range(2)]
     return dmkl.create(None, np.stack([F @ F.T, *flat]), labels=y, dtype="float64")
 
 
-def factors(m, n_classes, share):
-    rng = np.random.default_rng([m, n_classes])
-    rest = (1.0 - share) / (n_classes - 1)
-    y = rng.choice(n_classes, m, p=[share, *[rest] * (n_classes - 1)])
-    F = rng.normal(size=(m, 5)) + 1.6 * np.eye(5)[y]
+def factors(m, *classes):
+    rng, y, F = drawn(m, *classes)
     tables = {"informative": F, "noise": rng.normal(size=(m, 20))}
     return dmkl.build(None, tables, {"function": "linear"}, labels=y)
 
