@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
-from sklearn.model_selection import LeaveOneOut
+from sklearn.model_selection import LeaveOneOut, StratifiedKFold
 
 import dmkl
 
@@ -63,6 +63,21 @@ def test_searches(case):
         p_values.append(float(result["chance_p_value"]))
     assert_at_chance(scores, 1 / len(np.unique(y)))
     assert_valid(p_values)
+
+
+@pytest.mark.parametrize("case", ["two", "ten"])  # their classes have equal sizes in each of three folds
+def test_folds_with_test_rows_and_the_single_best(case):
+    """The test rows of each fold are the validation rows of the next."""
+    names, of_sets = ("test_score", "refit_test_score"), []
+    for model, K, y in noise_sets(case):
+        rows = [test for _, test in StratifiedKFold(3).split(y, y)]
+        folds = [(rows[k], rows[(k + 1) % 3], rows[(k + 2) % 3]) for k in range(3)]
+        scores = dmkl.search(model, K, y, GRID, folds, **MORE).scores
+        of_sets.append(
+            [*(float(scores[name].mean()) for name in names), dmkl.SingleBest(cv=3).fit(K, y).scores_.mean()]
+        )
+    for values in np.transpose(of_sets):
+        assert_at_chance(values, 1 / len(np.unique(y)))
 
 
 @pytest.mark.parametrize("case", CASES)
