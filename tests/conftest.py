@@ -1,7 +1,5 @@
 """Fixtures: small kernel sets on disk, and all Dask schedulers."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Kernels and scores in annotated data files, read by anndata and mudata."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import xarray as xr

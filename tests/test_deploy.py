@@ -1,7 +1,5 @@
 """Checks of images and manifests without builds: copied files and run commands exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """README.md and the pages of docs/: their blocks of Python run, and the names in them exist."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import textwrap

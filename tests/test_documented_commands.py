@@ -1,7 +1,5 @@
 """Every command that pages and help show runs, on small files of the names that it uses."""
 
-from __future__ import annotations
-
 import glob
 import json
 import re

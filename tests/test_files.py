@@ -1,7 +1,5 @@
 """Files in the formats of dmkl: atomic writes, checksums, and locks between processes."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

@@ -1,7 +1,5 @@
 """After a flip of any bit of any file, loads return the original data or raise a plain error; `check` reports it."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

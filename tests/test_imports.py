@@ -1,7 +1,5 @@
 """The cost of an import of dmkl: modules are imported at their first use."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Limits of a process: simulated control groups, environments of SLURM, resource settings."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Messages show plain values: 0 and 'a', not np.int64(0) and np.str_('a')."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The packages of the extras: everything else works without them, and messages have the command that installs one."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """All returned and stored data have descriptions: meaning and units of every variable and coordinate."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 

@@ -1,7 +1,5 @@
 """The version changes with the files of the package, and is git's name of their folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Indexing, selection and transformation of kernel sets, against dense matrices."""
 
-from __future__ import annotations
-
 import itertools
 
 import dask

@@ -1,7 +1,5 @@
 """Analyses of kernel sets: targets, spectra, duplicates, reports and plots."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pytest

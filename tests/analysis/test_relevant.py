@@ -1,7 +1,5 @@
 """Relevant dimensions against eigenvectors of dense matrices, and on kernels whose dimension is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import digits

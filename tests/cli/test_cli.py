@@ -1,7 +1,5 @@
 """The command line: output, files on disk, errors."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """`dmkl analyze`: tables, files, errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import xarray as xr

@@ -1,7 +1,5 @@
 """`dmkl build`, and other commands on kernels that were computed from features."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

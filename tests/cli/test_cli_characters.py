@@ -1,7 +1,5 @@
 """Names from files cannot control the terminal: commands print no control characters except line ends."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

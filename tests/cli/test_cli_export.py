@@ -1,7 +1,5 @@
 """`dmkl export`: files are read back unchanged; predictions in several formats."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

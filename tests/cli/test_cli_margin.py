@@ -1,7 +1,5 @@
 """`dmkl fit` and `dmkl search` of support vector machines: options, files of prices and constraints, tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`dmkl fit` and `dmkl predict`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Results of evaluate, predict, fit and search on samples outside selection and training."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix

@@ -1,7 +1,5 @@
 """`dmkl search`: results, files and messages, and resumption after an interruption."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Options that accept no URL refuse one in a single line, and write nothing."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """`dmkl fit`, `search` and `evaluate` with each model of the help and no options, on a toy set."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.base import is_clusterer, is_regressor

@@ -1,7 +1,5 @@
 """Messages about jobs, and submitted scripts; a stub program replaces the batch system."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Places of computation of commands and programs: threads, processes, running schedulers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Hosts of a cluster are checked before long work; a path that a host does not see is reported in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

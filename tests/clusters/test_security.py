@@ -1,7 +1,5 @@
 """Schedulers that require certificates."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

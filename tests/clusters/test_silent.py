@@ -1,7 +1,5 @@
 """Workers that the scheduler lists and that give no answer, and warnings of tasks."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Workers of another dmkl, and workers that end at a message that they cannot read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The baselines: the unweighted sum, the best single kernel, the product."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.optima import solve

@@ -1,7 +1,5 @@
 """Kernel k-means and multiple kernel k-means against eigenvectors of dense matrices, and scikit-learn's k-means."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import dask

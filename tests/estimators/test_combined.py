@@ -1,7 +1,5 @@
 """The weighted kernel of a model, and its principal directions, against dense NumPy and scikit-learn."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pandas as pd

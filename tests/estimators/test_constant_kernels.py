@@ -1,7 +1,5 @@
 """Kernels that are constant or zero over training samples: no weight, a warning, and the fit of the others."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

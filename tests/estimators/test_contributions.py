@@ -1,7 +1,5 @@
 """Contributions of kernels to scores, and feature weights of linear kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import xarray as xr

@@ -1,7 +1,5 @@
 """Both decision rules of every classifier, in fits, searches and evaluations, against dense computations."""
 
-from __future__ import annotations
-
 from itertools import cycle
 
 import numpy as np

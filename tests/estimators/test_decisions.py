@@ -1,7 +1,5 @@
 """Labels and probabilities of fitted learners: rules, priors, calibration data, saving, searches."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

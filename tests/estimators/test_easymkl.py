@@ -1,7 +1,5 @@
 """EasyMKL against its two quadratic programs, solved by cvxpy."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import cvxpy as cp

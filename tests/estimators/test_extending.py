@@ -1,7 +1,5 @@
 """A solver of MK-FDA needs one function and one line: it is defined here and used everywhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

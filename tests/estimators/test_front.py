@@ -1,7 +1,5 @@
 """The scikit-learn classifier on a table of features: scikit-learn's checks, and comparisons with built kernels."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """Learners at given weights, and weights from alignments, against scikit-learn and cvxpy."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

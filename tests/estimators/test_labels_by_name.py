@@ -1,7 +1,5 @@
 """Labels given to fit, search, score and analyze: matched by name with the samples of the kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Localized MKL against finite differences, its composite kernel and scikit-learn's machine on it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.margin import composite_kernel

@@ -1,7 +1,5 @@
 """LP-β and LP-B against machines of scikit-learn, and their linear programs by cvxpy."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

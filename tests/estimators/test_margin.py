@@ -1,7 +1,5 @@
 """MKSVM and GMKL on stored kernels, against cvxpy, scikit-learn and their certificate by the definitions."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import combinations
 

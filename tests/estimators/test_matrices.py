@@ -1,7 +1,5 @@
 """Matrices in memory are accepted wherever a kernel set is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Models on disk, and scikit-learn's conventions."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

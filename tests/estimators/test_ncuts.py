@@ -1,7 +1,5 @@
 """Weights by normalized cuts against dense NumPy and scikit-learn, and the conventions of the estimator."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Groups of kernels, prices and constraints, against the whole problem by cvxpy."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Parameters of learners: numbers in their range, integers for counts, and valid words."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

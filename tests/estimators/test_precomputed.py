@@ -1,7 +1,5 @@
 """The front for kernel matrices in memory: scikit-learn cuts rows and columns, the kernels are the third dimension."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """ℓp multiple kernel ridge regression, against cvxpy, scikit-learn, dense algebra, and fits one by one."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ridge regression of many targets on shared candidates of weights, which may be refined, against dense algebra."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pandas as pd

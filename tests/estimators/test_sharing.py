@@ -1,7 +1,5 @@
 """One set of weights for all classes, or one for each: `MKSVM(sharing="classes")` and `MKFDA(sharing="none")`."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Solvers with options: objects that learners take, print, copy and save."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The learner of spectral weights: its weights and classifiers on stored kernels, and its refusals."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 

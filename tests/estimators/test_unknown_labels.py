@@ -1,7 +1,5 @@
 """Unknown labels for some samples of a task: each task is learnt from, and scored on, its known samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import digits, in_memory

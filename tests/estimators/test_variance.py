@@ -1,7 +1,5 @@
 """Variance components against dense algebra, scikit-learn's Gaussian process, and simulation."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

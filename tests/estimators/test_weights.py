@@ -1,7 +1,5 @@
 """Weights of samples and of classes in least squares: against repeated samples, scikit-learn and dense algebra."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

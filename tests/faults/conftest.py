@@ -1,7 +1,5 @@
 """Fixtures of fault tests: input files, results without faults, and folders of each test."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

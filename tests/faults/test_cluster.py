@@ -1,7 +1,5 @@
 """Faults on a cluster: processes of the cluster or the command itself are killed during a command."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

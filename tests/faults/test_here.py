@@ -1,7 +1,5 @@
 """Faults during a command that computes in threads; `deploy/FAULTS.md` describes the effects on each phase."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The power fails: what was finished is there, and what was not goes on."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Kernels of low rank against dense NumPy and scikit-learn."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

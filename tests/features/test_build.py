@@ -1,7 +1,5 @@
 """Building kernel sets from features: storage, interruptions and refusals."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns of new samples are matched with those of training by name."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

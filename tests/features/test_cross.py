@@ -1,7 +1,5 @@
 """Kernels of new samples from features: `build_cross`, and models that predict from features alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache, partial
 

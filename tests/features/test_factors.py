@@ -1,7 +1,5 @@
 """Sets of kernels stored as factors, against the same kernels stored as tiles."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

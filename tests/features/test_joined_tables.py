@@ -1,7 +1,5 @@
 """Features matched by name: tables, labels and splits in any order make the same kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

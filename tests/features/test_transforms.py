@@ -1,7 +1,5 @@
 """Transforms of counts against NumPy and scikit-learn; their statistics are from training rows, stored with sets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

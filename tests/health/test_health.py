@@ -1,7 +1,5 @@
 """The findings of `check` in sound sets and in sets with every kind of problem."""
 
-from __future__ import annotations
-
 import dask
 import google_crc32c
 import numpy as np

@@ -1,7 +1,5 @@
 """Labels given as a table or a kernel under another name are refused, and reported in sets that contain them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

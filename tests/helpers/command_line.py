@@ -1,7 +1,5 @@
 """Fixtures of command line tests: a set, a model, and functions that run a command in this process."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """The conformance checker of storage/, and functions to compare and change stores."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

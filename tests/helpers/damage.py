@@ -1,7 +1,5 @@
 """Damage to stored sets: their tiles, and the bits of files."""
 
-from __future__ import annotations
-
 
 def tile_file(path, *key):
     """The file of tile (i, j) of a kernel; the key is (kernel, i, j)."""

@@ -1,7 +1,5 @@
 """A driver of solvers that are generators of requests."""
 
-from __future__ import annotations
-
 from dmkl.solvers.driver import drive
 
 

@@ -1,7 +1,5 @@
 """Interruption of work, for tests of its resumption."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import pytest

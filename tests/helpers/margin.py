@@ -1,7 +1,5 @@
 """Margin-based problems on kernels in memory, and their optima, computed by cvxpy."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 

@@ -1,7 +1,5 @@
 """MATLAB files of versions 5 and 7.3, in the layout of MATLAB."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import scipy.io

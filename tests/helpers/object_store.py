@@ -1,7 +1,5 @@
 """A local object store for the duration of a test session."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact optima of multiple kernel Fisher discriminant analysis, dense and independent of the package's solvers."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Simple reference implementations in float64, and sources and schedulers for tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

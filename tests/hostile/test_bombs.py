@@ -1,7 +1,5 @@
 """Small files that declare enormous sizes: refused before memory is allocated or anything is written."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

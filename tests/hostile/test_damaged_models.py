@@ -1,7 +1,5 @@
 """Models and results with changed attributes: each change is refused as damage, unless the value makes sense."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

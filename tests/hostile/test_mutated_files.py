@@ -4,8 +4,6 @@ There a process that dies, uses 10 CPU seconds for a file, or requests more than
 process replaces it. The folder of the test then still contains the file.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

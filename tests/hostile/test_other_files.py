@@ -1,7 +1,5 @@
 """Files that refer to other files, contain code, or crash the process that reads them."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

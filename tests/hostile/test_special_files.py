@@ -1,7 +1,5 @@
 """Pipes, devices and links in the places of files that dmkl reads and writes, and files without end."""
 
-from __future__ import annotations
-
 import os
 
 import dask

@@ -1,7 +1,5 @@
 """`dmkl.importance`: sets of kernels against separate searches, groups, Shapley values, state, files, pictures."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

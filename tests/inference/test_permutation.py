@@ -1,7 +1,5 @@
 """`dmkl.permutation_test`: against searches of labels permuted one by one, its p-values, blocks, states and files."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np

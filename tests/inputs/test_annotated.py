@@ -1,7 +1,5 @@
 """AnnData and MuData, as files and in memory: the same numbers and names as from their own libraries."""
 
-from __future__ import annotations
-
 import sys
 
 import h5py

@@ -1,7 +1,5 @@
 """Features from all supported inputs: equal numbers, reads in parts, order of samples, refusals."""
 
-from __future__ import annotations
-
 import sys
 
 import dask.array as da

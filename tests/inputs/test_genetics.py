@@ -1,7 +1,5 @@
 """Relationship matrices of GCTA and PLINK, and phenotypes by family and individual."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import psd

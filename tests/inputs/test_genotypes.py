@@ -1,7 +1,5 @@
 """Genotypes of PLINK as features: dosages by name, missing ones imputed from training, a kernel for each chromosome."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

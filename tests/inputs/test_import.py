@@ -1,7 +1,5 @@
 """Kernels and labels from files: every format in both orders of its axes, the role of each array, refusals."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import tracemalloc

@@ -1,7 +1,5 @@
 """Samples matched by name: kernels, labels and splits from pandas, xarray and files, in any order, in three joins."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import h5py

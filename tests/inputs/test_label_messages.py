@@ -1,7 +1,5 @@
 """Labels and covariates that are missing, alone or new: clear messages, no silent conversion."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Samples are matched by name, in common files and in memory: the same model or an error."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import warnings

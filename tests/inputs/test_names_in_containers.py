@@ -1,7 +1,5 @@
 """Names of samples in containers, in coordinates and in files beside the matrix, whatever they are called."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

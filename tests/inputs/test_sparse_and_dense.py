@@ -1,7 +1,5 @@
 """Sparse matrices, in memory and in files, and condensed distances: converted by blocks, equal to dense ones."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

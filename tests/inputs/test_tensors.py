@@ -1,7 +1,5 @@
 """Arrays of other libraries, which exchange them by DLPack."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Job files: commands, errors, copies beside results, and scripts of batch jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Detection of labels under another name, without false positives."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Decision rules on scores against scikit-learn's discriminant and regressions; leave-one-out against new fits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Targets, norms, objective and certificate against the formulas and against dense optima."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.optima import conjugate, norm, solve, system

@@ -1,7 +1,5 @@
 """Kernels of features against scikit-learn and the formulas, through `dmkl.build`."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

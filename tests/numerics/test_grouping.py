@@ -1,7 +1,5 @@
 """Groups of samples against scikit-learn, EM and the definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans

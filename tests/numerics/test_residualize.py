@@ -1,7 +1,5 @@
 """Kernels residualized on covariates, against dense NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Ends of spectra against dense eigenvalues, and indefinite kernels as opposed to rounding of semidefinite ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import few_columns

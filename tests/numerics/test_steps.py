@@ -1,7 +1,5 @@
 """Steps: saved statistics, missing statistics, and small kernels as opposed to rounding noise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import dense_view, error, in_memory, psd, stepped

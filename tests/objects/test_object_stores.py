@@ -1,7 +1,5 @@
 """Kernel sets, models, results and predictions at URLs of an object store."""
 
-from __future__ import annotations
-
 import csv
 
 import dask

@@ -1,7 +1,5 @@
 """Alignments of kernels: the pass over pairs of tiles against dense products, and estimates from random probes."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pytest

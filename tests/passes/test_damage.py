@@ -1,7 +1,5 @@
 """Tiles damaged after their first, checked read are named; the error does not blame the kernels."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

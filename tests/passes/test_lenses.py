@@ -1,7 +1,5 @@
 """Passes shared by several lenses, their statistics, and combined kernels, against single lenses and dense formulas."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Kernels of few features, multiplied by their factors, against the same kernels as matrices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import few_columns

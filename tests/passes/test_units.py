@@ -1,7 +1,5 @@
 """Division of a pass into tasks: few tasks, which return little more than the products."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

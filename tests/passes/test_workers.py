@@ -1,7 +1,5 @@
 """Resources of a cluster's workers: the reported slots and memory, and the common task size."""
 
-from __future__ import annotations
-
 import warnings
 from concurrent.futures import CancelledError
 from functools import partial

@@ -1,7 +1,5 @@
 """Small kernel sets, and the pages of models and results on them, each created once in a session."""
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Pages of reports in a browser: on a phone, on a screen and on paper nothing is cut off, empty or too small."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """Pages of models and results, one or several: their content, without other files."""
 
-from __future__ import annotations
-
 import ast
 import html
 import json

@@ -1,7 +1,5 @@
 """Results are equal on any number of threads and workers, also on a cluster that is scaled during the search."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pytest

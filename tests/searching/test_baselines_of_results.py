@@ -1,7 +1,5 @@
 """Baselines of a search (plain sum and single kernels) against direct fits, and comparisons of scores."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pytest

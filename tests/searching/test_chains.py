@@ -1,7 +1,5 @@
 """Searches over several chains of steps, each with its own values of λ."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import in_memory

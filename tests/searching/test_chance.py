@@ -1,7 +1,5 @@
 """p-values of held-out scores under permuted labels, on noise and on signal."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.model_selection import LeaveOneOut, RepeatedKFold

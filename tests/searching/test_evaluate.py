@@ -1,7 +1,5 @@
 """`dmkl.evaluate`: every outer fold against a separate search; groups, measures, tables, files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import xarray as xr

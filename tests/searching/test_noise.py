@@ -1,7 +1,5 @@
 """Labels of noise score at chance through every route to a score, over 40 independent sets each; p-values are valid."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score

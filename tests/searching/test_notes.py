@@ -1,7 +1,5 @@
 """Notes of results on choices at an end of the grid, and on bandwidths computed with held-out samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import digits, in_memory

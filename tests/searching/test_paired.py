@@ -1,7 +1,5 @@
 """Tests of two models on the same rows, against SciPy and U-statistics by loops."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures of out-of-fold predictions and of confusions, against scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import sklearn.metrics as skm

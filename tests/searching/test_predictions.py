@@ -1,7 +1,5 @@
 """Out-of-fold predictions and the models of folds against separate fits, and their tables and files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Scorers of probabilities against scikit-learn's, on the probabilities of separate fits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import sklearn.metrics as skm

@@ -1,7 +1,5 @@
 """Selection never uses test rows, nor the same sample twice."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import in_memory

@@ -1,7 +1,5 @@
 """Vectorized scores of many labelings against a call of the scorer for each."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A search that was interrupted has the result of one that was not; docs/choosing.md lists what differs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.interruption import cut_off

@@ -1,7 +1,5 @@
 """The decision rule of each point of a search is the one that a fit of this point alone learns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel

@@ -1,7 +1,5 @@
 """`dmkl.search`: scores against separate fits, independence of folds from held-out rows, resumption."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The parts of a search: folds, grids, measures, against scikit-learn and plain formulas."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The result of a search: the choice, text and tables, pictures, files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Fixtures: a SLURM for all tests of this folder, and a watcher of its jobs."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Jobs on a real SLURM of one node: from files to predictions, lost jobs, jobs that never start."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A job file as a chain of jobs on a real SLURM."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """On a cluster the client solves no master and factorizes no matrix: its workers do."""
 
-from __future__ import annotations
-
 import clarabel
 import pytest
 from dask.distributed import Client

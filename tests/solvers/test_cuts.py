@@ -1,7 +1,5 @@
 """The relaxation of standard quadratic programs: optima, bounds that hold, rounding, the theorems."""
 
-from __future__ import annotations
-
 import warnings
 
 import cvxpy as cp

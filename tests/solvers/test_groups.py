@@ -1,7 +1,5 @@
 """Group-sensitive weights against finite differences and canonical MKL, and their benefit on hidden groups."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Problems on kernels in memory: their solutions, and the same solutions by passes."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pytest

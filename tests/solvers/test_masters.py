@@ -1,7 +1,5 @@
 """The restricted masters against cvxpy."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

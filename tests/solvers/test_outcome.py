@@ -1,7 +1,5 @@
 """Conditions under which an outcome is certified."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

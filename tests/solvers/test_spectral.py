@@ -1,7 +1,5 @@
 """The criterion of spectral learning against its definition, and its minimizer against SciPy's; dense kernels."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -4,8 +4,6 @@ Kernel j is κ z_jz_jᵀ for orthonormal z_j. Then problems fall apart into one 
 term, or has it with the other sign, is not the optimum.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from functools import partial

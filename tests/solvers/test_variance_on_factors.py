@@ -1,7 +1,5 @@
 """Variance components of kernels kept as factors against the same kernels as matrices, and dense algebra."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import xarray as xr

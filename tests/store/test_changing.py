@@ -1,7 +1,5 @@
 """Changes on disk during a read are detected and named, also in the processes to which the set was sent."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

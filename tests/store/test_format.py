@@ -1,7 +1,5 @@
 """The format on disk: the checker finds damage, other readers open a set, old archives stay readable."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Creating kernel sets: storage, refusals, interruptions; reading damaged sets."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

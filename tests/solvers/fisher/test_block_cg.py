@@ -1,7 +1,5 @@
 """Blocked conjugate gradients against dense solutions, and their memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import dask

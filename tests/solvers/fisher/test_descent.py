@@ -1,7 +1,5 @@
 """Every solver against exact optima, and the common parts of solvers that descend on the dual over a span."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import dask

@@ -1,7 +1,5 @@
 """The interleaved solver: shared passes, and products of tile columns against dense matrices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.optima import case, few_digits

@@ -1,7 +1,5 @@
 """Factors on disk equal those that were saved, and fit into the free space."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Solver "stacked": against dense arithmetic, other solvers and single problems; precision, far targets, errors."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import dask

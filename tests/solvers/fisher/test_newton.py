@@ -1,7 +1,5 @@
 """The Newton iteration of MK-FDA, and `dmkl.solve_mkfda` on plain arrays, against dense references."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MK-FDA on kernels with factors against the same kernels as matrices, through fits and searches."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Certificates of products in single precision: the rounding error is measured and included in every gap."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

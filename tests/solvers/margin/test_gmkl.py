@@ -1,7 +1,5 @@
 """Generalized MKL on sets of weights and at prices, against the whole problem by cvxpy."""
 
-from __future__ import annotations
-
 import threading
 
 import clarabel

@@ -1,7 +1,5 @@
 """Machines on factors, against those on their kernel matrix, cvxpy and scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.margin import svm_optimum

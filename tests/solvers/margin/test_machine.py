@@ -1,7 +1,5 @@
 """One support vector machine, in and out of core, against cvxpy and scikit-learn."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

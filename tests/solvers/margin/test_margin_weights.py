@@ -1,7 +1,5 @@
 """Samples and classes of different weight: against scikit-learn, repeated samples, and the certificate."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.references import in_memory, psd

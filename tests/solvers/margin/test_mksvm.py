@@ -1,7 +1,5 @@
 """The certificate of ℓp MK-SVM against cvxpy, and machines that are less than the weights need."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
