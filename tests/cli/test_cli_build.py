@@ -19,10 +19,7 @@ RBF = ("--function", "rbf", "--bandwidth", "0.5,2")
 def tables():
     rng = np.random.default_rng(1)
     centers = rng.standard_normal((3, 6)) * 2
-    return {
-        "shape": centers[np.arange(M) % 3] + rng.standard_normal((M, 6)),
-        "color": rng.random((M, 4)),
-    }
+    return {"shape": centers[np.arange(M) % 3] + rng.standard_normal((M, 6)), "color": rng.random((M, 4))}
 
 
 @pytest.fixture(scope="module")

@@ -87,10 +87,7 @@ def test_options_that_are_refused(error_of, tmp_path, store, model, option, valu
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["1,1\n2,2\n", "\ufeffkernel, price\r\n1, 1e0\r\n\r\n2, 2\r\n", '"1",1\n"2",2'],
-)
+@pytest.mark.parametrize("text", ["1,1\n2,2\n", "\ufeffkernel, price\r\n1, 1e0\r\n\r\n2, 2\r\n", '"1",1\n"2",2'])
 def test_tables_of_prices(tmp_path, text):
     """Kernel names may be numbers."""
     path = tmp_path / "prices.csv"

@@ -11,13 +11,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import (
-    GroupKFold,
-    LeaveOneOut,
-    PredefinedSplit,
-    ShuffleSplit,
-    StratifiedKFold,
-)
+from sklearn.model_selection import GroupKFold, LeaveOneOut, PredefinedSplit, ShuffleSplit, StratifiedKFold
 
 import dmkl
 from dmkl.cli.parsing import parse_cv, parse_grid

@@ -16,15 +16,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import InputError, UninformativeScoresWarning
 from dmkl.estimators import fisher
-from dmkl.estimators.decisions import (
-    GIVEN,
-    LEFT_OUT,
-    SEARCHED,
-    DecisionRule,
-    HeldOut,
-    NotCalibratedError,
-    weigh,
-)
+from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, DecisionRule, HeldOut, NotCalibratedError, weigh
 from dmkl.numerics.discriminant import directions
 
 SIZES = {"binary": (90, 15), "multiclass": (60, 30, 10)}

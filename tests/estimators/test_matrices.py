@@ -30,8 +30,7 @@ def forms(rows, cols):
 
 
 @pytest.mark.parametrize(
-    ("learner", "form"),
-    [*((dmkl.MKFDA(1.5), form) for form in forms(TRAIN, TRAIN)), (dmkl.MKSVM(2.0, 4.0), "a list")],
+    ("learner", "form"), [*((dmkl.MKFDA(1.5), form) for form in forms(TRAIN, TRAIN)), (dmkl.MKSVM(2.0, 4.0), "a list")]
 )
 def test_a_fit_and_its_predictions(form, learner):
     y = digits()[1] % 3

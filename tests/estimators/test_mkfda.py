@@ -207,8 +207,7 @@ CENTERED = [("center", *scale) for scale in SCALES]
 
 
 @pytest.mark.parametrize(
-    ("steps", "name"),
-    [*((s, "digits") for s in [*SCALES, ("cosine", "center")]), *((s, "halves") for s in CENTERED)],
+    ("steps", "name"), [*((s, "digits") for s in [*SCALES, ("cosine", "center")]), *((s, "halves") for s in CENTERED)]
 )
 @pytest.mark.filterwarnings("ignore::dmkl.errors.TrainingRowsWarning")
 def test_scores_are_the_dense_formula(name, steps):

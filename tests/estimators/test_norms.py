@@ -47,10 +47,7 @@ def order(d):
 
 
 CASES = {
-    "groups, p = 1.5": (
-        {"p": 1.5, "kernel_groups": GROUPS},
-        lambda d: mixed(d, 1.5, [[0, 1], [2, 3], [4]]),
-    ),
+    "groups, p = 1.5": ({"p": 1.5, "kernel_groups": GROUPS}, lambda d: mixed(d, 1.5, [[0, 1], [2, 3], [4]])),
     "one group": ({"p": 1.5, "kernel_groups": {"all": "*"}}, lambda d: mixed(d, 1.5, [[0, 1, 2, 3, 4]])),
     "groups of one": ({"p": 1.5, "kernel_groups": NAMES}, lambda d: mixed(d, 1, [[0, 1, 2, 3, 4]])),
     "groups, p = 2": ({"kernel_groups": list("aabbb")}, lambda d: mixed(d, 2, [[0, 1], [2, 3, 4]])),
@@ -60,10 +57,7 @@ CASES = {
         {"p": 3, "sigma": SIGMA, "kernel_groups": GROUPS},
         lambda d: mixed(d, 3, [[0, 1], [2, 3], [4]], [2, 1, 1, 0.5, 1]),
     ),
-    "constraints": (
-        {"constraints": known},
-        lambda d: [d[0] >= 2 * d[1], cp.sum(d) <= 3, cp.norm(d[2:4]) <= 0.5],
-    ),
+    "constraints": ({"constraints": known}, lambda d: [d[0] >= 2 * d[1], cp.sum(d) <= 3, cp.norm(d[2:4]) <= 0.5]),
     "constraints within the norm": (
         {"p": 1.5, "constraints": order},
         lambda d: [d[2] >= d[0] + 0.1, *mixed(d, 1.5, [[0, 1, 2, 3, 4]])],

@@ -73,10 +73,7 @@ def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(
 ):
     own, out = places
     command = PHASES[phase].command(own, out, str(processes.file))
-    with (
-        dask.config.set({"dmkl.workers-timeout": 2}),
-        disturbed(lambda: processes.kill(*processes.workers)) as acted,
-    ):
+    with dask.config.set({"dmkl.workers-timeout": 2}), disturbed(lambda: processes.kill(*processes.workers)) as acted:
         status, _, err = run(*command)
     assert acted
     assert status == 1

@@ -235,10 +235,7 @@ def exchange_values(path):
 HARM = {
     "damaged": (lambda path: flip(values_of(path)), r"the features 'a' in \S+ cannot be read"),
     "missing": (lambda path: values_of(path).unlink(), r"a part of the features 'a' in \S+ is missing"),
-    "replaced": (
-        exchange_values,
-        r"the features 'a' in \S+ are not what was written: a chunk was replaced",
-    ),
+    "replaced": (exchange_values, r"the features 'a' in \S+ are not what was written: a chunk was replaced"),
     "gone": (
         lambda path: (shutil.rmtree(path / "features" / "0"), unseal(path)),
         "is damaged: kernel 'a-linear' is kept as factors, and the features 'a' that it was built from are missing",

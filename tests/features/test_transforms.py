@@ -176,8 +176,7 @@ def test_logarithms_given_as_counts_are_noted_with_the_table_of_counts():
 
 
 @pytest.mark.parametrize(
-    ("function", "steps"),
-    [("linear", None), ("rbf", "log1p"), ("cosine", "tfidf"), ("rbf", ("size-factor", "log1p"))],
+    ("function", "steps"), [("linear", None), ("rbf", "log1p"), ("cosine", "tfidf"), ("rbf", ("size-factor", "log1p"))]
 )
 def test_new_features_on_another_scale_are_noted(steps, function, tmp_path):
     spec = {"function": function} | ({} if steps is None else {"transform": steps})

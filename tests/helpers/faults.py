@@ -56,8 +56,7 @@ class Phase:
 PHASES = {
     "import": Phase(("import", "OUT", "kernels.npy", "--tile", "9"), state=True),
     "build": Phase(
-        ("build", "OUT", "features.npz", "--function", "rbf", "--bandwidth", "0.3,1", "--tile", "9"),
-        state=True,
+        ("build", "OUT", "features.npz", "--function", "rbf", "--bandwidth", "0.3,1", "--tile", "9"), state=True
     ),
     "analyze": Phase(("analyze", "set.zarr", "--output", "OUT")),
     "fit direct": Phase(("fit", "set.zarr", "OUT", *POINT, "--solver", "direct")),
@@ -67,8 +66,7 @@ PHASES = {
     "search": Phase(("search", "set.zarr", "OUT", *GRID, "--solver", "subspace", "--no-refit"), state=True),
     "refit": Phase(("search", "set.zarr", "OUT", *GRID, "--solver", "direct"), state=True),
     "evaluate": Phase(
-        ("evaluate", "set.zarr", "OUT", "-p", "1.5", "--lam", "1e-3,1e-1", "--outer", "2", "--inner", "2"),
-        state=True,
+        ("evaluate", "set.zarr", "OUT", "-p", "1.5", "--lam", "1e-3,1e-1", "--outer", "2", "--inner", "2"), state=True
     ),
     "permute": Phase(("permute", "set.zarr", "OUT", *GRID, "--permutations", "5"), state=True),
     "stability": Phase(

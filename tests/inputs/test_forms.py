@@ -328,10 +328,7 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     "tabs, `.txt`": (Form(delimited("table.txt", sep="\t")), {}),
     "commas, no extension": (Form(delimited("table")), {}),
     "R `write.csv`": (Form(delimited("table.csv", **R_QUOTES)), {}),
-    "R `write.csv`, titles by make.names": (
-        Form(delimited("table.csv", change=made_names, **R_QUOTES), DASHED),
-        {},
-    ),
+    "R `write.csv`, titles by make.names": (Form(delimited("table.csv", change=made_names, **R_QUOTES), DASHED), {}),
     "R `write.csv` of a matrix without names": (
         Form(delimited("table.csv", change=without_dimnames, **R_QUOTES), titles="none", shuffled=False),
         {
@@ -375,9 +372,7 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     "`.pheno` of other tools": (Form(delimited("table.pheno", sep="\t")), {"kernels": KERNEL, "features": KERNEL}),
     "`.fam`": (
         Form(
-            individuals("table.fam", header=False, more={"sex": 1, "mother": 0, "father": 0}),
-            titles="none",
-            coded=True,
+            individuals("table.fam", header=False, more={"sex": 1, "mother": 0, "father": 0}), titles="none", coded=True
         ),
         {
             "splits": Refused("0 is missing there", r"(?i)missing|expected"),
@@ -401,10 +396,7 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     # Transposed
     "features × samples": (
         Form(delimited("table.csv", change=lambda frame: frame.T, index_label="")),
-        {
-            **dict.fromkeys(("labels", "groups", "splits", "covariates"), IN_A_ROW),
-            "features": TURNED,
-        },
+        {**dict.fromkeys(("labels", "groups", "splits", "covariates"), IN_A_ROW), "features": TURNED},
     ),
     # Kernels
     "pairs `id id value`": (Form(pairs(False, " ")), {**ONLY_KERNELS, "features": KERNEL}),

@@ -173,8 +173,7 @@ TAKEN = {
         notes=[r"its first line \('diagnosis'\) was taken for a header, since 7 values follow it"],
     ),
     "splits in words": taken(
-        {"k.npy": K, "splits.txt": "train\ntrain\nval\ntest\nTest\nnone\nvalidation\n"},
-        splits=[[0, 0, 1, 2, 2, -1, 1]],
+        {"k.npy": K, "splits.txt": "train\ntrain\nval\ntest\nTest\nnone\nvalidation\n"}, splits=[[0, 0, 1, 2, 2, -1, 1]]
     ),
     "given files in place of others": taken(
         {

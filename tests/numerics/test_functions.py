@@ -45,10 +45,7 @@ HISTOGRAMS = {
     "chi2": ({"gamma": GAMMA}, lambda X: pairwise.chi2_kernel(X, gamma=GAMMA)),
     "intersection": ({}, minimum),
     "pyramid": ({"levels": 3}, lambda X: weighted_minima(X, WIDTHS, WEIGHTS)),
-    "pyramid with weights": (
-        {"levels": [6, 15], "weights": [0.0, 3.0]},
-        lambda X: weighted_minima(X, (6, 15), (0, 3)),
-    ),
+    "pyramid with weights": ({"levels": [6, 15], "weights": [0.0, 3.0]}, lambda X: weighted_minima(X, (6, 15), (0, 3))),
     "proximity": ({"scales": 3}, lambda X: weighted_minima(X, (7, 7, 7), (1, 1, 1))),
     "proximity with weights": (
         {"scales": [1, 20], "weights": [2.0, 0.5]},

@@ -39,13 +39,7 @@ def damage(K, value):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("direct", -300.0),
-        ("cg", np.nan),
-        ("subspace", -1e9),
-        ("subspace", np.nan),
-        ("machine", np.nan),
-    ],
+    [("direct", -300.0), ("cg", np.nan), ("subspace", -1e9), ("subspace", np.nan), ("machine", np.nan)],
 )
 def test_a_tile_damaged_after_it_was_read_is_named(tmp_path, name, value):
     K = opened(tmp_path / "set", psd(2, M) + np.eye(M))

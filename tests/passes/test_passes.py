@@ -366,10 +366,7 @@ def test_what_is_sent_while_a_worker_dies_is_sent_again(client, monkeypatch, rai
 def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dense, monkeypatch, which):
     """Dask's copying to all workers would never end."""
     dying: list[str] = []
-    with (
-        local_cluster(3) as cluster,
-        Client(cluster) as client,
-    ):
+    with local_cluster(3) as cluster, Client(cluster) as client:
         pids = client.run(os.getpid)
 
         def kill(*args, update=cluster.scheduler.update_data, **options):
@@ -404,10 +401,7 @@ def test_a_damaged_tile_is_named_from_a_worker(tmp_path, dense, client):
 def fragile(request):
     """A separate cluster, whose scheduler allows `allowed` deaths of a task's worker."""
     n_workers, allowed = request.param
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": allowed}),
-        revived_workers(n_workers) as client,
-    ):
+    with dask.config.set({"distributed.scheduler.allowed-failures": allowed}), revived_workers(n_workers) as client:
         yield client
 
 

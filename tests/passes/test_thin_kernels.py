@@ -31,8 +31,7 @@ LEARNERS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"),
-    list(zip(LEARNERS, (("center", "trace"), ("cosine", "center"), RESIDUALIZED), strict=True)),
+    ("name", "steps"), list(zip(LEARNERS, (("center", "trace"), ("cosine", "center"), RESIDUALIZED), strict=True))
 )
 def test_models_are_those_of_the_matrices(sets, name, steps):
     K, dense = sets

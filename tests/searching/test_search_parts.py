@@ -24,12 +24,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import LAM_COSINE, LAM_TRACE, P_VALUES, as_grid
-from dmkl.searching.scoring import (
-    OWN_METRICS,
-    as_metrics,
-    average_precision_voc07,
-    evaluate,
-)
+from dmkl.searching.scoring import OWN_METRICS, as_metrics, average_precision_voc07, evaluate
 
 M = 48
 LABELS = {

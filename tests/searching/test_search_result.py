@@ -314,13 +314,7 @@ def test_round_trip(tmp_path, kind, refit):
 
 
 def test_values_of_any_kind_round_trip(tmp_path):
-    grid = {
-        "solver": ("größe", None),
-        "center": (True, False),
-        "max_iter": (10, 200),
-        "p": (1, np.inf),
-        "cv": ("a",),
-    }
+    grid = {"solver": ("größe", None), "center": (True, False), "max_iter": (10, 200), "p": (1, np.inf), "cv": ("a",)}
     result = SearchResult(make(grid, means=planted((1, 1, 1, 1, 0), shape=(2, 2, 2, 2, 1))))
     assert list(result.scores["solver"].values) == ["größe", "None"]
     assert result.scores["max_iter"].dtype.kind == "i"

@@ -27,13 +27,7 @@ from dmkl.inputs.labels import Labels
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
 from helpers.annotated import cells, write
-from helpers.fuzzing.mutations import (
-    mutated_bytes,
-    mutated_json,
-    mutated_npy,
-    mutated_npz,
-    mutated_numbers,
-)
+from helpers.fuzzing.mutations import mutated_bytes, mutated_json, mutated_npy, mutated_npz, mutated_numbers
 from helpers.matlab import write_v73
 
 Files = dict[str, bytes]

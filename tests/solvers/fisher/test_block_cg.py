@@ -70,10 +70,7 @@ def test_a_fit_of_little_memory_finds_the_same(tmp_path):
     K, y = stored_kernels(tmp_path, 120, 0.3)
     with dask.config.set({"dmkl.memory": "1MiB"}):
         model = dmkl.MKFDA(1.5, 1e-3, solver="cg").fit(K, y)
-    with (
-        dask.config.set({"dmkl.memory": "128KiB"}),
-        pytest.raises(MemoryBudgetError, match="solver='cg' would take"),
-    ):
+    with dask.config.set({"dmkl.memory": "128KiB"}), pytest.raises(MemoryBudgetError, match="solver='cg' would take"):
         dmkl.MKFDA(1.5, 1e-3, solver="cg").fit(K, y)
     exact = dmkl.MKFDA(1.5, 1e-3, solver="direct", tol=1e-8).fit(K, y)
     assert model.gap_ <= model.tol

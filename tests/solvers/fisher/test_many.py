@@ -147,10 +147,7 @@ def test_kernels_that_are_not_semidefinite_are_refused():
 
 def test_sets_of_weights_and_kernels_that_do_not_fit_are_refused():
     K, y, model = gaussian(), np.arange(40) % 2, dmkl.MKFDA(solver="stacked")
-    with (
-        dask.config.set({"dmkl.memory": 100_000}),
-        pytest.raises(MemoryBudgetError, match="'stacked' would take"),
-    ):
+    with dask.config.set({"dmkl.memory": 100_000}), pytest.raises(MemoryBudgetError, match="'stacked' would take"):
         dmkl.search(model, K, y, {"lam": [0.1], "p": [2.0, 3.0]}, 2, refit=False)
     with pytest.raises(InputError, match="solver='stacked' learns weights in the ball of a norm only"):
         dmkl.search(model.set_params(kernel_groups=[0, 0, 1, 1, 1]), K, y, {"p": [2.0], "lam": [0.1]}, 2, refit=False)
