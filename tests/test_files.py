@@ -26,9 +26,8 @@ from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, sa
 from dmkl.files.writing import lock, lock_path, replacing, write_whole
 from dmkl.outputs import write_kernel
 
+
 # --- arrays ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -78,8 +77,6 @@ def test_what_is_cut_or_gone_is_told(tmp_path, keep):
 
 
 # --- full disks ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def small_files():
     """Yield a function that limits the size of files, to simulate a full disk."""
@@ -110,8 +107,6 @@ def test_other_errors_are_as_they_are(tmp_path):
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
-
-
 def link_target(kind, path):
     """The number that was written last to the target of a link."""
     if kind == "set":
@@ -147,8 +142,6 @@ def test_a_link_stays_and_its_target_is_written(tmp_path, kind, dangling):
 
 
 # --- replacement -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def at_each_step(monkeypatch):
     """Call a function before and after each renaming and removal: then a process may be killed."""
@@ -244,8 +237,6 @@ def test_files_of_a_kernel_appear_together(tmp_path, at_each_step, names_before)
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------
-
-
 def test_an_output_belongs_to_one_process(tmp_path):
     out = tmp_path / "out"
     with lock(out), lock(out):  # locks are reentrant

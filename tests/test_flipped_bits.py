@@ -49,8 +49,6 @@ def made(tmp_path_factory):
 
 
 # --- uses of each file -----------------------------------------------------------------------------------------------
-
-
 def read_set(folder):
     reader = StoreReader(folder / "set")
     reader.forget()

@@ -32,7 +32,6 @@ def computed(build):
 
 
 # --- indexing -----------------------------------------------------------------------------------------------
-
 KEYS = {
     "all": slice(None),
     "slice": slice(2, 19, 3),
@@ -92,8 +91,6 @@ def test_what_is_not_there_is_named(stored, view_of, message):
 
 
 # --- kernels and labels -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("asked", "positions"),
     [
@@ -138,8 +135,6 @@ def test_square_means_the_same_samples_in_the_same_order(stored):
 
 
 # --- steps --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chain", CHAINS, ids="-".join)
 def test_steps_in_any_order(stored, dense, chain):
     """Training kernels, test rows by training samples, and selections between the steps."""
@@ -216,8 +211,6 @@ def test_a_zero_diagonal_has_no_cosine(tmp_path):
 
 
 # --- the matrices themselves --------------------------------------------------------------------------------
-
-
 def test_to_dask_is_lazy_and_cut_as_asked(stored, dense, tmp_path):
     with raise_if_computes():
         plain, cut, centred = stored.to_dask(), stored[1:, :].to_dask(chunk=9), stored.center().to_dask()
@@ -241,8 +234,6 @@ def test_to_xarray_is_labelled(stored, dense):
 
 
 # --- rectangular sets ---------------------------------------------------------------------------------------
-
-
 def test_a_rectangular_set_lacks_the_training_statistics_and_cannot_be_projected(tmp_path, dense):
     named = {"samples": [f"s{i:02}" for i in TEST], "train_samples": [f"s{i:02}" for i in TRAIN]}
     rectangular = dmkl.create(tmp_path / "new.zarr", dense[:, TEST][:, :, TRAIN], tile=5, **named)
@@ -259,8 +250,6 @@ def test_a_rectangular_set_lacks_the_training_statistics_and_cannot_be_projected
 
 
 # --- the product --------------------------------------------------------------------------------------------
-
-
 def test_the_product_is_the_geometric_mean(tmp_path):
     K = psd(3, 11) ** 2
     K[1, 2, 5] = K[1, 5, 2] = 0
@@ -286,8 +275,6 @@ def test_the_product_is_the_geometric_mean(tmp_path):
 
 
 # --- in memory ----------------------------------------------------------------------------------------------
-
-
 def test_a_persisted_set_reads_nothing(stored, dense):
     K, source = over(stored, Counting)
     held = K.persist()

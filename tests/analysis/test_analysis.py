@@ -45,8 +45,6 @@ def analysis(K):
 
 
 # --- targets ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "centered"), [("binary", True), ("multiclass", False), ("multilabel", True)])
 def test_alignments_with_the_labels_are_those_with_ideal_kernels(K, kernels, kind, centered):
     """In passes of eight columns, which the random vectors fill, and of which ten classes fill two more."""
@@ -76,8 +74,6 @@ def test_tasks_in_threads_do_not_share_their_products(tmp_path):
 
 
 # --- spectra ------------------------------------------------------------------------------------------------
-
-
 @given(
     m=st.integers(3, 40),
     width=st.integers(1, 12),
@@ -155,8 +151,6 @@ def test_rounding_is_no_negative_eigenvalue(dtype, offset):
 
 
 # --- duplicates ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("probes", "centered"), [(None, True), (64, False)])
 def test_duplicates_are_told_from_near_ones(K, probes, centered):
     analysis = dmkl.analyze(K, probes=probes, steps=("center",) if centered else (), threshold=0.999)
@@ -229,8 +223,6 @@ def independent_tables():
 
 
 # --- the whole ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("scheduler")
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)], indirect=True)
 def test_the_same_everywhere(tmp_path, kernels):
@@ -307,8 +299,6 @@ def test_what_is_told_saved_and_read(K, analysis, tmp_path):
 
 
 # --- pictures -----------------------------------------------------------------------------------------------
-
-
 def test_the_map_shows_the_alignments_in_order(analysis):
     ax = analysis.plot_alignment()
     order = analysis.data.order.values

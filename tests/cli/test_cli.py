@@ -16,8 +16,6 @@ M = 45
 
 
 # --- as a program -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_examples(output_of, command):
     assert f"dmkl {command} " in output_of(command, "--help").split("Examples")[1]
@@ -60,8 +58,6 @@ def test_a_bug_is_told_in_a_line_and_in_full_with_debug(run, error_of, store, mo
 
 
 # --- import and info ----------------------------------------------------------------------------------------
-
-
 def test_import_then_info(error_of, json_of, output_of, tmp_path, kernels, classes):
     for name, kernel in zip(("clear", "fair"), kernels[:2], strict=True):
         np.save(tmp_path / f"{name}.npy", kernel)
@@ -120,8 +116,6 @@ def test_import_of_rectangular_kernels_and_repair(notes_of, output_of, tmp_path,
 
 
 # --- check --------------------------------------------------------------------------------------------------
-
-
 def test_check_of_a_sound_set(run, error_of, json_of, store):
     status, out, err = run("check", store)
     assert (status, err) == (0, "")
@@ -153,8 +147,6 @@ def test_the_status_of_check_tells_warnings_from_errors(run, output_of, tmp_path
 
 
 # --- the demo -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_demo_twice(output_of, tmp_path, monkeypatch):
     """Runs on every twelfth digit, for speed."""
@@ -177,8 +169,6 @@ def test_the_demo_twice(output_of, tmp_path, monkeypatch):
 
 
 # --- logs and completion ------------------------------------------------------------------------------------------
-
-
 def test_a_log_has_the_command_its_passes_and_phases_and_how_it_ended(run, store, tmp_path):
     status, _, err = run("--log", tmp_path / "run.log", "fit", store, tmp_path / "model", "--split", "0")
     assert (status, err) == (0, "")

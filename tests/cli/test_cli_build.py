@@ -72,8 +72,6 @@ def rbf(values, rows, bandwidth):
 
 
 # --- the built set ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("always::dmkl.errors.FeatureWarning")
 def test_tables_with_names_and_a_file_of_specs(run, tmp_path, folder, tables, classes):
     out = tmp_path / "set.zarr"
@@ -131,8 +129,6 @@ def test_samples_that_lack_a_table(error_of, json_of, output_of, tmp_path, folde
 
 
 # --- new samples -----------------------------------------------------------------------------------------------------
-
-
 def test_new_samples_against_a_set(output_of, tmp_path, folder, built, classes):
     out = tmp_path / "new.zarr"
     (tmp_path / "names.txt").write_text("\n".join(NAMES[TRAIN:]))
@@ -227,8 +223,6 @@ def test_predictions_of_samples_that_lack_a_table(error_of, output_of, tmp_path,
 
 
 # --- output of info --------------------------------------------------------------------------------------------------
-
-
 def test_info_says_how_kernels_were_made(json_of, output_of, tmp_path, folder, tables):
     out = tmp_path / "set.zarr"
     (tmp_path / "specs.toml").write_text(
@@ -247,8 +241,6 @@ def test_info_says_how_kernels_were_made(json_of, output_of, tmp_path, folder, t
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

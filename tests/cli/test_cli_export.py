@@ -122,8 +122,6 @@ def test_what_is_refused(error_of, tmp_path, store, model, monkeypatch, command,
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
-
-
 def test_contributions_to_a_file(output_of, tmp_path, store, model):
     estimator, K = dmkl.load(model), dmkl.open(store)
     expected = estimator.contributions(K[[2, 40], K.split(0).train])
@@ -161,8 +159,6 @@ def test_what_messages_about_splits_advise(error_of, output_of, tmp_path, plain)
 
 
 # --- info and check of exported files --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "command", "kind", "variable", "sizes"),
     [

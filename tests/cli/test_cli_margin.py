@@ -16,8 +16,6 @@ NAMES = ("clear", "fair", "poor", "noise")
 
 
 # --- dmkl fit --------------------------------------------------------------------------------------------------------
-
-
 def test_a_machine_for_every_pair(json_of, output_of, tmp_path, store):
     path = tmp_path / "model"
     out = output_of("fit", store, path, "--model", "mksvm", "--p", "4/3", "--C", 4, "--multiclass", "ovo")
@@ -85,8 +83,6 @@ def test_options_that_are_refused(error_of, tmp_path, store, model, option, valu
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("text", ["1,1\n2,2\n", "\ufeffkernel, price\r\n1, 1e0\r\n\r\n2, 2\r\n", '"1",1\n"2",2'])
 def test_tables_of_prices(tmp_path, text):
     """Kernel names may be numbers."""
@@ -126,8 +122,6 @@ def test_constraints_and_prices_that_are_none(tmp_path, read, text, words):
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
-
-
 def test_weights_of_many_classes_are_told_by_their_mean_and_the_largest():
     coords = {"kernel": list(NAMES), "class": np.arange(3, 13)}
     weights = xr.DataArray(np.random.default_rng(0).random((4, 10)), dims=("kernel", "class"), coords=coords)
@@ -141,8 +135,6 @@ def test_weights_of_many_classes_are_told_by_their_mean_and_the_largest():
 
 
 # --- dmkl search -----------------------------------------------------------------------------------------------------
-
-
 def test_weights_of_groups(json_of, output_of, tmp_path, store):
     command = ["fit", store, tmp_path / "model", "--model", "gsmkl", "--groups", 2, "--C", 2, "--max-iter", 3]
     printed, model = json_of(*command), dmkl.load(tmp_path / "model")

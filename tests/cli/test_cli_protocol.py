@@ -23,8 +23,6 @@ def parts(tmp_path_factory, kernels, classes):
 
 
 # --- search --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_each_split_chooses_for_itself(error_of, json_of, output_of, tmp_path, parts):
     command = ("search", parts, tmp_path / "result", *SMALL)
@@ -41,8 +39,6 @@ def test_each_split_chooses_for_itself(error_of, json_of, output_of, tmp_path, p
 
 
 # --- evaluate ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_evaluate(json_of, output_of, tmp_path, plain):
     out = tmp_path / "estimate"
@@ -63,8 +59,6 @@ def test_evaluate(json_of, output_of, tmp_path, plain):
 
 
 # --- importance ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_importance(json_of, output_of, tmp_path, store):
     out = tmp_path / "added"
@@ -91,8 +85,6 @@ def test_groups_that_are_refused(error_of, tmp_path, store, text, message):
 
 
 # --- stability -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_stability(json_of, output_of, tmp_path, plain):
     out, groups = tmp_path / "trust", np.arange(M) // 3
@@ -109,8 +101,6 @@ def test_stability(json_of, output_of, tmp_path, plain):
 
 
 # --- predict and fit -----------------------------------------------------------------------------------------
-
-
 def test_samples_that_were_trained_on_are_told_and_not_scored_with_others(json_of, output_of, tmp_path, plain):
     for name, rows in (("train", range(30)), ("both", range(25, 45)), ("old", (3, 1))):
         (tmp_path / f"{name}.txt").write_text("\n".join(f"s{i:02}" for i in rows))
@@ -154,8 +144,6 @@ def test_measures_of_a_fit_and_of_its_predictions(error_of, json_of, output_of, 
 
 
 # --- classes of few samples ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def rare(tmp_path_factory, kernels, classes):
     """A set with one sample of class "rare" and two of "few", some of them in the validation part of the split."""

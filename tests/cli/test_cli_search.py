@@ -32,8 +32,6 @@ POINT = ("--p", "2", "--lam", "1", *NO_BASELINES)
 
 
 # --- results and files -----------------------------------------------------------------------------------------------
-
-
 def test_it_saves_what_a_search_finds(output_of, tmp_path, plain):
     out = tmp_path / "deep" / "result"
     text = output_of("search", plain, out, "--p", "1,2", "--lam", "1e-2,1", "--cv", 3)
@@ -129,8 +127,6 @@ def test_pictures(error_of, output_of, tmp_path, plain):
 
 
 # --- folds and grids as text -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -205,8 +201,6 @@ def test_groups(error_of, output_of, tmp_path, plain):
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
-
-
 def test_what_it_refuses_before_anything_runs(error_of, tmp_path, plain, monkeypatch):
     def nothing(*_, **__):
         pytest.fail("something ran")
@@ -231,8 +225,6 @@ def test_a_wrong_argument_that_shows_late_leaves_nothing(error_of, tmp_path, pla
 
 
 # --- resumption ------------------------------------------------------------------------------------------------------
-
-
 def test_the_state_of_another_search(notes_of, run, error_of, tmp_path, plain, monkeypatch):
     kept = tmp_path / "result.partial"
     arguments = ["search", plain, tmp_path / "result", *SMALL]
@@ -277,8 +269,6 @@ def test_restart_throws_nothing_else_away(run, error_of, output_of, tmp_path, pl
 
 
 # --- progress --------------------------------------------------------------------------------------------------------
-
-
 def test_python_shows_progress_where_somebody_sees_it(monkeypatch, kernels, classes):
     monkeypatch.setattr(ConsoleWatch.__init__, "__defaults__", (None, 0.0))
     monkeypatch.setenv("COLUMNS", "80")
@@ -302,8 +292,6 @@ def test_python_shows_progress_where_somebody_sees_it(monkeypatch, kernels, clas
 
 
 # --- chains of steps -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def unlike(tmp_path_factory):
     """A set in single precision whose samples differ in k(x, x)."""

@@ -84,8 +84,6 @@ def test_a_build_that_workers_do_not_see_is_refused(run, apart, client):
 
 
 # --- hosts without a common folder for temporary files ----------------------------------------------------------------
-
-
 @pytest.fixture
 def own_temporary(apart, monkeypatch, tmp_path):
     """A kernel set visible to all processes; the workers do not see the TMPDIR of this process."""

@@ -65,8 +65,6 @@ def test_a_cluster_that_cannot_be_reached_is_refused_with_its_addresses(error_of
 
 
 # --- processes that are suspended -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def two(monkeypatch):
     """The processes of two workers, by address; the scheduler removes one after 5 seconds without a message."""
@@ -111,8 +109,6 @@ def test_a_worker_that_is_suspended_in_a_pass_is_named_and_gone_on_without(two, 
 
 
 # --- warnings of tasks ----------------------------------------------------------------------------------------------
-
-
 def test_warnings_of_tasks_reach_their_client_once(client):
     with Client(client.scheduler.address, set_as_default=False) as other:
         with pytest.warns(FeatureWarning) as warned:

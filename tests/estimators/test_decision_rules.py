@@ -148,7 +148,6 @@ def test_tasks_decide_one_by_one_and_unknown_labels_teach_nothing():
 
 
 # --- searches and evaluations ----------------------------------------------------------------------------------------
-
 TITLES = "same learner by the largest score", "plain sum of the kernels by the largest score"
 
 
@@ -205,8 +204,6 @@ def test_an_evaluation_shows_both_rules():
 
 
 # --- files and errors ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore:fit. the class:dmkl.errors.LabelWarning")
 def test_what_is_refused():
     K, y, train, _ = unbalanced("multiclass")
@@ -220,8 +217,6 @@ def test_what_is_refused():
 
 
 # --- samples that covariates determine ------------------------------------------------------------------------------
-
-
 def covariates(kind, m):
     age = np.random.default_rng(1).normal(size=m)
     if kind in ("-9999", "-1e6"):

@@ -191,8 +191,6 @@ def test_priors_that_are_none():
 
 
 # --- searches --------------------------------------------------------------------------------------------------------
-
-
 def test_a_search_of_an_iterative_solver_calibrates_in_units_of_the_whole_fit():
     """The scores of two classes scale as 1/m: rules from folds are rescaled."""
     K, y, train, test = thinned("binary")

@@ -289,8 +289,6 @@ def test_half_the_memory_in_single_precision(data):
 
 
 # --- regressions -----------------------------------------------------------------------------------------------------
-
-
 def numbers(X):
     return np.stack([np.sin(X[:, 0]) + X[:, 4], 10.0 * X[:, 3] ** 2], axis=1)
 
@@ -306,8 +304,6 @@ def test_several_targets_and_a_search_over_the_default(data):
 
 
 # --- inside scikit-learn ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loky", "threading", "dask"])
 def test_a_search_in_parallel_finds_the_same(data, backend, request):
@@ -369,8 +365,6 @@ def test_parameters_of_the_default_estimator_can_be_set():
 
 
 # --- copies of fitted models -----------------------------------------------------------------------------------------
-
-
 def pickled(model):
     return pickle.loads(pickle.dumps(model))
 

@@ -159,8 +159,6 @@ def test_groups_that_belong_to_no_class_have_one_number(built, thirds):
 
 
 # --- several labels per sample -------------------------------------------------------------------------------------
-
-
 def tasks_of(y):
     """Two tasks: the classes, with some unknown labels, and another third of the samples."""
     labels = np.stack([y, np.arange(150) % 3 == 0], axis=1).astype(float)
@@ -218,8 +216,6 @@ def test_each_task_chooses_its_numbers_by_its_average_precision(built):
 
 
 # --- resumed searches ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3)])
 @pytest.mark.slow
 def test_a_continued_search_computes_the_missing_groups(built, grouping, done, tmp_path, monkeypatch):

@@ -94,8 +94,6 @@ def check_machines(model, K, y):
 
 
 # --- MKSVM: one problem ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("scheduler", "p", "C"),
     [
@@ -142,8 +140,6 @@ def test_an_indefinite_kernel_is_named(make):
 
 
 # --- MKSVM: several problems -----------------------------------------------------------------------------------------
-
-
 def test_votes_are_scikit_learns(kernels):
     train, test = np.arange(30), np.arange(30, M)
     K, y = kernels.select([kernels.names[3]]), three()
@@ -168,8 +164,6 @@ def test_tasks_with_p_and_C_of_their_own(kernels):
 
 
 # --- both: saving, features, warnings, parameters --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [dmkl.MKSVM, dmkl.GMKL])
 def test_too_few_weightings_are_told(kernels, make):
     model = make(C=4.0, tol=1e-8, max_iter=2)
@@ -198,8 +192,6 @@ def test_what_a_fit_refuses(kernels):
 
 
 # --- GMKL ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("scheduler", "constrained"),
     [("threads", False), ("synchronous", True), pytest.param("processes", True, marks=pytest.mark.slow)],
@@ -237,8 +229,6 @@ def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernel
 
 
 # --- searches --------------------------------------------------------------------------------------------------------
-
-
 def test_a_search_finds_what_single_fits_do(kernels):
     grid = {"p": [1.0, 2.0], "C": [0.5, 4.0]}
     folds = [(np.setdiff1d(np.arange(M), np.arange(f, M, 3)), np.arange(f, M, 3)) for f in range(2)]

@@ -84,8 +84,6 @@ def proven(model, case, **steps):
 
 
 # --- against exact solutions --------------------------------------------------------------------------------
-
-
 @cache
 def many():
     """10 kernels of 600 samples, single precision, and labels of three tasks."""
@@ -101,8 +99,6 @@ def test_extreme_exponents_are_certified(p):
 
 
 # --- masters ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("master", "p"), [("taylor", 1.0), ("taylor", 8.0), ("exact", 1.5), ("exact", 2.0)])
 def test_every_master_reaches_the_optimum(master, p):
     newton, model = fitted("halves", p=p), fitted("halves", dmkl.Direct(master=master), p=p, max_iter=500)
@@ -142,8 +138,6 @@ def test_the_best_pair_is_returned(master):
 
 
 # --- multilabel ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_budget_for_one_factor_takes_the_labels_in_turn():
     K, labels = many()
@@ -156,8 +150,6 @@ def test_a_budget_for_one_factor_takes_the_labels_in_turn():
 
 
 # --- passes -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_n_passes_counts_what_is_read(solver):
     case = digits()
@@ -174,8 +166,6 @@ def test_n_passes_counts_what_is_read(solver):
 
 
 # --- labels -------------------------------------------------------------------------------------------------
-
-
 def test_classes_are_sorted_by_name():
     """The first class is the second by name."""
     case, reference, words = halves(), fitted("halves"), np.array(["z", "a"])
@@ -188,8 +178,6 @@ def test_classes_are_sorted_by_name():
 
 
 # --- scores -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_single_precision(solver):
     """The certificate of a float32 set is valid too, for the kernels as they are stored."""
@@ -259,8 +247,6 @@ def test_kernels_without_weight_are_not_needed():
 
 
 # --- laws ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("p", [1.0, 1.5, np.inf])
 def test_the_order_and_the_scale_of_kernels_do_not_matter(p):
     """Permuted kernels have permuted weights, steps normalize kernels, and c·K with c·λ is the same problem."""
@@ -276,8 +262,6 @@ def test_the_order_and_the_scale_of_kernels_do_not_matter(p):
 
 
 # --- bad input ----------------------------------------------------------------------------------------------
-
-
 def check_refusal(words, action, kind=InputError):
     """Check that the message names the input, the actual and expected values, and a solution."""
     with pytest.raises(kind) as caught:
@@ -347,8 +331,6 @@ def test_the_direct_solver_keeps_the_budget():
 
 
 # --- weights where the objective hardly depends on them ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("solver", ["direct", "cg", "subspace"])
 @pytest.mark.parametrize("lam", [1e3, 1e5, 1e8])
 def test_one_kernel_knows_the_target_at_any_ridge(lam, solver):

@@ -77,8 +77,6 @@ def fitted(name="MKFDA", labels="words"):
 
 
 # --- round trips --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "labels"),
     [
@@ -126,8 +124,6 @@ def test_a_loaded_model_is_a_model(tmp_path):
 
 
 # --- files on disk ------------------------------------------------------------------------------------------
-
-
 def test_only_models_are_overwritten(tmp_path):
     """A wrong path does not overwrite a kernel set or a folder of results."""
     dmkl.create(tmp_path / "set.zarr", kernels())
@@ -161,8 +157,6 @@ def test_what_a_killed_save_has_left_is_removed_by_the_next(tmp_path):
 
 
 # --- refusals of load ---------------------------------------------------------------------------------------
-
-
 def test_not_a_model(tmp_path):
     dmkl.create(tmp_path / "set", kernels())
     zarr.create_group(tmp_path / "group", attributes={"format": "other"})
@@ -256,8 +250,6 @@ def test_a_model_with_a_part_missing_or_cut_short(tmp_path, part):
 
 
 # --- scikit-learn's conventions -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_neither_checked_nor_copied_before_fit(name):
     model = MODELS[name]()

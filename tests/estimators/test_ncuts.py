@@ -44,8 +44,6 @@ def training(tile=32, steps=()):
 
 
 # --- ratios ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("tile", "scheduler"), [(16, "synchronous"), (37, "threads")])
 def test_weights_from_dense_sums_whatever_the_tiles(tile, scheduler):
     S, y, dense = training(tile)
@@ -114,8 +112,6 @@ def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
 
 
 # --- classifiers -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_the_square_loss_is_the_fisher_discriminant(several):
     """Scores equal those of `MKFDA` with fixed weights on the combined kernel, up to a factor."""
@@ -135,8 +131,6 @@ def test_the_square_loss_is_the_fisher_discriminant(several):
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------
-
-
 def test_cosine_of_entries_beyond_the_diagonal_is_told():
     """Cosine normalization makes entries of random matrices larger than those of the kernels."""
     noise = np.random.default_rng(0).exponential(1.0, (2, 40, 40))
@@ -184,8 +178,6 @@ def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
 
 
 # --- the estimator ---------------------------------------------------------------------------------------------------
-
-
 def test_steps_that_run_out_are_told():
     K, y = psd(30, 40), np.arange(40) % 2
     with pytest.warns(ConvergenceWarning, match="ran out of steps, at a gap of .*: raise max_iter"):

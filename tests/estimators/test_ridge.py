@@ -59,8 +59,6 @@ def test_bad_targets_are_refused(y, message):
 
 
 # --- searches --------------------------------------------------------------------------------------------------------
-
-
 def test_scores_of_a_search_are_those_of_the_sum_of_kernels_at_infinite_p():
     K, kernels, y = problem()
     grid, options = {"p": [np.inf], "lam": [1e-2]}, {"cv": [(TRAIN, TEST)], "refit": False, "baselines": "none"}

@@ -147,8 +147,6 @@ def test_the_baseline_is_the_first_candidate_the_plain_sum(Y, K):
 
 
 # --- refined weights -------------------------------------------------------------------------------------------------
-
-
 def after_steps(dense, train, rows):
     return [dense_view(dense, part, train, ("center", "trace")) for part in (train, rows)]
 
@@ -363,8 +361,6 @@ def test_other_bad_input(dense, Y, K):
 
 
 # --- scores by kernel ------------------------------------------------------------------------------------------------
-
-
 def product_measure(y, parts):
     """Himalaya's `r2_score_split` and `correlation_score_split`, for y of mean zero."""
     joint = parts.sum(axis=0)

@@ -99,8 +99,6 @@ def test_a_search_of_a_task_is_that_on_its_labeled_rows(learner):
 
 
 # --- marks of unknown labels -----------------------------------------------------------------------------------------
-
-
 def test_ways_to_say_unknown():
     K, labels = problem()
     objects = np.where(np.isnan(labels), None, labels)
@@ -132,8 +130,6 @@ def test_what_cannot_be_learnt_is_refused():
 
 
 # --- a code for unknown labels ---------------------------------------------------------------------------------------
-
-
 def coded(labels):
     """Labels −1 and 1, and 0 for unknown ones, as in the VOC challenges."""
     return np.where(np.isnan(labels), 0, 2 * labels - 1).astype(int)

@@ -300,8 +300,6 @@ def test_a_saved_model_is_the_same(tmp_path):
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
-
-
 def refused(error, match, kernels, y, **options):
     with pytest.raises(error, match=match):
         dmkl.VarianceComponents(**options).fit(in_memory(np.asarray(kernels), 25), y)

@@ -55,8 +55,6 @@ def made(kind, **parameters):
 
 
 # --- whole weights are repeated samples -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("steps", "kind"), list(zip(CHAINS, ["binary", "multiclass", "tasks", "values", "targets", "binary"], strict=True))
 )
@@ -114,8 +112,6 @@ def test_held_out_rows_count_as_those_of_their_class_in_training():
 
 
 # --- the certificate ------------------------------------------------------------------------------------------------
-
-
 def weighted_kernels(kernels, d, steps):
     """D^{1/2}K_jD^{1/2} after centering by the weighted mean, and dividing by the weighted trace, entry by entry."""
     m = len(d)
@@ -151,8 +147,6 @@ def test_the_optimum_lies_within_the_gap(seed, p, lam, solver, rough):
 
 
 # --- the precision of the kernels ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("heavy", [(1.0, 0), (400.0, 1), (25.0, 50), (0.04, 10)])
 def test_the_least_ridge_is_the_size_of_weighted_rounding(heavy):
     """‖D^{1/2}ED^{1/2}‖₂ of entries that are rounded to single precision, for a few samples of another weight."""
@@ -172,8 +166,6 @@ def test_the_least_ridge_is_the_size_of_weighted_rounding(heavy):
 
 
 # --- leaving samples out --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_sample_is_left_out_with_all_its_weight(n_classes):
     """Leave-one-out estimates are those of a regression with a free bias on all other samples, solved for each one."""
@@ -199,8 +191,6 @@ def test_a_sample_is_left_out_with_all_its_weight(n_classes):
 
 
 # --- against scikit-learn -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_ridge_regression_is_that_of_scikit_learn(weighted):
     X, kernels, _ = data()
@@ -220,8 +210,6 @@ def test_ridge_regression_is_that_of_scikit_learn(weighted):
 
 
 # --- classes --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [dmkl.MKFDA, dmkl.SingleBest, dmkl.Product])
 def test_weights_of_classes_are_those_of_their_samples(make):
     _, kernels, _ = data()
@@ -237,8 +225,6 @@ def test_weights_of_classes_are_those_of_their_samples(make):
 
 
 # --- everywhere -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("make", "weights", "words"),
     [

@@ -52,8 +52,6 @@ def test_what_was_done_goes_on(run, places, undisturbed, monkeypatch, phase, mom
 
 
 # --- a disk in a file ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def disk(tmp_path):
     """An ext4 file system; the test is skipped where it cannot be mounted."""

@@ -52,8 +52,6 @@ def landmarks(K, k=0):
 
 
 # --- interruptions ---------------------------------------------------------------------------------------------------
-
-
 @quiet
 @pytest.mark.parametrize("left", ["values", "center", "zarr.json"])
 def test_a_build_that_was_killed_while_it_removed_tables_goes_on(tmp_path, monkeypatch, left):
@@ -79,8 +77,6 @@ def test_a_build_that_was_killed_while_it_removed_tables_goes_on(tmp_path, monke
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
-
-
 @quiet
 @pytest.mark.parametrize("function", ALL)
 def test_nystroem_is_the_product_over_the_landmarks(function, tmp_path):
@@ -133,8 +129,6 @@ def test_auto_keeps_its_share_by_no_more_columns_than_needed(tmp_path):
 
 
 # --- landmarks -------------------------------------------------------------------------------------------------------
-
-
 @quiet
 @given(
     part=st.sets(st.integers(0, M - 1), min_size=10, max_size=60),
@@ -154,8 +148,6 @@ def test_landmarks_and_ranks_depend_on_training_samples_alone(part, rank, how, s
 
 
 # --- new samples -----------------------------------------------------------------------------------------------------
-
-
 SPECS = [
     {"function": "rbf", "rank": 30, "columns": [4, 0, 2], "name": "some"},
     {"function": ["chi2", "linear"], "rank": 30},
@@ -201,8 +193,6 @@ def test_new_samples_that_lack_the_features_are_the_mean(tmp_path):
 
 
 # --- storage ---------------------------------------------------------------------------------------------------------
-
-
 def test_half_precision_rounds_the_factors_and_not_the_features(tmp_path):
     K = built(tmp_path / "set", {"function": "rbf", "bandwidth": 4, "rank": 40}, dtype="float16")
     exact = built(None, {"function": "rbf", "bandwidth": 4, "rank": 40})
@@ -237,7 +227,6 @@ def test_damage_is_named(tmp_path):
 
 
 # --- refusals and messages -------------------------------------------------------------------------------------------
-
 RBF = {"function": "rbf", "rank": 5}
 
 

@@ -65,8 +65,6 @@ def of_present(X):
 
 
 # --- storage -------------------------------------------------------------------------------------------------
-
-
 def test_stored_is_computed(tmp_path):
     K = dmkl.build(tmp_path / "set.zarr", features(), SPECS, tile=10)
     lazy = dmkl.build(None, features(), SPECS, tile=10)
@@ -189,8 +187,6 @@ def test_memory_is_refused_before_anything_is_computed(tmp_path):
 
 
 # --- interruption --------------------------------------------------------------------------------------------
-
-
 def tiles_in(folder):
     """Every tile file with its inode, which another write would change."""
     files = Path(folder).glob("gram_upper/c/*/*/*")
@@ -309,8 +305,6 @@ def test_a_build_over_an_unfinished_import_is_a_build(tmp_path):
 
 
 # --- refusals, which change nothing --------------------------------------------------------------------------
-
-
 def spoiled(value, row=4, column=2, name="a"):
     table = features()[name].copy()
     table[row, column] = value
@@ -395,8 +389,6 @@ def test_a_task_that_ends_late_begins_no_set_that_was_given_up(tmp_path, monkeyp
 
 
 # --- samples without a source --------------------------------------------------------------------------------
-
-
 def test_missing_samples_are_counted_for_every_source(tmp_path):
     message = r"'a' is missing for 3 of 37, 'b' is missing for 1 of 37\. Drop or impute them"
     with pytest.raises(InputError, match=message):

@@ -113,8 +113,6 @@ def test_repeated_names_are_refused_where_they_matter(K):
 
 
 # --- models and annotated data ---------------------------------------------------------------------------------------
-
-
 def cells(frame):
     """AnnData with the values in a layer."""
     with quietly():

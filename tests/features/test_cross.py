@@ -79,8 +79,6 @@ def close(result, expected, rtol=1e-12):
 
 
 # --- against the rows of a set of all ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
 def test_new_rows_are_those_of_a_set_of_all(tmp_path, kept):
     specs, tables = [*SPECS, DISTANCES], ("a", "b", "D")
@@ -173,8 +171,6 @@ def test_columns_are_those_of_the_view(tmp_path, kept, held):
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
-
-
 WRONG = {
     "missing": (
         {"a": None},
@@ -234,7 +230,6 @@ def test_kernels_that_no_features_made_are_refused(tmp_path):
 
 
 # --- models --------------------------------------------------------------------------------------------------
-
 DIGITS_SPECS = [
     {"function": "rbf", "bandwidth": [0.1, 1, 10]},
     {"function": ["linear", "chi2", "intersection"], "feature": "pixels"},

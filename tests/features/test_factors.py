@@ -52,8 +52,6 @@ def chunks(K, name):
 
 
 # --- storage ---------------------------------------------------------------------------------------------------------
-
-
 def test_only_features_are_stored_of_kernels_kept_as_factors(sets):
     factors, mixed, tiles = sets
     assert [version(K.view.source.location) for K in sets] == [2, 2, 1]
@@ -140,8 +138,6 @@ def test_the_content_id_is_that_of_features_and_recipes(sets, tmp_path):
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("which", [0, 1])
 def test_kernels_and_products_are_those_of_tiles(sets, which):
     K, dense = sets[which], sets[2].select(sets[which].names)
@@ -178,8 +174,6 @@ def test_large_scores_pass_through_files():
 
 
 # --- other processes, other content ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("m", [M, 80_000])
 def test_a_replaced_set_is_noticed(tmp_path, m):
     """Tables that are cached in memory, and larger ones."""
@@ -199,8 +193,6 @@ def test_a_replaced_set_is_noticed(tmp_path, m):
 
 
 # --- interruptions ---------------------------------------------------------------------------------------------------
-
-
 def test_an_interrupted_build_continues_with_the_tables_that_it_has(tmp_path, sets):
     with interrupted(writer, "write_table", 2):
         built(tmp_path / "set.zarr")
@@ -221,8 +213,6 @@ def test_a_build_that_was_interrupted_among_the_tiles(error_of, tmp_path, sets, 
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
-
-
 def values_of(path):
     return path / "features" / "0" / "values" / "c" / "0" / "0"
 

@@ -57,8 +57,6 @@ def refused(*specs, blocks=BLOCKS):
 
 
 # --- planned kernels -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spec", "parameters"),
     [
@@ -88,8 +86,6 @@ def test_arrays_and_scalars_of_numpy_and_pandas_are_plain_numbers():
 
 
 # --- features --------------------------------------------------------------------------------------------------------
-
-
 def test_a_name_with_signs_of_patterns_is_itself_first():
     blocks = {"x[1]": Info((3, 2)), "x1": Info((3, 2)), "X1": Info((3, 2))}
     assert [kernel.feature for kernel in planned({"function": "linear", "feature": "x[1]"}, blocks=blocks)] == ["x[1]"]
@@ -115,8 +111,6 @@ def test_patterns_are_those_of_the_shell(blocks, patterns):
 
 
 # --- grids -----------------------------------------------------------------------------------------------------------
-
-
 PARAMETERS = {
     "degree": st.integers(1, 9),
     "gamma": st.sampled_from([0.125, 0.5, 1, 2.5, 7]),
@@ -169,8 +163,6 @@ def test_copies_count_their_seeds_up(seed, copies, gammas):
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("columns", "name", "positions"),
     [
@@ -258,8 +250,6 @@ def test_bad_files_of_sets(tmp_path, file, content, message):
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
@@ -306,7 +296,6 @@ def test_names_are_unique_over_all_specs(specs, message):
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
-
 FEATURE = "feature must be the name of a feature, a pattern such as 'dsift*', or a list of them, got "
 GAMMA = "gamma must be a number > 0 or a list of them, got "
 KNOWN = ", ".join(FUNCTIONS)
@@ -420,8 +409,6 @@ def test_what_does_not_fit_the_features(spec, message):
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-
-
 def test_specs_as_list_mapping_or_file(tmp_path):
     first, other = {"function": "rbf", "feature": "fou", "bandwidth": [0.5, 1]}, {"function": "random_rbf", "copies": 2}
     (tmp_path / "kernels.toml").write_text(

@@ -131,8 +131,6 @@ def revived_workers(n_workers=2):
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------
-
-
 def told(err):
     """Return the errors and notes of a command; its other lines must be progress."""
     lines = [line for line in err.strip().splitlines() if not line.startswith("dmkl: note: dashboard of")]
@@ -160,8 +158,6 @@ def assert_goes_on(run, phase, own, out, undisturbed):
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def disturbed(act: Callable[[], None], after: int = 3):
     """Call `act` once, when `after` tasks of a command have ended; yield a list that is non-empty after the call."""
@@ -260,8 +256,6 @@ def by_signal(name: str) -> None:
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------
-
-
 class Processes:
     """A scheduler and two workers without nannies, in processes that can be killed one by one."""
 

@@ -99,8 +99,6 @@ def local_cluster(n_workers, **more):
 
 
 # --- wrappers of sources, to observe or fail ----------------------------------------------------------------
-
-
 class Wrapped:
     """A source of tiles that delegates to another."""
 

@@ -55,8 +55,6 @@ def gaussian(seed, names=NAMES):
 
 
 # --- one file each ---------------------------------------------------------------------------------------------------
-
-
 def lines(values) -> Callable[[Path], object]:
     """A text file with a line for each value."""
     return lambda path: path.write_text("".join(f"{value}\n" for value in values))

@@ -74,8 +74,6 @@ def test_groups_that_hold_themselves_are_gone_through_once(tmp_path):
 
 
 # --- Zarr ------------------------------------------------------------------------------------------------------------
-
-
 def to_a_file(path):
     secret = next(folder for folder in path.parents if folder.name == "here").with_name("secret")
     secret.write_text("root:x:0:0")
@@ -201,8 +199,6 @@ def test_a_file_of_a_kernel_set_larger_than_the_memory_is_refused(here):
 
 
 # --- MATLAB ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_file_that_kills_its_reader_is_told(tmp_path):
     texts = np.empty((1, 2), dtype=object)
     texts[0, 0], texts[0, 1] = "ab", "cd"
@@ -217,8 +213,6 @@ def test_a_file_that_kills_its_reader_is_told(tmp_path):
 
 
 # --- code ------------------------------------------------------------------------------------------------------------
-
-
 class Harm:
     """An object that writes a file when it is unpickled."""
 

@@ -49,8 +49,6 @@ def result():
 
 
 # --- fits --------------------------------------------------------------------------------------------------------
-
-
 POINT = {"p": [1.5], "lam": [1e-2]}
 PRICES = dmkl.GMKL(sigma=[1.0, 2.0, 1.0, 3.0], tol=1e-6)
 
@@ -139,8 +137,6 @@ def _compare_left_out(model, K, y):
 
 
 # --- reports of the result ---------------------------------------------------------------------------------------
-
-
 def test_losses_are_means_of_differences_within_folds(result):
     data = result.data
     for end in ("", "_matthews"):
@@ -186,8 +182,6 @@ def test_pictures(result):
 
 
 # --- Shapley values ----------------------------------------------------------------------------------------------
-
-
 def test_shapley_values_are_means_over_the_orders_that_were_sampled():
     y, K = labels("multiclass"), kernels().select(["kernel_0", "kernel_1", "kernel_2"])
     result = dmkl.importance(dmkl.MKFDA(lam=0.1), K, y, {"p": [2.0]}, cv=FOLDS[:2], shapley=5, random_state=1)
@@ -217,8 +211,6 @@ def test_without_a_kernel_there_are_the_shares_of_the_classes():
 
 
 # --- resuming, and refusals --------------------------------------------------------------------------------------
-
-
 class Stopping(Counting):
     """A source that raises an error at a read of a tile."""
 

@@ -32,8 +32,6 @@ def result():
 
 
 # --- against searches ------------------------------------------------------------------------------------------------
-
-
 def test_it_finds_what_searches_of_permuted_labels_find(result):
     K, y = made(0, signal=3.0)
     folds = list(StratifiedKFold(3).split(y, y))
@@ -68,8 +66,6 @@ def test_each_task_has_its_own_p_value():
 
 
 # --- p-values --------------------------------------------------------------------------------------------------------
-
-
 def test_p_values_count_ties_and_correct_by_the_maximum():
     shares = np.array([[0.5, 0.5], [0.2, 0.8], [0.7, 0.3]])
     data = xr.Dataset(
@@ -91,8 +87,6 @@ def test_p_values_count_ties_and_correct_by_the_maximum():
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
-
-
 def test_labels_change_places_within_folds():
     """Every fold has the same classes in training after any permutation, and rows of no fold keep their labels."""
     K, y = made(0)
@@ -162,8 +156,6 @@ def test_what_cannot_be_tested_is_refused(options, match):
 
 
 # --- states and files ------------------------------------------------------------------------------------------------
-
-
 def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     K, y = made(0, 36, 1.0)
     at_once = 4

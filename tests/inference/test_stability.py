@@ -35,8 +35,6 @@ def kernels(tile=90):
 
 
 # --- against a loop of fits --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("estimator", "kind", "how", "tile"),
     [
@@ -72,8 +70,6 @@ def test_all_resamples_share_the_passes():
 
 
 # --- draws -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("how", "kind"),
     [("half", "multiclass"), ("bootstrap", "multiclass"), ("bootstrap", "regression"), ("folds", "regression")],
@@ -142,8 +138,6 @@ def test_few_distinct_resamples_are_told():
 
 
 # --- selection ---------------------------------------------------------------------------------------------------
-
-
 def test_what_is_selected():
     weights = np.array([[0.5, 0.3, 0.004, 0.2, 0.0], [0.4, 0.4, 0.2, 0.0, 0.0]])
     np.testing.assert_array_equal(select(weights), [[1, 1, 0, 1, 0], [1, 1, 1, 0, 0]])
@@ -179,8 +173,6 @@ def test_agreement_is_kendalls():
 
 
 # --- results -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def result():
     K, y = kernels(), labels("multiclass")
@@ -262,8 +254,6 @@ def test_pictures(result, of_tasks):
 
 
 # --- resuming ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("solver", ["direct", "subspace"])
 def test_it_goes_on(tmp_path, solver):
     """Completed work is not repeated, and the result is the same; other draws are refused."""
@@ -288,8 +278,6 @@ def test_it_goes_on(tmp_path, solver):
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -196,7 +196,6 @@ def test_a_precomputed_kernel_is_square_and_symmetric(data, tmp_path):
 
 
 # --- several modalities -----------------------------------------------------------------------------------------------
-
 FIRST, SECOND = NAMES[:10], NAMES[11:2:-1]
 
 
@@ -230,8 +229,6 @@ def test_kernels_and_columns_of_modalities(tmp_path):
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("part", "value"), [("indices", 99), ("indptr", -5), ("indptr", 10**9)])
 def test_damaged_sparse_matrices(h5ad, part, value):
     with h5py.File(h5ad, "r+") as file:

@@ -50,8 +50,6 @@ class Counting:
 
 
 # --- in memory -----------------------------------------------------------------------------------------------
-
-
 def in_hdf5(values, tmp_path):
     return h5py.File(tmp_path / f"kept{len(list(tmp_path.iterdir()))}.h5", "w").create_dataset("a", data=values)
 
@@ -179,8 +177,6 @@ def test_xarray():
 
 
 # --- order of samples ----------------------------------------------------------------------------------------
-
-
 @st.composite
 def named_blocks(draw):
     pool = draw(st.lists(st.text("abcxyz", min_size=1, max_size=3), min_size=1, max_size=12, unique=True))
@@ -230,8 +226,6 @@ def test_what_is_missing_is_noted():
 
 
 # --- files ---------------------------------------------------------------------------------------------------
-
-
 def write_h5(path, **values):
     with h5py.File(path, "w") as file:
         file.update(values)
@@ -295,7 +289,6 @@ def test_several_files_name_their_blocks(tmp_path):
 
 
 # --- tables --------------------------------------------------------------------------------------------------
-
 FRAME = pd.DataFrame(A, columns=["u", "v", "w"])
 
 
@@ -385,7 +378,6 @@ def test_files_that_are_refused(tmp_path, name, content, message):
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
-
 TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
 
 

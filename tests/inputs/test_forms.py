@@ -20,7 +20,6 @@ from dmkl.errors import InputError
 from dmkl.inputs import as_features, open_files, read_covariates
 
 # --- the data that all files hold ------------------------------------------------------------------------------------
-
 N = 12
 RNG = np.random.default_rng(3)
 WORDS = [f"P{i:02}" for i in range(N)]
@@ -54,8 +53,6 @@ def symmetric(names, values=K):
 
 
 # --- writing a form --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Form:
     """A form for writing a table whose index holds the names of the samples."""
@@ -275,8 +272,6 @@ def rel_text(folder, frame, use):
 
 
 # --- results of each use of a form -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Refused:
     """A refused use: the alternative according to the documentation, and a pattern of the message."""
@@ -416,9 +411,8 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     "PLINK `.rel.gz`": (Form(rel_text), OF_GENETICISTS),
 }
 
+
 # --- the uses --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
     """Plain files with names, in the order of the data: kernels, features and labels, of words and of numbers."""
@@ -578,7 +572,6 @@ def test_every_use_of_a_form_is_read_rightly_or_refused(name, use, tmp_path, bes
 
 
 # --- more of single forms --------------------------------------------------------------------------------------------
-
 NAME_TITLES = (
     "eid ID IID subject subject_id participant_id patient PatientID subjid USUBJID ptid record_id sample.id SampleID "
     "taxa strain accession barcode animal id_1"
@@ -630,8 +623,6 @@ def test_a_pair_has_one_value(tmp_path):
 
 
 # --- the documentation -----------------------------------------------------------------------------------------------
-
-
 def documented():
     """The table of docs/data.md."""
     yield f"| form | {' | '.join(USES)} |"

@@ -95,8 +95,6 @@ def written(folder, files, more=None):
 
 
 # --- contents of files ---------------------------------------------------------------------------------------
-
-
 def taken(files, given=None, **expected):
     """Files, the options of the import, and the expected result."""
     return files, given or {}, expected
@@ -235,7 +233,6 @@ def test_one_kernel_of_a_file_is_in_memory(tmp_path):
 
 
 # --- MATLAB --------------------------------------------------------------------------------------------------
-
 MATLAB = pytest.mark.parametrize("write", [write_v5, write_v73])
 LAST = K.transpose(1, 2, 0)
 SINGLE = K[:2].astype("f4")
@@ -343,8 +340,6 @@ def test_matlab_cells_of_equal_vectors_are_labels(tmp_path):
 
 
 # --- HDF5 and Zarr -------------------------------------------------------------------------------------------
-
-
 def hierarchy(tmp_path, kind):
     if kind == "hdf5":
         return tmp_path / "k.h5", h5py.File(tmp_path / "k.h5", "w")
@@ -399,8 +394,6 @@ def test_kernels_that_a_shape_claims_and_no_chunk_holds_are_refused(tmp_path):
 
 
 # --- text ----------------------------------------------------------------------------------------------------
-
-
 @given(
     matrix=st.integers(1, 6).flatmap(
         lambda m: st.lists(st.lists(st.floats(-1e300, 1e300, width=64), min_size=m, max_size=m), min_size=1, max_size=6)
@@ -417,8 +410,6 @@ def test_text_comes_back_to_the_last_bit(tmp_path_factory, matrix, delimiter, na
 
 
 # --- folders, and labels beside kernels ----------------------------------------------------------------------
-
-
 def test_a_folder_in_natural_order_with_its_labels(tmp_path):
     folder = tmp_path / "kernels"
     folder.mkdir()
@@ -488,7 +479,6 @@ def test_vectors_from_other_kinds_of_file(tmp_path):
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
-
 FEATURES = {"hsv": np.ones((7, 30)), "y": Y, "names": ["a"]}
 REFUSED = {
     "no axis": refused({"k.npy": R}, r"k.npy has shape \(3, 4, 7\).*give the axis that counts the kernels"),
@@ -640,8 +630,6 @@ def test_the_widest_type_of_all_files_is_stored(tmp_path, narrow):
 
 
 # --- resuming ------------------------------------------------------------------------------------------------
-
-
 def test_a_resumed_import_stores_what_is_left_or_changed(tmp_path, monkeypatch):
     paths = [tmp_path / name for name in ("k.npz", "stack.npy", "k.zarr", "last.npy")]
     np.savez(paths[0], x=K[0], z=K[1])

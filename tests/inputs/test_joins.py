@@ -42,8 +42,6 @@ def same(made, expected):
 
 
 # --- create --------------------------------------------------------------------------------------------------
-
-
 def test_kernels_of_every_source_in_any_order_are_the_sorted_ones(tmp_path):
     expected = dmkl.create(tmp_path / "sorted.zarr", frames(SAMPLES), labels=Y, splits=SPLITS, tile=5)
     assert list(expected.samples) == SAMPLES
@@ -167,8 +165,6 @@ def test_an_interrupted_import_tells_orders_apart(tmp_path):
 
 
 # --- files ---------------------------------------------------------------------------------------------------
-
-
 def take_in(paths, out, **more):
     source, labels = open_files(paths, **more)
     return dmkl.open(ingest(out, source, labels, tile=5))

@@ -102,8 +102,6 @@ def test_a_class_that_the_model_does_not_know_is_told():
 
 
 # --- covariates ------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_unknown_is_no_category(tmp_path):
     (tmp_path / "c.csv").write_text("sample,site,age\na,n,1\nb,NA,2\nc,s,\n")
     expected = pd.DataFrame({"site": ["n", None, "s"], "age": [1, 2, np.nan]}, list("abc"))
@@ -124,8 +122,6 @@ def test_a_table_that_does_not_name_its_samples_or_columns_is_refused(text, miss
 
 
 # --- kernels that are not symmetric ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("tile", "full"), [(2, False), (4, True), (8, False)])
 def test_symmetrize_takes_the_mean_and_says_how_far_apart(tile, full):
     skewed = K[0].copy()

@@ -70,8 +70,6 @@ def same_models(first, second):
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
-
-
 def test_groups_that_are_all_different_are_an_error(error_of, tmp_path, store):
     groups = write(tmp_path / "groups.txt", (f"{own} g{own}" for own in WORDS))
     arguments = ("search", store, tmp_path / "out", "--cv", "GroupKFold(5)", "--groups", groups)
@@ -110,7 +108,6 @@ def test_files_of_fid_and_iid_choose_samples(output_of, tmp_path, folder, store)
 
 
 # --- contents of a file ----------------------------------------------------------------------------------------------
-
 FEW = [f"s{i}" for i in range(6)]
 SMALL = (X[:6] @ X[:6].T).round(3)
 
@@ -167,8 +164,6 @@ def test_classes_that_are_written_differently_are_not_one(tmp_path):
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "change",
     [lambda name: unicodedata.normalize("NFD", name), lambda name: name.replace(" ", "\N{NO-BREAK SPACE}")],
@@ -196,7 +191,6 @@ def test_test_kernels_that_do_not_fit_are_named_as_such(output_of, error_of, tmp
 
 
 # --- in memory -------------------------------------------------------------------------------------------------------
-
 FRAME = pd.DataFrame(X @ X.T)
 FEATURES = pd.DataFrame(X)
 NAMED = pd.DataFrame(X @ X.T, WORDS, WORDS)
@@ -293,7 +287,6 @@ def test_named_labels_beside_tables_without_names_are_refused_until_the_order_is
 
 
 # --- any order, any title, any delimiter -----------------------------------------------------------------------------
-
 M = 12
 TITLES = st.sampled_from(["sample", "id", "IID", "patient", "code", "", "eid", "Proben-Nr.", "x", "score2", "label"])
 DELIMITERS = st.sampled_from([",", "\t", ";", " "])

@@ -149,7 +149,6 @@ def test_individuals_of_families_in_containers(tmp_path):
 
 
 # --- files beside the matrix -----------------------------------------------------------------------------------------
-
 LISTS = {
     "x.mibs": "x.mibs.id",
     "x.king": "x.king.id",

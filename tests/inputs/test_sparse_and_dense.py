@@ -77,7 +77,6 @@ def test_an_entry_of_matrix_market_is_listed_once(tmp_path):
 
 
 # --- condensed distances ----------------------------------------------------------------------------------------------
-
 X = np.random.default_rng(0).normal(size=(M, 3))
 
 

@@ -202,7 +202,6 @@ def test_sigterm_keeps_what_is_done(run, job):
 
 
 # --- questions about a learner ---------------------------------------------------------------------------------------
-
 QUESTIONS = """
 [data]
 store = "{store}"

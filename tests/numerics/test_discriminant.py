@@ -70,8 +70,6 @@ def test_left_out_scores_without_centering_are_those_of_training_without_the_row
 
 
 # --- Fisher's functions and the scores themselves -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("sizes", "columns", "weighted"), [((30, 7), 1, False), ((20, 12, 6), 4, True), ((9, 12, 3), 2, False)]
 )

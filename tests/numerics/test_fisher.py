@@ -23,8 +23,6 @@ def targets_of(y, **options):
 
 
 # --- targets ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "y",
     [
@@ -85,8 +83,6 @@ def test_bad_labels_are_told(y, m, options, words):
 
 
 # --- norms --------------------------------------------------------------------------------------------------
-
-
 @given(slope_vectors, exponents, st.integers(0, 2**16))
 def test_hoelder(q, p, seed):
     """βᵀq ≤ ‖β‖_p‖q‖_p*, and `steepest` attains it on the unit sphere."""
@@ -106,8 +102,6 @@ def test_hoelder(q, p, seed):
 
 
 # --- certificate --------------------------------------------------------------------------------------------
-
-
 def problem(seed, m=7, n=3, classes=2):
     """Centred kernels of unit trace, one of them of low rank, and targets."""
     rng = np.random.default_rng(seed)

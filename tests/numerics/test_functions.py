@@ -78,8 +78,6 @@ def close(entries, expected, dtype="f8", atol=1e-13):
 
 
 # --- every function ------------------------------------------------------------------------------------------
-
-
 def test_every_function_is_compared():
     assert {case.split()[0] for case in EVERY} | set(CHANGES_SIGN) == set(FUNCTIONS) - {"precomputed"}
 
@@ -137,8 +135,6 @@ def test_kernels_are_symmetric_to_the_last_bit(case, dtype):
 
 
 # --- inputs at the edges -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("function", sorted(functions.BANDED - {"random_rbf", "distance"}))
 def test_samples_at_one_place_have_no_bandwidth(function):
     asked = {"function": function}
@@ -175,8 +171,6 @@ def test_negative_values_are_no_histogram(case):
 
 
 # --- distances -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("tile", "dtype"), [(7, "f4"), (64, "f8")])
 def test_a_matrix_of_distances(tile, dtype):
     D = pairwise.manhattan_distances(data("laplacian", 50)).astype(dtype)
@@ -210,7 +204,6 @@ def test_the_advice_about_a_triangle_mirrors_it():
 
 
 # --- random kernels ------------------------------------------------------------------------------------------
-
 NAMES = [f"s{i}" for i in range(60)]
 
 
@@ -247,7 +240,6 @@ def test_random_kernels_are_functions_of_the_names():
 
 
 # --- bandwidths ----------------------------------------------------------------------------------------------
-
 DISTANCES = {
     "rbf": lambda X: pairwise.euclidean_distances(X, squared=True),
     "laplacian": pairwise.manhattan_distances,
@@ -301,8 +293,6 @@ def test_training_rows_that_make_no_sense(train):
 
 
 # --- compiled loops --------------------------------------------------------------------------------------------------
-
-
 def test_loops_run_where_nothing_compiled_can_be_kept(monkeypatch):
     monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
 

@@ -54,8 +54,6 @@ def _created(url, matrices):
 
 
 # --- kernel sets -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("range_bytes", [700, 2**20])
 def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes):
     monkeypatch.setattr(tiles, "_RANGE_BYTES", range_bytes)
@@ -150,8 +148,6 @@ def test_options_are_a_setting(on_server, monkeypatch, object_store):
 
 
 # --- models, results, predictions ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def model(store):
     """A model at a URL, fitted by the command line on the first samples."""

@@ -37,8 +37,6 @@ def reads(K, **options):
 
 
 # --- against dense products ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("dtype", "scheduler"),
     [("float64", "synchronous"), ("float32", "threads"), pytest.param("float64", "processes", marks=pytest.mark.slow)],
@@ -93,8 +91,6 @@ def test_a_kernel_of_which_centring_leaves_rounding_has_no_alignment(tmp_path, d
 
 
 # --- one pass, within memory --------------------------------------------------------------------------------
-
-
 def test_every_tile_is_read_once(stored):
     expected = {(k, i, j): 1 for k in range(4) for i in range(5) for j in range(i, 5)}
     assert reads(stored) == expected
@@ -139,8 +135,6 @@ def test_what_has_no_alignment_is_refused(stored, tmp_path):
 
 
 # --- estimates ----------------------------------------------------------------------------------------------
-
-
 def products(kernels, width, seed):
     Z = sign_probes(kernels.shape[1], width, seed)
     return Z.T @ kernels @ Z

@@ -99,8 +99,6 @@ def check_view(lens, reference):
 
 
 # --- products -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("cutting")
 def test_lenses_that_share_a_pass_have_the_products_of_dense_matrices(kernels):
     lenses, columns = lenses_and_columns(in_memory(kernels, 9))
@@ -149,8 +147,6 @@ def test_many_narrow_sums_fill_their_passes(kernels, width):
 
 
 # --- statistics ---------------------------------------------------------------------------------------------
-
-
 def test_views_are_measured_in_shared_passes(kernels):
     """A grid over the steps of several folds needs as many passes as the most demanding view."""
     K, source = over(in_memory(kernels, 9), Counting)
@@ -211,8 +207,6 @@ def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, pa
 
 
 # --- some of the rows ---------------------------------------------------------------------------------------
-
-
 @given(
     st.integers(0, 2**16),
     st.integers(1, 14),
@@ -247,8 +241,6 @@ def test_parts_after_any_steps(seed, tile, square, kinds):
 
 
 # --- combined kernels ---------------------------------------------------------------------------------------
-
-
 def check_sums(kernels, combinations, totals):
     for c, total in zip(combinations, totals, strict=True):
         reference = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
@@ -293,8 +285,6 @@ def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
 
 
 # --- passes inside tasks ------------------------------------------------------------------------------------
-
-
 def product_in_a_task(K, V):
     """Run a pass inside a task; return the product and whether the task has no client."""
     with computing_here(Machine(1, 2, 2**28, 2**28)):

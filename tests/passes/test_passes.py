@@ -62,8 +62,6 @@ def make(folder, K, **options):
 
 
 # --- against dense products ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("dtype", "scheduler"),
     [(SINGLE, "synchronous"), (DOUBLE, "synchronous"), (SINGLE, "threads"), (DOUBLE, "processes")],
@@ -116,8 +114,6 @@ def test_vectors_of_any_real_type_and_one_vector(stored, dense):
 
 
 # --- the graph ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("tasks_of_parts")
 def test_each_tile_is_read_once(tmp_path, dense):
     for full, scheduler in [(False, "threads"), (True, "synchronous")]:
@@ -169,8 +165,6 @@ def test_names_tell_everything_that_makes_a_difference(tmp_path, dense):
 
 
 # --- progress, and reading ahead ----------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("scheduler", "tasks_of_parts")
 def test_progress_counts_every_byte(stored, monkeypatch):
     done = []
@@ -192,8 +186,6 @@ def test_decoded_tiles_are_the_mapped_ones(stored, dense, tmp_path):
 
 
 # --- BLAS threads -------------------------------------------------------------------------------------------
-
-
 def numpy_threads():
     """BLAS threads of NumPy's library; some wheels include a library with one thread only."""
     computed = [lib for lib in ThreadpoolController().info() if lib["user_api"] == "blas"]
@@ -250,8 +242,6 @@ def test_tasks_times_threads_stay_within_the_cores(monkeypatch, cores, tasks, th
 
 
 # --- refusals -----------------------------------------------------------------------------------------------
-
-
 def test_memory_is_refused_before_anything_runs(stored):
     K, source = over(stored, Counting)
     with dask.config.set({"dmkl.memory": "1MiB", "num_workers": 2}):
@@ -295,8 +285,6 @@ def test_project_needs_a_square_view(stored):
 
 
 # --- clusters -----------------------------------------------------------------------------------------------
-
-
 def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, dense, client, caplog):
     V = block(2, 12)
     logger = logging.getLogger("distributed.scheduler")

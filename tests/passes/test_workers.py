@@ -111,8 +111,6 @@ def test_workers_of_one_job_share_its_memory(monkeypatch):
 
 
 # --- functions as tasks ---------------------------------------------------------------------------------------------
-
-
 def begin(number, begun, more=()):
     begun.append(number)
     return number, len(more)

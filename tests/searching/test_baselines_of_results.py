@@ -317,7 +317,6 @@ def test_an_evaluation_is_the_same_without_its_baselines(K):
 
 
 # --- covariates ------------------------------------------------------------------------------------------------------
-
 COVARIATES = np.random.default_rng(11).normal(size=(60, 2)) * (1.0, 30.0) + (0.0, 50.0)
 OF_COVARIATES = NUMBERS + COVARIATES @ (1.5, 0.05)
 

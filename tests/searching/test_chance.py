@@ -54,7 +54,7 @@ def test_leave_one_out_below_chance_names_the_remedy():
 
 
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "average_precision"])
-def test_whole_grids_have_p_values_by_every_scorer_of_dmkl(scoring):
+def test_whole_grids_have_p_values(scoring):
     K, y = kernel_set(3, 3.0)
     grid = {"p": [1, 1.5, 2, np.inf], "lam": [1e-3, 1e-2, 0.1, 1.0]}
     scores = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring=scoring, refit=False, baselines="none").scores

@@ -27,8 +27,6 @@ def result():
 
 
 # --- scores --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("estimator", "kind", "grid"),
     [
@@ -123,8 +121,6 @@ def test_stored_splits_are_the_papers_protocol(tmp_path):
 
 
 # --- folds ---------------------------------------------------------------------------------------------------
-
-
 def test_groups_are_whole_in_both_loops():
     groups, y = np.arange(90) // 3, labels("multiclass")
     for outer, inner in ((3, 2), (GroupKFold(3), GroupKFold(2))):
@@ -151,8 +147,6 @@ def test_what_is_refused(options, words):
 
 
 # --- reports -------------------------------------------------------------------------------------------------
-
-
 def test_means_choices_and_tables(result):
     scores = result.scores
     assert result.mean_score_ == pytest.approx(scores["test_score"].values.mean())
@@ -198,8 +192,6 @@ def test_going_on_from_a_state(tmp_path):
 
 
 # --- measures of a model -------------------------------------------------------------------------------------
-
-
 def test_assess():
     K, y = kernels(), labels("binary")
     train, test = np.arange(60), np.arange(60, 90)

@@ -29,8 +29,6 @@ search = partial(dmkl.search, baselines="none")  # test_baselines_of_results.py 
 
 
 # --- data, and reference fits of each point -----------------------------------------------------------------
-
-
 def kernel_set():
     return in_memory(digits()[0], 40)
 
@@ -90,8 +88,6 @@ def check_measures(measures, model, X, y):
 
 
 # --- scores -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
 def test_scores_are_those_of_fits_one_by_one(kind):
     K, y = kernel_set(), labels(kind)
@@ -125,8 +121,6 @@ def test_other_grids_and_learners(model, kind, grid):
 
 
 # --- folds --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("solver", "steps"), [("auto", ("cosine",)), ("direct", ())])
 def test_folds_never_see_what_they_hold_out(tmp_path, solver, steps):
     """Other labels and kernel values of held-out rows change neither weights nor fits."""
@@ -205,8 +199,6 @@ def test_sets_with_steps_and_of_some_samples(solver):
 
 
 # --- the choice ---------------------------------------------------------------------------------------------
-
-
 def test_each_task_has_its_own_choice():
     noise = np.random.default_rng(0).permutation(digits()[1] % 3 == 0)  # another point is best for it
     K, y = kernel_set(), np.column_stack([labels("multilabel"), noise])
@@ -223,8 +215,6 @@ def test_each_task_has_its_own_choice():
 
 
 # --- resumption ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_search_goes_on(tmp_path):
     """After an interruption at any pass, finished passes are not repeated, and the result is the same."""
@@ -300,8 +290,6 @@ def test_steps_over_other_samples_are_another_search(tmp_path):
 
 
 # --- errors -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -44,8 +44,6 @@ def same_folds(folds, expected, names=None):
 
 
 # --- folds --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", LABELS)
 def test_a_number_of_folds_is_scikit_learns(kind):
     y = LABELS[kind]
@@ -191,8 +189,6 @@ def test_too_few_of_a_class_to_stratify():
 
 
 # --- grids --------------------------------------------------------------------------------------------------
-
-
 def test_default_grids_are_the_papers():
     np.testing.assert_array_equal(P_VALUES, [1, 1.015625, 1.03125, 1.0625, 1.125, 1.25, 1.5, 2, 3, 4, 8, np.inf])
     np.testing.assert_allclose(LAM_TRACE, np.logspace(-8, 1, 10), rtol=1e-15)
@@ -244,8 +240,6 @@ def test_bad_grids(grid, words):
 
 
 # --- average precision: rankings of the VOC devkit and of the definitions -------------------------------------
-
-
 def measure(scoring, kind, classes, truth, decision):
     return evaluate(as_metrics(scoring, kind), kind, classes, truth, decision)
 
@@ -309,8 +303,6 @@ def test_average_precision_is_its_definition(ranking, name):
 
 
 # --- measures of predictions --------------------------------------------------------------------------------
-
-
 def problem(kind, seed, rows=60):
     """Classes, labels of all classes, and scores that are mostly right."""
     rng = np.random.default_rng(seed)
@@ -369,8 +361,6 @@ def test_tasks_are_binary_problems(name):
 
 
 # --- scikit-learn's scorers -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "reference"),
     [
@@ -473,7 +463,6 @@ def test_scorers_that_fail_are_named(scoring, error, words):
 
 
 # --- measures that the labels leave undefined ------------------------------------------------------------------
-
 NEEDS_POSITIVES = ["average_precision", "average_precision_voc", "average_precision_voc07", "f1", "jaccard", "recall"]
 NEEDS_BOTH = ["matthews", "neg_matthews_loss", "roc_auc"]
 NEEDS_NEITHER = ["accuracy", "balanced_accuracy", "mean_class_accuracy"]

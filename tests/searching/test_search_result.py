@@ -76,8 +76,6 @@ def planted(*at, shape=SHAPE, value=0.9):
 
 
 # --- the rules ----------------------------------------------------------------------------------------------
-
-
 def reference(mean, error, lam, p, rule):
     """A plain version of the rule: allowed points sorted by preference."""
     points = [
@@ -137,8 +135,6 @@ def test_means_that_differ_by_rounding_tie():
 
 
 # --- the choice ---------------------------------------------------------------------------------------------
-
-
 def test_means_are_over_the_folds_with_a_score():
     scores = make(folds=4)
     score = scores["score"].values
@@ -223,8 +219,6 @@ def test_what_is_refused(call, message):
 
 
 # --- text and tables ----------------------------------------------------------------------------------------
-
-
 def test_table():
     scores = make(means=planted((2, 1)) + 0.01 * planted((0, 0), value=1.5))
     scores["score"][4, 0] = np.nan
@@ -275,8 +269,6 @@ def test_the_summary_of_many_targets_is_a_distribution():
 
 
 # --- files --------------------------------------------------------------------------------------------------
-
-
 M = 24
 
 
@@ -382,8 +374,6 @@ def test_a_search_with_a_part_missing_or_cut_short(tmp_path, saved, part):
 
 
 # --- pictures -----------------------------------------------------------------------------------------------
-
-
 def rings(ax):
     return sorted(tuple(map(float, line.get_xydata()[0])) for line in ax.lines if line.get_label() == "chosen")
 

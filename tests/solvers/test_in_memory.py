@@ -8,11 +8,6 @@ from helpers.margin import made
 import dmkl
 from dmkl.solvers import in_memory
 
-# --- solutions ---------------------------------------------------------------------------------------------------
-
-
-# --- the same solutions by passes --------------------------------------------------------------------------------
-
 LABELS = np.array(["fig", "nut", "oat"])[np.arange(60) % 3]
 UNKNOWN = np.stack([LABELS == "fig", LABELS == "nut"], axis=1).astype(float)
 UNKNOWN[::7, 0] = np.nan

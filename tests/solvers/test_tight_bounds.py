@@ -31,7 +31,6 @@ from dmkl.solvers.margin.svm import fit_square
 from dmkl.solvers.weight_sets import Ball, GivenWeights, GroupBall, Priced
 
 # --- MK-FDA -----------------------------------------------------------------------------------------------------------
-
 KAPPA, N, M = 2.0, 3, 7
 Z = np.linalg.qr(np.random.default_rng(0).standard_normal((M, N + 1)))[0].T
 """z_1, z_2, z_3, and a vector that all kernels map to zero."""
@@ -160,8 +159,6 @@ def test_the_gap_of_shared_weights_is_what_an_inexact_solution_loses(monkeypatch
 
 
 # --- MK-FDA in a subspace ---------------------------------------------------------------------------------------------
-
-
 def test_the_bound_of_a_rough_factor_is_exact_in_the_null_space():
     """bᵀM⁻¹b = xᵀ(b + r) + rᵀM⁻¹r, with M⁻¹r = 2r where K maps r to zero."""
     ridge, b = 0.3, np.random.default_rng(0).standard_normal((M, 2))
@@ -206,7 +203,6 @@ def test_rounding_that_adds_up_is_all_of_the_bound(monkeypatch):
 
 
 # --- sets of weights --------------------------------------------------------------------------------------------------
-
 SETS = {
     "p = 1": (Ball(1.0), lambda b: cp.norm(b, 1)),
     "p = 1.5": (Ball(1.5), lambda b: power_norm(b, 1.5)),
@@ -227,7 +223,6 @@ def test_support_functions_are_attained(name):
 
 
 # --- support vector machines ------------------------------------------------------------------------------------------
-
 PAIRS = 4
 SIGNS = np.tile([1.0, -1.0], PAIRS)
 OF_PAIRS = np.repeat(np.eye(PAIRS), 2, axis=1) * SIGNS / 2  # z_j: ½ and −½ of a pair of samples
@@ -309,8 +304,6 @@ def test_the_bounds_of_least_squares_are_the_optimum():
 
 
 # --- generalized MKL --------------------------------------------------------------------------------------------------
-
-
 def least(d, sigma):
     """σΣd + Σ_j max over t of 2t − ½d_jκt²."""
     return sigma * np.sum(d) + np.sum(2 / (np.asarray(d) * KAPPA))

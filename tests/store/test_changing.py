@@ -78,8 +78,6 @@ def test_a_set_that_is_copied_back_goes_on(path, tmp_path):
 
 
 # --- sent to other processes -----------------------------------------------------------------------------------------
-
-
 def test_many_threads_open_one_copy(path):
     arrived, found = pickle.loads(pickle.dumps(StoreReader(path))), []
     threads = [threading.Thread(target=lambda: found.append(arrived.tile(KEY).sum())) for _ in range(8)]

@@ -52,8 +52,6 @@ def symmetric(sound, tmp_path):
 
 
 # --- the checker ---------------------------------------------------------------------------------------------
-
-
 @given(
     data=st.one_of(st.binary(max_size=300), st.integers(0, 20_000).map(lambda n: bytes(range(256)) * (n // 256 + 1)))
 )
@@ -233,8 +231,6 @@ def test_unknown_nodes_and_attributes_pass(symmetric):
 
 
 # --- other readers -------------------------------------------------------------------------------------------
-
-
 def test_xarray_opens_a_set_with_named_dimensions(sound):
     with xr.open_zarr(sound / "symmetric.zarr") as dataset:
         assert dataset["gram_upper"].dims == ("kernel", "sample", "sample_2")
@@ -248,8 +244,6 @@ def test_xarray_opens_a_set_with_named_dimensions(sound):
 
 
 # --- archives ------------------------------------------------------------------------------------------------
-
-
 def test_there_are_archives_of_both_versions():
     assert STORAGE / "archives" / "v1" / "symmetric.zarr" in ARCHIVES
     assert (FACTORS / "factors.zarr").exists()
@@ -360,8 +354,6 @@ def test_a_state_is_told_where_its_result_is_not_there_yet(error_of, tmp_path):
 
 
 # --- models, results, states -----------------------------------------------------------------------------------------
-
-
 def garbled(file):
     """Truncated JSON."""
 

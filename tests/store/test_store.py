@@ -52,8 +52,6 @@ def upper(stack):
 
 
 # --- from everything that holds matrices ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("dtype", "stored"),
     [("f2", "f4"), ("f4", "f4"), (">f4", "f4"), ("f8", "f8"), ("i2", "f8"), ("u1", "f8"), ("?", "f8")],
@@ -191,8 +189,6 @@ def test_a_source_is_asked_for_one_tile_at_a_time(tmp_path):
 
 
 # --- refusals, which change nothing --------------------------------------------------------------------------
-
-
 def spoiled(i, j, value):
     kernels = psd(2, 7)
     kernels[1, i, j] = value
@@ -292,8 +288,6 @@ def test_nothing_of_anyone_else_is_replaced_unasked(tmp_path):
 
 
 # --- repair and warnings -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("repair", "lowest", "shift"), [("clip", 0.0, 0.0), ("flip", 2.0, 0.0), ("shift", 0.0, 2.0)])
 def test_repair_mends_the_spectrum_and_says_so(tmp_path, repair, lowest, shift):
     q, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))
@@ -330,8 +324,6 @@ def test_no_positive_semidefinite_kernel_is_accused(tmp_path_factory, seed, rank
 
 
 # --- interruption --------------------------------------------------------------------------------------------
-
-
 class Interrupted(Exception):
     pass
 
@@ -487,8 +479,6 @@ def test_a_diagonal_that_changes_is_not_taken_from_an_earlier_attempt(tmp_path):
 
 
 # --- reading incomplete sets ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def damaged(tmp_path):
     path = tmp_path / "set.zarr"

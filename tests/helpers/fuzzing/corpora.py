@@ -71,8 +71,6 @@ class Format:
 
 
 # --- readers ---------------------------------------------------------------------------------------------------------
-
-
 def _only(folder: Path) -> Path:
     return min(folder.iterdir())
 
@@ -128,8 +126,6 @@ def _store(folder: Path) -> object:
 
 
 # --- valid files -----------------------------------------------------------------------------------------------------
-
-
 def _written(name: str, write: Callable[..., object], *contents: Any) -> list[Files]:
     """The files that `write` creates for each content, at the path of a file or folder."""
     made = []

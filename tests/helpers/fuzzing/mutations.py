@@ -20,8 +20,6 @@ _WORDS = (
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
-
-
 def mutated_bytes(random: Random, data: bytes, other: bytes = b"") -> bytes:
     """Apply one to three mutations; parts of the file `other` may be inserted."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
@@ -73,7 +71,6 @@ def mutated_numbers(random: Random, data: bytes) -> bytes:
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
-
 _NAMES = ("", "a", "/", "..", "../outside", "float64", "string", "bool", "blosc", "gzip", "zstd", "numcodecs.pickle")
 _VALUES = (
     *EXTREMES, *_NAMES, 10**12, -(10**12), 10**30, 0.5, -1e308, float("inf"), float("nan"), None, True, False, [], {},
@@ -114,7 +111,6 @@ def _places(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------
-
 _TYPES = (
     *"<f8 <f4 >f8 <f2 <i8 |u1 |b1 |O <U3 |S9 <c16 <f16 |V8 <M8[s] <m8[D] <U0 |S0 |V0 <U999999999".split(),
     *("", "<f8, <f8", [("a", "<f8")], [("a", "|O")], [("a" * 70_000, "<f8")]),

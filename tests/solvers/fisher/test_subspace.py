@@ -39,8 +39,6 @@ pytestmark = pytest.mark.usefixtures("rounds")
 
 
 # --- data ---------------------------------------------------------------------------------------------------
-
-
 LABELS = {
     "binary": lambda y: (y < 5).astype(int),
     "multiclass": lambda y: y % 4,
@@ -140,8 +138,6 @@ def objectives(solver):
 
 
 # --- preconditioners ------------------------------------------------------------------------------------------------
-
-
 @st.composite
 def weightings(draw, n=5):
     """Weights of very different sizes, some of them zero."""
@@ -186,8 +182,6 @@ def test_the_bound_of_a_preconditioner_holds(beta, preconditioner, alike, expone
 
 
 # --- the engine ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "given", "options"),
     [
@@ -228,7 +222,6 @@ def test_preconditioners_take_half_of_what_is_free_on_the_disk_at_most(monkeypat
 
 
 # --- problems that the basis leaves open --------------------------------------------------------------------
-
 TIGHT = {"too small a basis": {"basis_bytes": 50_000}, "no basis": {"basis_bytes": 1}, "one pass": {"max_passes": 1}}
 
 
@@ -300,8 +293,6 @@ def test_each_task_has_its_own_norm_and_ridge(solver):
 
 
 # --- the workspace ------------------------------------------------------------------------------------------
-
-
 def test_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(InputError, match="holds other files; give a folder of its own"):
@@ -326,8 +317,6 @@ def test_an_unreadable_state_is_refused(tmp_path, content, message):
 
 
 # --- resuming after the end ---------------------------------------------------------------------------------
-
-
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
