@@ -172,9 +172,9 @@ class _Run:
 
     def print(self, result: Any, chosen: Index, on: str) -> None:
         """Print the summary with tables below its first line, or all as JSON."""
-        from dmkl.cli.tables import DESCRIBE
+        from dmkl.cli.tables import PRESENT
 
-        tables, mapping = DESCRIBE[type(result).__name__](result)
+        tables, mapping = PRESENT[type(result).__name__](result)
         if self.options.as_json:
             print_json(self.as_mapping(result, chosen, mapping))
             return

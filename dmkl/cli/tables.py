@@ -354,10 +354,10 @@ def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, 
 
 # --- results: their tables, and their mappings for JSON ------------------------------------------------------------
 
-Description = tuple[list[Table], dict[str, Any]]
+TablesAndMapping = tuple[list[Table], dict[str, Any]]
 
 
-def describe_evaluation(result: EvaluationResult) -> Description:
+def present_evaluation(result: EvaluationResult) -> TablesAndMapping:
     """A row for each outer fold (and task): its choice and its test scores; and the measures of each class."""
     frame, has_classes = result.table(), "confusion" in result.scores
     mapping = {
@@ -388,7 +388,7 @@ def describe_evaluation(result: EvaluationResult) -> Description:
     return [of_folds, *(measures_tables(result.classes, result.confusion) if has_classes else [])], mapping
 
 
-def describe_importance(result: Importance) -> Description:
+def present_importance(result: Importance) -> TablesAndMapping:
     """A row for each source (and task), the largest loss first."""
     from dmkl.searching.scoring import limits
 
@@ -415,7 +415,7 @@ _MOST_ROWS = 30
 """Most kernels that the table of a permutation test shows."""
 
 
-def describe_permutation_test(result: PermutationTest) -> Description:
+def present_permutation_test(result: PermutationTest) -> TablesAndMapping:
     """A row for each kernel, in the order of the p-values."""
     frame = result.table()
     names = [name for name in frame.columns if frame[name].dtype == object]
@@ -430,7 +430,7 @@ def describe_permutation_test(result: PermutationTest) -> Description:
     }
 
 
-def describe_stability(result: Stability) -> Description:
+def present_stability(result: Stability) -> TablesAndMapping:
     """A row for each kernel; means over tasks or targets if there are several."""
     frame = result.table().groupby("kernel", sort=False).mean(numeric_only=True)
     rows = (
@@ -461,13 +461,13 @@ def describe_stability(result: Stability) -> Description:
     }
 
 
-DESCRIBE: dict[str, Callable[[Any], Description]] = {
-    "EvaluationResult": describe_evaluation,
-    "Importance": describe_importance,
-    "PermutationTest": describe_permutation_test,
-    "Stability": describe_stability,
+PRESENT: dict[str, Callable[[Any], TablesAndMapping]] = {
+    "EvaluationResult": present_evaluation,
+    "Importance": present_importance,
+    "PermutationTest": present_permutation_test,
+    "Stability": present_stability,
 }
-"""Functions that describe a result, by the name of its class."""
+"""Functions that present a result, by the name of its class."""
 
 # --- scores of a model on other samples ----------------------------------------------------------------------------
 
