@@ -16,6 +16,9 @@ Mask = npt.NDArray[np.bool_]
 UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NULL", "null", "None", "NaT"})
 """Texts that stand for an unknown label, as tables and the printing of pandas, R and SQL have them."""
 
+_MOST_CODES, _MOST_CODED = 2, 0.1
+"""Most different codes of missing values in a column, and the largest share of its values that they are."""
+
 
 def is_instance(value: Any, library: str, *kinds: str) -> bool:
     """Whether a value is of one of these classes of a library, which is not imported: nobody has made one without."""
@@ -51,3 +54,26 @@ def is_known(labels: npt.ArrayLike) -> Mask:
     import pandas as pd
 
     return np.asarray(written & ~pd.isna(values), dtype=bool)
+
+
+def codes_among_numbers(values: npt.ArrayLike) -> list[str]:
+    """Texts among numbers that most likely stand for missing values: "-", ".", "<LOD", "#DIV/0!".
+
+    They are one or two different ones in at most a tenth of the values. Words among few whole numbers are none, since
+    all of these may be names of classes.
+    """
+    entries = [str(value).strip() for value in np.ravel(np.asarray(values)).tolist() if not isinstance(value, float)]
+    texts = [text for text in entries if text not in UNKNOWN_TEXTS]
+    numbers = [number for text in texts if (number := _number(text)) is not None]
+    codes = list(dict.fromkeys(text for text in texts if _number(text) is None))
+    if not 0 < len(codes) <= _MOST_CODES or len(texts) - len(numbers) > _MOST_CODED * len(texts):
+        return []
+    may_be_classes = all(number.is_integer() for number in numbers) and 2 * len(set(numbers)) <= len(numbers)
+    return [code for code in codes if not may_be_classes or not any(letter.isalnum() for letter in code)]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, codes_among_numbers
 from dmkl.errors import refuse
 from dmkl.numerics.discriminant import is_determined
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # Singular values of the standardized design below this fraction of the largest are zero: columns are collinear.
 _TOLERANCE = 1e-8
+_SOME_SAMPLES = 10
+"""Samples from which a category has to have fewer levels than half of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +86,33 @@ def residualize(Z: Any) -> Covariates:
     Raises
     ------
     InputError
-        If a value is missing or infinite, a name is there twice, or Z has neither one nor two dimensions.
+        If a value is missing or infinite, a name is there twice, or Z has neither one nor two dimensions. If texts such
+        as "-" stand among numbers, or a category of ten samples or more has more levels than half of the samples.
     """
     import pandas as pd
 
     if not isinstance(Z, pd.DataFrame | pd.Series) and np.ndim(Z) not in (1, 2):
         refuse(f"residualize takes (samples, covariates), a DataFrame or an array, got {np.ndim(Z)} dimensions")
     table = pd.DataFrame(Z)
+    for column, values in table.select_dtypes(exclude=["number", "bool"]).items():
+        if codes := codes_among_numbers(values[values.notna()]):
+            refuse(
+                f"the covariate {column!r} has numbers, but for {' and '.join(map(repr, codes))}: if that stands for a "
+                "missing value, fill it in, or leave out the column or these samples; if it is a category, give all "
+                "categories names with letters"
+            )
+        if len(table) >= _SOME_SAMPLES and values.nunique() > len(table) / 2:
+            refuse(
+                f"the covariate {column!r} is a category of {values.nunique()} levels for {len(table)} samples, which "
+                "would explain the labels of most samples; give numbers, or leave the column out"
+            )
+    return _encoded(table)
+
+
+def _encoded(table: pd.DataFrame) -> Covariates:
+    """The columns as they are, categories as indicators of their levels; see `residualize`."""
+    import pandas as pd
+
     samples, columns = [str(name) for name in table.index], [str(name) for name in table.columns]
     for name, twice in zip(samples, table.index.astype(str).duplicated(), strict=True):
         if twice:
@@ -126,7 +151,7 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
     if isinstance(Z, Covariates):
         given_covariates = Z
     elif isinstance(Z, pd.DataFrame | pd.Series):
-        given_covariates = residualize(Z)
+        given_covariates = _encoded(pd.DataFrame(Z))
     else:
         rows = np.asarray(Z)
         if len(rows) != len(samples) or rows.ndim not in (1, 2):
@@ -134,7 +159,7 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
                 f"covariates must be an array with a row for each of the {len(samples)} samples to predict, or "
                 f"a DataFrame by their names, got shape {rows.shape}"
             )
-        given_covariates = residualize(pd.DataFrame(rows, index=[str(name) for name in samples]))
+        given_covariates = _encoded(pd.DataFrame(rows, index=[str(name) for name in samples]))
     place = {name: position for position, name in enumerate(given_covariates.columns)}
     categories = {name.partition("=")[0] for name in given_covariates.columns if "=" in name}
     columns = []

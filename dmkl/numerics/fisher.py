@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index, is_known, plain_repr
+from dmkl.arrays import Array, Float, Index, codes_among_numbers, is_known, plain_repr
 from dmkl.errors import refuse
 
 # From this value on p counts as infinite: every weight of the optimum is one to within 1e-5.
@@ -251,15 +251,22 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
 def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
     """Labels with NaN (None among strings) in place of the code for unknown labels; unchanged without a code.
 
-    InputError is raised if labels are numbers and the code is not.
+    InputError is raised if labels are numbers and the code is not, and for other codes of missing values among numbers.
     """
     values = np.asarray(labels)
+    if values.dtype.kind not in "biuf":
+        if code is not None:
+            values = values.astype(object)
+            values[values.astype(str) == str(code)] = None
+        if codes := codes_among_numbers(values):
+            refuse(
+                f"the labels are numbers, but for {' and '.join(map(repr, codes))}: if that stands for a missing "
+                f"value, say so (unknown={codes[0]!r}, --unknown '{codes[0]}') or write NA; if it is a class, give all "
+                "classes names with letters"
+            )
+        return values
     if code is None:
         return values
-    if values.dtype.kind not in "biuf":
-        texts = values.astype(object)
-        texts[values.astype(str) == str(code)] = None
-        return texts
     try:
         hits = values == float(code)
     except (TypeError, ValueError) as error:
