@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -173,12 +174,17 @@ def similar_names(missing: Iterable[str], present: Iterable[str], kernels: tuple
     """Return hints at names that look the same but differ, and at names of kernels that only count."""
 
     def looks(name: str) -> str:  # without blanks, case, leading zeros and Unicode forms
-        plain = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
-        return "".join(plain.split()).casefold().lstrip("0")
+        plain = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf").casefold()
+        plain = re.sub(r"^sub-|_ses-.*$", "", plain)  # of imaging data by the BIDS standard
+        if re.fullmatch(r"\d+\.0+|\d(\.\d+)?e\+?\d+", plain):  # a number that a spreadsheet has rewritten
+            plain = f"{float(plain):.0f}"
+        first, _, second = plain.partition("_")  # P1_P1, where family and individual have one name
+        plain = re.sub(r"[\s_]+", "", first if first == second else plain).lstrip("0")
+        return re.sub(r"^([a-z]+\d+)\.\d+$", r"\1", plain)  # a version, or the second of equal titles
 
     forms, (where, names) = {looks(name): name for name in present}, kernels
     pairs = [(name, forms[looks(name)]) for name in missing if forms.get(looks(name), name) != name]
-    how = "in blanks, case, leading zeros or Unicode form; write them alike"
+    how = "in blanks, case, zeros, prefixes, suffixes or Unicode form; write them alike"
     hint = "".join(
         f". {first!r} and {second!r} look alike but differ ({first!a} and {second!a}): {how}"
         for first, second in pairs[:1]
