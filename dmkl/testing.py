@@ -37,7 +37,8 @@ def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
     search                   its predictions and scores are those of a model fitted to the same rows
     weights of samples       2 is a repeated row, for a learner without steps, and 0 one that is left out, in
                              `PrecomputedMKLClassifier` and `PrecomputedMKLRegressor`; or they are refused
-    tasks                    each has the scores that it has alone; a sample with an unknown label is left out
+    tasks                    each has the scores that it has alone; a sample with an unknown label is left out; or they
+                             are refused
     files                    a loaded model has the same attributes, and predicts the same to the last bit
     command line             `dmkl fit` fits the same model; parameters that are numbers, texts or truths are options
     state of a search        an interrupted search continues, and ends as one that was not interrupted
@@ -71,7 +72,7 @@ def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
         _check_state_of_search(case)
 
 
-_M = 42
+_M, _NAMES = 42, ["near", "far", "noise"]
 _TRAIN, _TEST = np.flatnonzero(np.arange(_M) % 4), np.flatnonzero(np.arange(_M) % 4 == 0)
 
 
@@ -84,7 +85,7 @@ class _Case:
 
     def __post_init__(self) -> None:
         samples = [f"s{k:02}" for k in range(_M)]
-        dmkl.create(self.folder / "set", self.kernels, names=["near", "far", "noise"], samples=samples, labels=self.y)
+        dmkl.create(self.folder / "set", self.kernels, names=_NAMES, samples=samples, labels=self.y)
 
     @cached_property
     def kernels(self) -> Float:
@@ -214,8 +215,9 @@ def _check_search(case: _Case) -> None:
     if not case.learner.traits.needs_labels:
         return
     model, result = case.fitted(), _search(case)
-    column = result.predictions["prediction" if case.is_regression else "score"]
-    case.expect_close(column, _scores(model, case.new), 1e-6, "a search scores rows as a fitted model does")
+    if not case.learner._judges:
+        column = result.predictions["prediction" if case.is_regression else "score"]
+        case.expect_close(column, _scores(model, case.new), 1e-6, "a search scores rows as a fitted model does")
     score = model.score(case.new, case.y[_TEST])
     case.expect_close(result.best_score_, score, 1e-6, "the score of a search is that of a fitted model")
 
@@ -236,9 +238,9 @@ def _check_weights(case: _Case) -> None:
         copies = np.concatenate([_TRAIN, _TRAIN[:3]])
         square, cross = case.kernels[:, copies[:, None], copies], case.kernels[:, _TEST[:, None], copies]
         samples = [f"c{k}" for k in range(len(copies))]
-        repeated = case.precise(**given).fit(dmkl.create(None, square, samples=samples), case.y[copies])
+        repeated = case.precise(**given).fit(dmkl.create(None, square, samples=samples, names=_NAMES), case.y[copies])
         rows = [f"t{k}" for k in range(len(_TEST))]
-        expected = _scores(repeated, dmkl.create(None, cross, samples=rows, train_samples=samples))
+        expected = _scores(repeated, dmkl.create(None, cross, samples=rows, train_samples=samples, names=_NAMES))
         case.expect_close(weighted, expected, 2e-2, "a sample of weight 2 counts as two copies of it")
     else:
         little, plain = np.where(twice > 1, 1e-3, 1.0), _scores(case.precise(**given).fit(K, y), case.new)
@@ -246,8 +248,10 @@ def _check_weights(case: _Case) -> None:
         case.expect(not np.allclose(of_little, plain), "weights of samples have an effect")
     front: Any = dmkl.PrecomputedMKLRegressor if case.is_regression else dmkl.PrecomputedMKLClassifier
     X, kept = case.kernels.transpose(1, 2, 0), _TRAIN[3:]
-    of_all = front(case.precise(**given)).fit(X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0))
-    of_kept = front(case.precise(**given)).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
+    of_all = front(case.precise(**given), _NAMES).fit(
+        X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0)
+    )
+    of_kept = front(case.precise(**given), _NAMES).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
     predicted = of_all.predict(X[_TEST][:, _TRAIN]), of_kept.predict(X[_TEST][:, kept])
     case.expect(np.array_equal(*predicted), "a sample of weight 0 is left out")
 
@@ -256,7 +260,10 @@ def _check_tasks(case: _Case) -> None:
     if not case.learner.traits.needs_labels:
         return
     tasks = case.tasks
-    both = _scores(case.fitted(tasks), case.new)
+    try:
+        both = _scores(case.fitted(tasks), case.new)
+    except InputError:
+        return
     case.expect(both.dims[1] == ("target" if case.is_regression else "task"), "scores of tasks are over their names")
     rows = _TRAIN
     if case.learner.traits.takes_unknown_labels:
