@@ -15,7 +15,7 @@ from zarr.storage import MemoryStore
 
 from dmkl import kernelset, settings
 from dmkl.arrays import Array, Index, Mask
-from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
+from dmkl.errors import FeatureWarning, StoreError, damage, first_names, refuse, warn
 from dmkl.features.approximation import approximate, tables_of_new
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe, plan, read_specs
@@ -474,7 +474,11 @@ class TrainingFeatures:
     @classmethod
     def load(cls, model: Saved, attributes: Mapping[str, Any], samples: Array) -> Self:
         """Load what `save` wrote into the group of a model; `attributes` is the result of `as_json`."""
-        tables, recipes = read_tables(str(model.path), model.within), recipes_of(attributes["recipes"])
+        tables = read_tables(str(model.path), model.within)
+        with damage(f"{model.place} is damaged", "fit and save it again"):
+            recipes = recipes_of(attributes["recipes"])
+        if len(recipes) < sum(entry.get("function") != "random" for entry in attributes["recipes"]):
+            refuse("it has several recipes of one kernel, or one without a function")
         of_samples = [recipe for recipe in recipes.values() if STATISTIC[recipe.function] != "given"]
         if lacking := {name for recipe in of_samples for name in recipe.tables} - tables.keys():
             refuse(f"its recipes are of {first_names(sorted(lacking))}, and it has no such tables")

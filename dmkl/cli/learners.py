@@ -22,7 +22,7 @@ from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from zlib import crc32
 
 import typer
@@ -303,13 +303,9 @@ def _declared(name: str, title: str, parameters: Mapping[str, Any]) -> DeclaredL
 @cache
 def inspect_class(kind: type) -> DeclaredLearner:
     """A learner from its class."""
-    # The constructor that a dataclass makes names the types of inherited fields, which its module need not import.
-    typed: Any = kind if "__dataclass_fields__" in vars(kind) else kind.__init__  # type: ignore[misc]
-    try:
-        hints = get_type_hints(typed)
-    except NameError:  # a type that only type checkers import: the values are read as numbers or texts
-        hints = {}
-    parameters = {}
+    from dmkl.estimators.checks import parameter_types
+
+    hints, parameters = parameter_types(kind), {}  # without a type, values are read as numbers or texts
     for name, item in inspect.signature(kind).parameters.items():
         if name in ("b", "constraints"):  # the option of A sets b, and constraints is a function
             continue

@@ -7,8 +7,9 @@ import numbers
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import xarray as xr
@@ -57,6 +58,44 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         refuse(f"{name} must be a whole number, at least {least}, got {plain_repr(value)}")
     return int(value)
+
+
+@cache
+def parameter_types(kind: Any) -> Mapping[str, Any]:
+    """The annotated types of a learner's parameters, by name; none if only type checkers import one of them."""
+    # The constructor that a dataclass makes names the types of inherited fields, which its module need not import.
+    typed: Any = kind if "__dataclass_fields__" in vars(kind) else kind.__init__
+    try:
+        return get_type_hints(typed)
+    except NameError:
+        return {}
+
+
+def is_of_type(value: Any, annotated: Any) -> bool:
+    """Whether a value of a parameter that JSON had is of the annotated type.
+
+    Null also stands for an integer, such as a seed, that is left out. Names of samples, kernels and classes within
+    another value may be numbers.
+    """
+    of, within = get_origin(annotated), get_args(annotated)
+    if annotated is Any or not isinstance(value, str | int | float | tuple | dict | None):
+        return True
+    if of in (Union, UnionType):
+        return any(is_of_type(value, member) for member in within)
+    if of is Literal:
+        return value in within
+    if value is None:
+        return annotated in (NoneType, int)
+    plain = of or annotated
+    if isinstance(value, dict):
+        return plain in (Mapping, dict) and all(is_of_type(item, within[1]) for item in value.values() if within)
+    if isinstance(value, tuple):
+        if plain in (Sequence, list, tuple):
+            return all(is_of_type(item, within[0]) for item in value if within and within[0] is not str)
+        return plain not in (Mapping, dict, Callable, xr.DataArray, str, int, float, bool, NoneType)
+    if isinstance(value, bool):
+        return annotated is bool
+    return annotated is str if isinstance(value, str) else annotated is float or annotated is type(value)
 
 
 Item = TypeVar("Item")

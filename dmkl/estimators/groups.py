@@ -521,6 +521,13 @@ class LocalizedMKL(LocalWeights):
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
+    def _set_state(self, state: dict[str, Any]) -> None:
+        super()._set_state(state)
+        table = None if isinstance(self.features_, str) else self.features_.tables.get(self.gating)
+        width = self.n_features_in_ if self.gating == "kernel" else None if table is None else table.shape[1]
+        if width not in (None, self.gating_.sizes["gating_feature"]):
+            refuse(f"its gating has {self.gating_.sizes['gating_feature']} features, and {self.gating!r} has {width}")
+
     def _score_function(self, used: Index) -> ScoreFunction:
         local, slopes, constants = (self.gating_[name].values for name in ("weight", "gating_slope", "gating_constant"))
         weights = np.concatenate([local, slopes, constants[:, None]], axis=1)

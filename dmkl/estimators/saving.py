@@ -14,6 +14,7 @@ import zarr
 from dmkl._version import version
 from dmkl.building import TrainingFeatures
 from dmkl.errors import DmklError, FormatVersionError, InputError, StoreError, refuse
+from dmkl.estimators.checks import is_of_type, parameter_types
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
 from dmkl.estimators.traits import TEXT, Fitted, Form, Kept
@@ -260,7 +261,7 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
             raise _of_newer_dmkl(saved, f"with the {'parameters' if needed[1:] else 'parameter'} {', '.join(needed)}")
         parameters = {name: value for name, value in parameters.items() if name not in unknown}
     model = kind(**parameters)
-    _check_parameters(kind, parameters)
+    _check_parameters(kind, parameters, attrs)
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])
     model.kernel_names_ = tuple(attrs["kernel_names"])
@@ -287,6 +288,8 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
         setattr(model, name, _named(array))
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(saved, features, model.train_samples_)
+    if not features.get("none") and (unknown := model.features_.recipes.keys() - {*model.kernel_names_}):
+        refuse(f"it has recipes of kernels that it does not have, {unknown!r:.60}")
     model._set_state(dict(attrs["state"]))
     _check_kept(model)
     if "priors_" in dataset:
@@ -350,8 +353,13 @@ def _check_attributes(attrs: Mapping[str, Any]) -> None:
             refuse(f"its attribute {name} must be {form.words}, got {attrs[name]!r:.60}")
 
 
-def _check_parameters(kind: type[Any], parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that no fit would take; constraints, which are written as text, are not read back."""
+def _check_parameters(kind: Any, parameters: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
+    """Refuse parameters that no fit would take; objects that were written as text, are not read back."""
+    written, types = {**attrs.get("defaults", {}), **attrs["parameters"]}, parameter_types(kind)
+    for name, value in parameters.items():
+        is_text = isinstance(written.get(name), dict) and "text" in written[name]
+        if name in types and name != "steps" and not is_text and not is_of_type(value, types[name]):
+            refuse(f"its parameter {name} must be of the type {types[name]}, got {value!r:.60}")
     kind(**{name: value for name, value in parameters.items() if name != "constraints"})._check_parameters()
 
 
@@ -372,6 +380,8 @@ def _check_shapes(model: Any, parts: Sequence[Mapping[str, Any]]) -> None:
         refuse(
             f"it has {n_tasks} names of tasks, which does not go with its kind, {model.kind_}, and its dual variables"
         )
+    if any(len(part["steps"]) != len(model._steps()) for part in parts):
+        refuse(f"its parts have other steps than its parameter, {model.steps!r:.60}")
     n_samples, n_columns = model.dual_coef_.shape
     columns = sorted(column for part in parts for column in part["columns"])
     rows = [row for part in parts for row in part["rows"] or ()]

@@ -102,17 +102,20 @@ class Recipe:
         """The inverse of `as_json`; StoreError if the function is unknown or something is missing."""
         made = dict(recipe)
         function, columns = made.pop("function", None), made.pop("columns", None)
-        if not isinstance(function, str) or function not in STATISTIC:
+        if not isinstance(function, str) or function not in _STORED:
             msg = (
                 f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have; "
                 "install the version of dmkl that wrote it, or leave the kernel out"
             )
             raise StoreError(msg)
-        parameters = made.pop("parameters", None)
-        if not isinstance(parameters, dict) or not isinstance(columns, list | None):
-            msg = f"the recipe of kernel {name!r} is damaged: its parameters or columns are missing; build it again"
-            raise StoreError(msg)
-        parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in parameters.items()}
+        try:
+            _STORED[function].model_validate(_to_python(recipe))
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            place = ".".join(map(str, problem["loc"]))
+            msg = f"the recipe of kernel {name!r} is damaged: {place}: {problem['msg']}; build it again"
+            raise StoreError(msg) from error
+        parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in made.pop("parameters").items()}
         feature = made.pop("feature", None)
         return cls(name, function, feature, None if columns is None else tuple(columns), parameters, made)
 
@@ -356,6 +359,55 @@ _MODELS: dict[str, type[_Spec]] = {
     function: create_model(function, __base__=_Spec, **{key: _KEYS[key] for key in keys})
     for function, keys in _KEYS_OF.items()
 }
+
+
+class _Step(BaseModel):
+    """A step of a stored transform; `target` and `factors` are what it has learned."""
+
+    model_config = ConfigDict(strict=True)
+    step: Literal["impute", "size-factor", "log1p", "tfidf", "grm", "grm=vanraden"]
+    target: float | None = None
+    factors: str | None = None
+
+
+class _Transform(BaseModel):
+    model_config = ConfigDict(strict=True)
+    of: str
+    steps: Annotated[tuple[_Step, ...], Field(min_length=1)]
+
+
+class _Approximation(BaseModel):
+    model_config = ConfigDict(strict=True)
+    of: dict[str, Any]
+    method: Literal["nystroem", "fourier"]
+    rank: _Natural
+    points: str
+    map: str
+
+
+class _Stored(BaseModel):
+    """A recipe in the provenance of a kernel set or a model, whose `parameters` are those of one function."""
+
+    model_config = ConfigDict(strict=True)
+    columns: _Columns | None = None
+    approximation: _Approximation | None = None
+    transform: _Transform | None = None
+
+
+_PARAMETERS = {"gamma": _Positive, "degree": _Count, "coef0": _NonNegative, "seed": _Natural, "dimensions": _Count}
+
+
+def _stored(function: str, keys: Sequence[str]) -> type[_Stored]:
+    """The form of the stored recipes of a function."""
+    needed: dict[str, Any] = {key: (_PARAMETERS[key], ...) for key in keys if key in _PARAMETERS}
+    if function in _PARTS:
+        needed = {"widths": (_Widths, ...), "weights": (_Weights, ...)}
+    parameters: Any = create_model("parameters", __config__=ConfigDict(strict=True), **needed)
+    feature: Any = (str, ...) if "feature" in keys else (None, None)
+    return create_model(function, __base__=_Stored, feature=feature, parameters=(parameters, ...))
+
+
+_STORED = {function: _stored(function, keys) for function, keys in _KEYS_OF.items()}
 
 
 def _check_specs(
