@@ -28,6 +28,7 @@ from dmkl.inputs.matrices import (
     as_numpy,
     dense_rows,
     is_sparse,
+    known_shape,
     n_condensed,
     open_alone,
     plain,
@@ -232,19 +233,15 @@ def _matrix(
     name: str, values: Any, *, samples: Names = None, columns: Names = None, open: Any = None, **more: Any
 ) -> FeatureMatrix:
     """Return an array, which `open` returns, as a feature matrix; a vector of all pairs holds distances (`square`)."""
+    shape = known_shape(f"features {name!r}", values)
     given = values = dense_rows(values) if is_sparse(values) else as_numpy(values)
     dtype = np.dtype(values.dtype)
     get = open or (lambda: given)
-    n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and dtype.kind == "f" else None
+    n = n_condensed(*shape) if len(shape) == 1 and dtype.kind == "f" else None
     if n is not None:
         more["holds"] = "distances"
         vector_of, get = get, lambda: square(vector_of(), n)
-        values = square(values, n)
-    try:
-        shape = tuple(int(length) for length in values.shape)
-    except (TypeError, ValueError) as error:
-        way_out = "call compute_chunk_sizes() of a Dask array, to_dask_array(lengths=True) of a Dask data frame"
-        refuse(f"the number of rows of features {name!r} is unknown; {way_out}", error)
+        values, shape = square(values, n), (n, n)
     if len(shape) != 2:
         way_out = "; give one column as values.reshape(-1, 1)" if len(shape) == 1 else ""
         refuse(f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}")
@@ -454,6 +451,7 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):
         refuse(f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file")
+    known_shape(f"features {name!r}", values)
     try:
         np.dtype(values.dtype)
     except (AttributeError, TypeError):

@@ -29,6 +29,7 @@ from dmkl.inputs.matrices import (
     as_numpy,
     fingerprint,
     is_sparse,
+    known_shape,
     n_condensed,
     plain,
 )
@@ -109,7 +110,7 @@ def _in_strips(matrix: Matrix) -> Matrix:
 
 
 def _axes(kernel: Any) -> Named:
-    if len(getattr(kernel, "shape", ())) != 2:
+    if len(known_shape("a kernel", kernel)) != 2:
         return Named("", None)
     names, columns = axis_names(kernel, 0), axis_names(kernel, 1)
     is_counted = names is None and is_instance(kernel, "pandas", "DataFrame")
@@ -123,7 +124,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         return kernels
     own_names: Sequence[str] | None = None
     axes: Sequence[Named] = ()
-    kernels = as_numpy(kernels)
+    shape, kernels = known_shape("the array of kernels", kernels), as_numpy(kernels)
     is_frame = is_instance(kernels, "pandas", "DataFrame")
     if is_instance(kernels, "xarray", "DataArray") and kernels.ndim == 3:
         axis = kernels.dims.index("kernel") if "kernel" in kernels.dims else 0
@@ -138,11 +139,11 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     elif isinstance(kernels, Mapping):
         kernels, own_names = list(kernels.values()), list(kernels)
     elif is_frame or (hasattr(kernels, "shape") and hasattr(kernels, "dtype")):  # NumPy, Dask, Zarr, h5py …
-        if len(kernels.shape) != 3:
+        if len(shape) != 3:
             what = "a sparse matrix" if is_sparse(kernels) else "a data frame" if is_frame else "an array"
-            what += f" of shape {kernels.shape}"
+            what += f" of shape {shape}"
             refuse(f"kernels must be (kernel, row, column), got {what}; give one kernel as [K]")
-        kernels = [Layer(kernels, 0, j) for j in range(int(kernels.shape[0]))]
+        kernels = [Layer(kernels, 0, j) for j in range(shape[0])]
     elif not isinstance(kernels, Iterable) or isinstance(kernels, str | bytes):
         refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
     source = KernelSource(kernels, own_names if names is None else names)

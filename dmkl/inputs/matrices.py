@@ -32,6 +32,17 @@ class Matrix(Protocol):
         """Read a part, as anything that `numpy.asarray` accepts."""
 
 
+def known_shape(what: str, values: Any) -> tuple[int, ...]:
+    """Return the shape of an array, () without one; InputError if it becomes known only when Dask computes it."""
+    if is_instance(values, "dask.delayed", "Delayed"):
+        refuse(f"{what} is a delayed value of Dask; say its shape: dask.array.from_delayed(value, shape, dtype)")
+    try:
+        return tuple(int(length) for length in getattr(values, "shape", ()))
+    except (TypeError, ValueError) as error:
+        way_out = "call compute_chunk_sizes() of a Dask array, to_dask_array(lengths=True) of a Dask data frame"
+        refuse(f"the number of rows of {what} is unknown; {way_out}", error)
+
+
 def plain(values: Any) -> Any:
     """Return a matrix without the names of its rows and columns, of any library that exchanges arrays by DLPack."""
     if is_instance(values, "pandas", "DataFrame"):

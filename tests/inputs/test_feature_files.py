@@ -2,6 +2,7 @@
 
 import sys
 
+import dask
 import dask.array as da
 import h5py
 import numpy as np
@@ -391,6 +392,7 @@ REFUSED = [
     ({"a": [[1.0], [1.0, 2.0]]}, "features 'a' are no matrix"),
     ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
     ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"number of rows.*compute_chunk_sizes\(\)"),
+    ({"a": dask.delayed(A)}, "features 'a' is a delayed value of Dask; say its shape"),
     ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': column 'city' is not numeric.*set_index"),
     ({"a": pd.DataFrame({str(i): ["x"] for i in range(9)})}, r"column '0', .*'7', … \(9 in all\) are not numeric"),
     ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),

@@ -1,5 +1,7 @@
 """Arrays of other libraries, which exchange them by DLPack."""
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 
@@ -46,3 +48,16 @@ def test_tensors_are_arrays():
 def test_a_tensor_that_cannot_be_read_is_refused():
     with pytest.raises(InputError, match=r"detach\(\).cpu\(\)"):
         dmkl.create(None, WithGradient(np.ones((1, 3, 3))))
+
+
+def test_arrays_of_dask_whose_shape_is_unknown_are_refused():
+    K = da.from_array(np.eye(6), chunks=3)
+    unknown = K[da.from_array(np.arange(6) >= 0, chunks=3)]
+    for kernels, words in [
+        ([unknown], r"number of rows of a kernel is unknown; call compute_chunk_sizes\(\)"),
+        (da.stack([K, K])[da.from_array(np.array([True, True]))], "number of rows of the array of kernels is unknown"),
+        ([dask.delayed(np.eye(6))], "a kernel is a delayed value of Dask; say its shape: dask.array.from_delayed"),
+        (dask.delayed(np.ones((2, 6, 6))), "the array of kernels is a delayed value"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            dmkl.create(None, kernels)
