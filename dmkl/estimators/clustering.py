@@ -102,7 +102,8 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     True
     """
 
-    _LEARNS = False
+    _alternates = False
+    """Whether weights are learnt, in turn with the clusters."""
 
     n_clusters: int = 8
     _: KW_ONLY
@@ -150,7 +151,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
             diagonal = diagonal[data.fit.kernels]
         weights = np.ones(len(diagonal)) if self.weights is None else given_weights(self.weights, data.names)
         start = np.random.default_rng(self.random_state).standard_normal((diagonal.shape[1], self.n_clusters))
-        rule = partial(kernel_k_means, learns=self._LEARNS, tol=self.tol, max_iter=self.max_iter)
+        rule = partial(kernel_k_means, learns=self._alternates, tol=self.tol, max_iter=self.max_iter)
         return partial(rule, diagonal.sum(axis=1), start, weights, data.facts)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
@@ -215,7 +216,7 @@ class MultipleKernelKMeans(KernelKMeans):
     >>> weights = dmkl.MultipleKernelKMeans(3).fit(dmkl.open("kernels.zarr")).weights_
     """
 
-    _LEARNS = True
+    _alternates = True
 
 
 def _unit_rows(H: Float) -> Float:

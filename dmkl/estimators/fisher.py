@@ -185,9 +185,14 @@ class LeastSquares(KernelLearner, abstract=True):
             if data.fit.kernels is not None:
                 weights = weights.select(data.fit.kernels)
             start = None if start is None else weights.start(data.n_kernels, start)
-            return FisherProblem(problems.h[k], ridges[k], weights, title, start)
+            h, offset = self._target(data, k)
+            return FisherProblem(h, ridges[k], weights, title, start, offset)
 
         return data.jobs(problem_of)
+
+    def _target(self, data: TrainingSet, number: int) -> tuple[Float, Float | float]:
+        """H of a problem, and the part of predictions for the held-out rows that is not the kernels'."""
+        return data.problems.h[number], 0.0
 
 
 PLAIN_SUM = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None, "weights": None}

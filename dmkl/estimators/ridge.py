@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,22 +22,11 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import Fitted, Residualizing
-from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.refinement import RefinedProblem
 from dmkl.solvers.shared import SharedMethod, SharedProblem, candidate_weights
-
-
-@dataclass(frozen=True, eq=False)
-class RidgeProblem(FisherProblem):
-    """A problem with H = y − ȳ, or the residuals of y on covariates."""
-
-    offset: Float = field(default_factory=lambda: np.zeros(1))
-    """The part of predictions that is not the kernels': ȳ, (1,), or the prediction of covariates, (held-out rows, 1).
-    """
-
 
 _EXPLAINED = 1e-7
 """Residuals of y on covariates below this share of its deviations from the mean are rounding."""
@@ -48,7 +37,7 @@ _PATTERNS = 10
 
 
 class RidgeMethod(FisherMethod):
-    """Solve `RidgeProblem`s as problems of MK-FDA, and return solutions of ridge regression.
+    """Solve problems of MK-FDA with H = y − ȳ, or residuals of y on covariates, as those of ridge regression.
 
     The α-step (½I + K(β)/2λ)α = H is (K(β) + λI)c = H with c = α/2λ: the dual variables of ridge regression.
     """
@@ -286,21 +275,18 @@ class MKRidge(LeastSquares, KernelRegressor):
         return SharedMethod(self.tol) if self._judges else RidgeMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        if self._judges:
-            return self._shared_jobs(data)
-        jobs = []
-        for k, job in enumerate(super()._jobs(data, prepared)):
-            # Problems with the same object H are points of one target for solvers: they share directions and passes.
-            key = (id(data.trainings[k]), k)
-            if key not in data.problems.computed:
-                data.problems.computed[key] = self._target(data, k)
-            h, offset = data.problems.computed[key]
-            problem = RidgeProblem(**{**vars(job.problem), "h": h, "offset": offset})
-            jobs.append(replace(job, problem=problem))
-        return jobs
+        return self._shared_jobs(data) if self._judges else super()._jobs(data, prepared)
 
-    def _target(self, data: TrainingSet, k: int) -> tuple[Float, Float]:
-        """H of a problem, and the part of predictions for the held-out rows that is not the kernels'.
+    def _target(self, data: TrainingSet, number: int) -> tuple[Float, Float]:
+        # Problems with the same object H are points of one target for solvers: they share directions and passes.
+        key, cache = (id(data.trainings[number]), number), data.problems.computed
+        if key not in cache:
+            cache[key] = self._centered(data, number)
+        target: tuple[Float, Float] = cache[key]
+        return target
+
+    def _centered(self, data: TrainingSet, k: int) -> tuple[Float, Float]:
+        """The target of a problem.
 
         With covariates the problem is min over f and b of Σ_i d_i (y_i − z̃_iᵀb − f(x_i))² + λ‖f‖², z̃ = [1, z]. Its dual
         variables c have Z̃ᵀc = 0, so that c = Pᵀc and (PKPᵀ + λD⁻¹)c = Py with the projector P of the step: H = Py, the

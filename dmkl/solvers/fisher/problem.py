@@ -28,7 +28,8 @@ class FisherProblem:
     """One problem: minimize S(α, β) over α, maximize it over a set of weights β (see `dmkl.numerics.fisher`).
 
     `h` are the targets H, (m, c), `name` begins messages, and `start` is the initial β, (n,), a member of the set;
-    equal weights where None.
+    equal weights where None. `offset` is the part of predictions that is not the kernels': a mean, (1,), or the
+    prediction of covariates, (held-out rows, 1).
     """
 
     h: Float
@@ -36,6 +37,7 @@ class FisherProblem:
     weights: WeightSet
     name: str = ""
     start: Float | None = None
+    offset: Float | float = 0.0
 
 
 class ConfiguredSolver:
