@@ -1,5 +1,7 @@
 """A search that was interrupted has the result of one that was not; docs/choosing.md lists what differs."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers.interruption import cut_off
@@ -54,3 +56,47 @@ def test_a_resumed_search_has_the_result_of_an_undisturbed_one(tmp_path, solver,
     for name in SOLUTIONS:
         values, expected = resumed.scores[name].values, whole.scores[name].values
         assert np.max(np.abs(values - expected) / (1 + np.abs(expected))) <= (1e-11 if solver == "direct" else 1e-3)
+
+
+# --- every file of a result -----------------------------------------------------------------------------------------
+
+LAM = {"lam": [0.01, 1.0]}
+QUESTIONS = {
+    "search": lambda model, *given, **state: dmkl.search(model, *given, LAM | {"p": [1.0, 1.5]}, 3, **state),
+    "evaluate": lambda model, *given, **state: dmkl.evaluate(model, *given, LAM, outer=2, inner=2, **state),
+    "permute": lambda model, *given, **state: dmkl.permutation_test(model, *given, LAM, 5, cv=2, **state),
+    "stability": lambda model, *given, **state: dmkl.stability(model, *given, 4, **state),
+    "importance": lambda model, *given, **state: dmkl.importance(model, *given, LAM, cv=2, **state),
+}
+
+
+def files(folder):
+    """The files of a saved result by their paths, without the attribute of seconds and checksums that cover it."""
+    contents = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for path in [path for path in contents if path.name == "zarr.json"]:
+        described = json.loads(contents[path])
+        described.pop("consolidated_metadata", None)
+        for name in ("seconds", "metadata_crc32c"):
+            described["attributes"].pop(name, None)
+        contents[path] = json.dumps(described, sort_keys=True).encode()
+    return contents
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rounds")
+@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_each_file_of_a_resumed_result_is_that_of_an_undisturbed_one(tmp_path, question, after):
+    def ask(name):
+        return QUESTIONS[question](
+            dmkl.MKFDA(solver="subspace"), dmkl.create(None, KERNELS), LABELS, state=tmp_path / name
+        )
+
+    ask("whole").save(tmp_path / "whole-result")
+    with cut_off(after):
+        ask("state")
+    ask("state").save(tmp_path / "resumed-result")
+    resumed, whole = files(tmp_path / "resumed-result"), files(tmp_path / "whole-result")
+    assert resumed.keys() == whole.keys()
+    differ = {path for path in whole if resumed[path] != whole[path]}
+    assert {path.parts[path.parts.index("c") - 1] if "c" in path.parts else str(path) for path in differ} <= TIMES
