@@ -28,9 +28,9 @@ from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import GridFits, Question, make_question, run_blocks, with_exact_choices
 from dmkl.searching.folds import make_folds
-from dmkl.searching.grid import Choice, Rule, as_choice, joint_choices, mean_and_margin, mean_over_folds
+from dmkl.searching.grid import Choice, Rule, as_choice, chance_notes, joint_choices, mean_and_margin, mean_over_folds
 from dmkl.searching.scoring import limits
-from dmkl.searching.search import SearchResult, shared_value
+from dmkl.searching.search import SearchResult, chance_of_search, held_out_parts, shared_value
 from dmkl.searching.texts import cost_and_proof, count, with_interval
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import Result, task_dim
@@ -71,6 +71,7 @@ class Importance(Result):
         shapley_standard_error             player[, task]           of the mean over the sampled orders
         shapley_by_fold                    player, fold[, task]     mean over orders
         part, sample_group                 [fold,] sample           the folds, as in `SearchResult.scores`
+        chance_p_value, chance_score …     [task]                   of all kernels, as in `SearchResult.scores`
         ================================== ======================== ===================================================
 
         A player is a source that joins others; the Shapley values of all players add up to the score of all kernels
@@ -183,6 +184,7 @@ class Importance(Result):
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], gap)
         sentences: dict[Key, list[str]] = {
             "scores": [of_score],
+            "chance": chance_notes(data["score"], data, attrs["rows"]),
             "losses": losses,
             "notes": notes,
             "costs": [f"{count(attrs['n_fits'], 'fit')} in {costs}{of_search}"],
@@ -349,6 +351,7 @@ def importance(
     with question.open_workspace(state, properties, continued=True) as workspace:
         everything, results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
     data = question.with_folds(_to_dataset(question, everything, results, sources, without, choose), folds)
+    data = data.assign({name: of.variable for name, of in everything.items() if str(name).startswith("chance_")})
     if shapley:
         data = data.assign(_shapley(question, everything, results, players, orders, coalitions))
     how = {"choose": choose, "choice": choice, "n_orders": shapley, "random_state": random_state}
@@ -446,7 +449,9 @@ def _fit_subsets(
     by_block = run_blocks(question.K, blocks, workspace)
     questions = {key: question if key == "search" else cases[key[1]][0] for key in by_block}
     of_blocks = with_exact_choices(questions, by_block, choosing, rule, workspace)
-    everything = chosen_of(question, of_blocks["search"])
+    everything, searched = chosen_of(question, of_blocks["search"]), of_blocks["search"]
+    of_folds = held_out_parts(searched, SearchResult(searched.to_dataset(choice), rule=rule))
+    everything = everything.assign(chance_of_search(searched, of_folds, by_fold=choice == "fold"))
     of_subsets = {}
     for subset in subsets:
         parts = [chosen_of(case, of_blocks[subset, k]).isel(fold=folds) for k, (case, folds) in enumerate(cases)]

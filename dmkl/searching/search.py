@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
@@ -784,9 +784,8 @@ def search(
     result = SearchResult(scores, rule=rule)
     with suppress(InputError):  # of no point that can be chosen
         tested = any(len(fold.test) for fold in folds)
-        few = question.n_tasks <= MOST_OUTPUTS or question.on_covariates
-        parts = list(_held_out_parts(fits, result)) if few else []
-        held_out = question.held_out_variables(parts) | _chance_of_search(fits, parts, by_fold=choice == "fold")
+        parts = held_out_parts(fits, result)
+        held_out = question.held_out_variables(parts) | chance_of_search(fits, parts, by_fold=choice == "fold")
         if fits.judged is not None and question.on_covariates:
             held_out |= question.residual_variables(fits.residual_scores(result.best_index_, tested=tested))
         if tested:
@@ -796,15 +795,18 @@ def search(
     return _refit(fits, result, state) if refit else result
 
 
-def _held_out_parts(fits: GridFits, result: SearchResult) -> Iterator[Part]:
-    """`GridFits.parts` at the choice, with the part of covariates."""
-    question, index = fits.question, result.best_index_
-    for f, (rows, targets, scores, decided, _) in enumerate(fits.parts(index)):
+def held_out_parts(fits: GridFits, result: SearchResult) -> list[Part]:
+    """`GridFits.parts` at the choice, with the part of covariates; none of many targets without covariates."""
+    question, index, parts = fits.question, result.best_index_, list[Part]()
+    wanted = question.n_tasks <= MOST_OUTPUTS or question.on_covariates
+    for f, (rows, targets, scores, decided, _) in enumerate(fits.parts(index) if wanted else ()):
         learners = [question.models[number] for number in question.fit_numbers(index, f)]
-        yield rows, targets, scores, decided, question.covariate_part(learners, question.folds[f].train, rows)
+        of_covariates = question.covariate_part(learners, question.folds[f].train, rows)
+        parts.append((rows, targets, scores, decided, of_covariates))
+    return parts
 
 
-def _chance_of_search(fits: GridFits, parts: Sequence[Part], *, by_fold: bool) -> dict[str, Any]:
+def chance_of_search(fits: GridFits, parts: Sequence[Part], *, by_fold: bool) -> dict[str, Any]:
     """p-values on the test rows at the choice, or on the validation rows by which all points were compared.
 
     Those of the kernels' part of a regression need the same covariates at all points that are compared.

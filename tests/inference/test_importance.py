@@ -71,6 +71,8 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
     result = dmkl.importance(estimator, K, y, grid, cv=cv, choose=choose)
     whole = dmkl.search(estimator, K, y, grid, cv, refit=False, baselines="none")
     held = whole.best_index_ if choose == "held" else None
+    assert float(result.data["chance_p_value"]) == float(whole.scores["chance_p_value"])
+    assert "Permuted labels of the rows held out score" in result.summary()
     name, others = K.names[1], [*K.names[:1], *K.names[2:]]
     own = result.data.sel(source=name)
     for end, names in (("without", others), ("alone", [name])):
