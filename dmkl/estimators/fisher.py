@@ -48,7 +48,6 @@ from dmkl.estimators.plan import (
     held_out_among,
     total_sample_weights,
 )
-from dmkl.estimators.saving import model_class
 from dmkl.estimators.traits import TEXT, TEXTS, json_value, labeled_array
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.discriminant import excess, is_determined, leave_one_out, null_leverages
@@ -502,11 +501,6 @@ class MKFDA(FisherClassifier):
     >>> model.score(K[test, train]) > 0.9
     True
     """
-
-    def _machine_on_sum(self, C: float) -> KernelLearner | None:
-        shared = {"class_weight": self.class_weight, "decision": self.decision, "steps": self.steps}
-        machine: KernelLearner = model_class("MKSVM")(np.inf, C, **shared)
-        return machine
 
     p: float | Sequence[float] = 2.0
     lam: float | Sequence[float] = 1e-2

@@ -231,9 +231,9 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             return None
         return learner, {name: values for name, values in grid.items() if name in shared}
 
-    def _machine_on_sum(self, C: float) -> KernelLearner | None:
-        """The support vector machine on the sum of all kernels, if `_of_plain_sum` is another learner."""
-        return None
+    def _own_grid(self) -> dict[str, tuple[Any, ...]]:
+        """Values of parameters that every search of this learner searches, in addition to its grid."""
+        return {}
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
         """Labels for a permutation test: row i gets the label of row order[i]."""

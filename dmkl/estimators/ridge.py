@@ -179,7 +179,6 @@ class MKRidge(LeastSquares, KernelRegressor):
         return isinstance(self.weights, str)
 
     def _own_grid(self) -> dict[str, tuple[Any, ...]]:
-        """Values of parameters that every search searches."""
         searched = self._judges and self.candidate is None
         return {"candidate": tuple(range(check_count("n_candidates", self.n_candidates)))} if searched else {}
 

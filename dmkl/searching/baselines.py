@@ -24,6 +24,7 @@ from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, re
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import Answers, Fit, Plan
+from dmkl.estimators.saving import model_class
 from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
@@ -248,9 +249,11 @@ def _fit_machines(
     # The mean diagonal of a kernel of unit trace is 1/m; after other steps it is near one.
     diagonal = n / m if "trace" in question.estimator._steps() else float(n)
     costs = tuple(float(f"{cost / diagonal:.3g}") for cost in COSTS)
-    learner = None if which == "none" else question.estimator._machine_on_sum(costs[0])
-    if learner is None:
+    asked = question.estimator
+    if which == "none" or not (asked.traits.leaves_one_out and asked.traits.plain_sum):  # others are machines, or sums
         return {}, ""
+    shared = {name: getattr(asked, name) for name in ("class_weight", "decision", "steps")}
+    learner = model_class("MKSVM")(np.inf, costs[0], **shared)
     by_means = which == "rules" or question.probabilistic
     if by_means:
         learner.set_params(decision="means")

@@ -66,7 +66,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     chains = [parameters.get("steps")] if steps is None else _values("steps", steps, parameters, title)
     lam = tuple(sorted({lam for chain in chains for lam in lams_of(chain)}))
     defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES, **estimator.traits.grid}
-    own: dict[str, tuple[Any, ...]] = getattr(estimator, "_own_grid", dict)()
+    own: dict[str, tuple[Any, ...]] = estimator._own_grid()
     if grid is None:
         papers = [*defaults.items(), ("n_groups", N_GROUPS)]
         # The hinge loss has C, the square loss λ; candidates of weights have no norm, given groups no number.
