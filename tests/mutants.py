@@ -3,7 +3,7 @@
     python tests/mutants.py --number 60 --seed 3          # make mutants
     python tests/mutants.py dmkl/numerics/fisher.py --number 20
 
-Each mutant is a copy of the package with one changed expression. The tests of its folder run until one fails. The
+Each mutant is a copy of the package with one changed expression. Its tests run until one fails. The
 table counts mutants and survivors by module; each survivor is printed with its line before and after. Some change
 nothing that matters, such as a tolerance or a block size; the others need a test.
 """
@@ -23,7 +23,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("dmkl/numerics", "dmkl/solvers", "dmkl/estimators")
+TESTS = {
+    "dmkl/numerics": ("numerics", "analysis", "health", "estimators"),
+    "dmkl/solvers": ("solvers", "estimators"),
+    "dmkl/estimators": ("estimators", "searching"),
+}
+"""The folders of tests that should notice a change, in the order in which they run."""
 OTHER = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -60,12 +65,13 @@ def mutants(text: str) -> Iterator[tuple[int, str]]:
 
 
 def survives(module: Path, changed: str, folder: Path, minutes: float) -> bool:
-    """Whether the tests of a module's folder pass with a changed text of the module."""
+    """Whether the tests of a module pass with a changed text of the module."""
     (folder / module).write_text(changed)
-    tests = str(ROOT / "tests" / module.relative_to("dmkl").parts[0])
+    names = next(names for of, names in TESTS.items() if module.is_relative_to(of))
+    tests = [str(ROOT / "tests" / name) for name in names]
     try:
         done = run_python(
-            folder, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", tests, minutes=minutes
+            folder, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", *tests, minutes=minutes
         )
     except subprocess.TimeoutExpired:  # a loop that does not end is noticed
         return False
@@ -97,12 +103,12 @@ def difference(module: Path, line: int, changed: str) -> str:
 def main() -> None:
     """Run random mutants, and print the survivors and a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="*", type=Path, help=f"files; all of {', '.join(FOLDERS)} by default")
+    parser.add_argument("modules", nargs="*", type=Path, help=f"files; all of {', '.join(TESTS)} by default")
     parser.add_argument("--number", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=15.0, help="after which a mutant counts as noticed")
     options = parser.parse_args()
-    every = [path.relative_to(ROOT) for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    every = [path.relative_to(ROOT) for folder in TESTS for path in sorted((ROOT / folder).rglob("*.py"))]
     modules = [path.resolve().relative_to(ROOT) for path in options.modules] or every
     places = [(path, k) for path in modules for k in range(sum(1 for _ in mutants((ROOT / path).read_text())))]
     chosen = random.Random(options.seed).sample(places, min(options.number, len(places)))
