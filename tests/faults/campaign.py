@@ -1,0 +1,139 @@
+"""Kills and power cuts at random moments of all commands; the same commands then have to give the same results.
+
+python tests/faults/campaign.py kills 150
+python tests/faults/campaign.py cuts 20      # on copies of an ext4 image; needs root to mount it
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from helpers.faults import PHASES, Phase, assert_same, make_files, result
+from helpers.power import Disk
+
+from dmkl.cli.main import main as run_command
+
+
+def start(work: Callable[[], object], log: Path | None = None) -> int:
+    """Begin work in a fork of this process, which has no threads yet; its status is 0, that of the command, or 99."""
+    if pid := os.fork():
+        return pid
+    status = 99
+    try:
+        if log is not None:
+            file = os.open(log, os.O_CREAT | os.O_WRONLY)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+        status = int(work() or 0)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(status)
+
+
+def ended(pid: int) -> int:
+    """The status of a fork; negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextmanager
+def folder_to_disturb(kind: str, parent: Path) -> Iterator[tuple[Path, Callable[[], Path]]]:
+    """A new folder, and a function that returns what is left of it after a fault."""
+    parent.mkdir()
+    if kind == "kills":
+        yield parent, lambda: parent
+        return
+    disk = Disk(parent)
+    try:
+        (disk.path / "work").mkdir()
+        os.sync()
+        yield disk.path / "work", lambda: disk.after_power_cut() / "work"
+    finally:
+        disk.close()
+
+
+def trial(kind: str, phase: Phase, files: Path, undisturbed: Path, seconds: float, place: Path, overwrite: bool) -> str:
+    """Disturb a command after so many seconds and run it again; the faults, or "ended" if it was faster."""
+    faults = []
+
+    def check(out: Path, what: str) -> None:
+        if ended(start(lambda: assert_same(result(out), result(undisturbed)), place / "log")):
+            faults.append(what)
+
+    with folder_to_disturb(kind, place) as (folder, remains):
+        command = phase.command(files, folder / "out")
+        if overwrite:
+            ended(start(lambda: run_command(command), place / "log"))
+            os.sync()
+            command = [*command, "--overwrite"]
+        pid = start(lambda: run_command(command), place / "log")
+        time.sleep(seconds)
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return "ended"
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        out = remains() / "out"
+        if overwrite:
+            check(out, "readers do not see the output that is replaced")
+        again = [str(out) if word == str(folder / "out") else word for word in command]
+        status = ended(start(lambda: run_command(again), place / "again"))
+        complete = "exists" in (place / "again").read_text() and not overwrite
+        if status and not complete:
+            faults.append(f"status {status}: {(place / 'again').read_text()[-300:]}")
+        check(out, "the result differs")
+        left = {entry.name for entry in out.parent.iterdir()} - {"out", "log", "again"}
+        faults += [f"left behind: {left}"] if left and not complete else []
+    return "; ".join(faults)
+
+
+def main() -> int:
+    """Print every fault and the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("kills", "cuts"))
+    parser.add_argument("number", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    chance, n_disturbed, n_faults = random.Random(options.seed), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        (files := Path(folder) / "files").mkdir()
+        ended(start(lambda: make_files(files) and None))
+        seconds = {}
+        for number, (name, phase) in enumerate(PHASES.items()):
+            began = time.monotonic()
+            assert (
+                ended(
+                    start(lambda p=phase, n=number: run_command(p.command(files, Path(folder) / f"{n}")), files / "log")
+                )
+                == 0
+            )
+            seconds[name] = time.monotonic() - began
+        for number in range(10 * options.number):
+            at = number % len(PHASES)
+            name, overwrite = list(PHASES)[at], chance.random() < 0.3
+            after, place = chance.uniform(0.05, 1.0) * seconds[name], Path(folder) / f"trial-{number}"
+            faults = trial(options.kind, PHASES[name], files, Path(folder) / f"{at}", after, place, overwrite)
+            n_disturbed += faults != "ended"
+            if faults not in ("", "ended"):
+                n_faults += 1
+                print(f"{name}{' --overwrite' * overwrite} after {after:.2f} s: {faults}", flush=True)
+            if n_disturbed == options.number:
+                break
+    print(f"{n_disturbed} {options.kind}, {n_faults} faults")
+    return int(n_faults > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
