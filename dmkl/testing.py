@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,11 @@ def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
     with tempfile.TemporaryDirectory(prefix="dmkl-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fit of a few samples may well warn
         case = _Case(given, Path(folder))
-        for check in (_check_parameters, _check_fit, _check_prediction, _check_search, _check_weights, _check_tasks):
+        checks = [_check_parameters, _check_fit, _check_prediction, _check_weights, _check_files]
+        checks += [_check_search, _check_tasks, _check_state_of_search] if given.traits.needs_labels else []
+        checks += [_check_command_line] if isinstance(learner, type) else []
+        for check in checks:
             check(case)
-        _check_files(case)
-        if isinstance(learner, type):
-            _check_command_line(case)
-        _check_state_of_search(case)
 
 
 _M, _NAMES = 42, ["near", "far", "noise"]
@@ -123,12 +122,12 @@ class _Case:
         """K[test, train]."""
         return self.K[_TEST, _TRAIN]
 
-    def fitted(self, y: Any = None, **given: Any) -> Any:
+    def fitted(self, y: Any = None) -> Any:
         """The learner, fitted to the training rows, with the labels of a problem or those given."""
         y = self.y if y is None else y
-        return self.precise(**given).fit(self.K[_TRAIN, _TRAIN], y[_TRAIN])
+        return self.copy().fit(self.K[_TRAIN, _TRAIN], y[_TRAIN])
 
-    def precise(self, **given: Any) -> Any:
+    def copy(self, **given: Any) -> Any:
         """A copy of the learner, with other parameters."""
         return clone(self.learner).set_params(**given)
 
@@ -145,10 +144,10 @@ class _Case:
         error = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-300)
         self.expect(error <= tolerance, f"{rule}; they differ by {error:.2g} of the largest, allowed are {tolerance:g}")
 
-    def expect_refused(self, work: Callable[[], Any], kind: type[Exception], rule: str) -> None:
+    def expect_refused(self, rule: str, kind: type[Exception], work: Callable[..., Any], *arguments: Any) -> None:
         """Raise AssertionError unless work raises an error of this kind."""
         try:
-            work()
+            work(*arguments)
         except kind:
             return
         self.expect(False, rule)
@@ -170,9 +169,7 @@ def _check_parameters(case: _Case) -> None:
 
 
 def _check_fit(case: _Case) -> None:
-    case.expect_refused(
-        lambda: case.precise().predict(case.new), NotFittedError, "predict before fit raises NotFittedError"
-    )
+    case.expect_refused("predict before fit raises NotFittedError", NotFittedError, case.copy().predict, case.new)
     model, again = case.fitted(), case.fitted()
     fitted = case.learner.traits.fitted
     missing = [name for name, declared in fitted.items() if declared.needed and not hasattr(model, name)]
@@ -182,12 +179,8 @@ def _check_fit(case: _Case) -> None:
         case.expect(np.isfinite(getattr(model, name)).all(), f"{name} are finite")
         case.expect_close(getattr(again, name), getattr(model, name), 0.0, f"{name} are the same in a second fit")
     if case.learner.traits.needs_labels:
-        short = case.y[_TRAIN][:-1]
-        case.expect_refused(
-            lambda: case.precise().fit(case.K[_TRAIN, _TRAIN], short),
-            InputError,
-            "fit refuses labels of too few samples",
-        )
+        few = case.K[_TRAIN, _TRAIN], case.y[_TRAIN][:-1]
+        case.expect_refused("fit refuses labels of too few samples", InputError, case.copy().fit, *few)
 
 
 def _check_prediction(case: _Case) -> None:
@@ -208,12 +201,10 @@ def _search(case: _Case, **options: Any) -> Any:
     """A search of one point on the fold of training and test rows."""
     parameters = case.learner.get_params(deep=False).items()
     point = next({name: [value]} for name, value in parameters if isinstance(value, str | int | float))
-    return dmkl.search(case.precise(), case.K, case.y, point, [(_TRAIN, _TEST)], **options)
+    return dmkl.search(case.copy(), case.K, case.y, point, [(_TRAIN, _TEST)], **options)
 
 
 def _check_search(case: _Case) -> None:
-    if not case.learner.traits.needs_labels:
-        return
     model, result = case.fitted(), _search(case)
     if not case.learner._judges:
         column = result.predictions["prediction" if case.is_regression else "score"]
@@ -229,36 +220,31 @@ def _check_weights(case: _Case) -> None:
     try:
         case.learner._check_weights()
     except InputError:
-        fit = partial(case.precise().fit, K, y, twice)
-        case.expect_refused(fit, InputError, "fit refuses sample_weight, as _check_weights does")
-        return
+        rule = "fit refuses sample_weight, as _check_weights does"
+        return case.expect_refused(rule, InputError, case.copy().fit, K, y, twice)
     given = {"steps": ()} if "steps" in case.learner.get_params() else {}
     if traits.weights_are_copies:
-        weighted = _scores(case.precise(**given).fit(K, y, twice), case.new)
+        weighted = _scores(case.copy(**given).fit(K, y, twice), case.new)
         copies = np.concatenate([_TRAIN, _TRAIN[:3]])
         square, cross = case.kernels[:, copies[:, None], copies], case.kernels[:, _TEST[:, None], copies]
         samples = [f"c{k}" for k in range(len(copies))]
-        repeated = case.precise(**given).fit(dmkl.create(None, square, samples=samples, names=_NAMES), case.y[copies])
+        repeated = case.copy(**given).fit(dmkl.create(None, square, samples=samples, names=_NAMES), case.y[copies])
         rows = [f"t{k}" for k in range(len(_TEST))]
         expected = _scores(repeated, dmkl.create(None, cross, samples=rows, train_samples=samples, names=_NAMES))
         case.expect_close(weighted, expected, 2e-2, "a sample of weight 2 counts as two copies of it")
     else:
-        little, plain = np.where(twice > 1, 1e-3, 1.0), _scores(case.precise(**given).fit(K, y), case.new)
-        of_little = _scores(case.precise(**given).fit(K, y, little), case.new)
+        little, plain = np.where(twice > 1, 1e-3, 1.0), _scores(case.copy(**given).fit(K, y), case.new)
+        of_little = _scores(case.copy(**given).fit(K, y, little), case.new)
         case.expect(not np.allclose(of_little, plain), "weights of samples have an effect")
     front: Any = dmkl.PrecomputedMKLRegressor if case.is_regression else dmkl.PrecomputedMKLClassifier
     X, kept = case.kernels.transpose(1, 2, 0), _TRAIN[3:]
-    of_all = front(case.precise(**given), _NAMES).fit(
-        X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0)
-    )
-    of_kept = front(case.precise(**given), _NAMES).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
+    of_all = front(case.copy(**given), _NAMES).fit(X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0))
+    of_kept = front(case.copy(**given), _NAMES).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
     predicted = of_all.predict(X[_TEST][:, _TRAIN]), of_kept.predict(X[_TEST][:, kept])
     case.expect(np.array_equal(*predicted), "a sample of weight 0 is left out")
 
 
 def _check_tasks(case: _Case) -> None:
-    if not case.learner.traits.needs_labels:
-        return
     tasks = case.tasks
     try:
         both = _scores(case.fitted(tasks), case.new)
@@ -270,11 +256,8 @@ def _check_tasks(case: _Case) -> None:
         rows, unknown = _TRAIN[5:], tasks.copy()
         unknown[_TRAIN[:5], 0] = np.nan
         both = _scores(case.fitted(unknown), case.new)
-    alone = case.precise().fit(case.K[rows, rows], tasks[rows, :1])
-    expected = _scores(alone, case.K[_TEST, rows])
-    case.expect_close(
-        both.values[:, 0], expected.values.reshape(-1), 2e-2, "a task has the scores that it has alone on its samples"
-    )
+    alone = _scores(case.copy().fit(case.K[rows, rows], tasks[rows, :1]), case.K[_TEST, rows]).values.reshape(-1)
+    case.expect_close(both.values[:, 0], alone, 2e-2, "a task has the scores that it has alone on its samples")
 
 
 def _check_files(case: _Case) -> None:
@@ -296,28 +279,23 @@ def _check_files(case: _Case) -> None:
     case.expect(np.array_equal(loaded.predict(case.new), model.predict(case.new)), "and the same predictions")
 
 
-def _command(*arguments: Any) -> tuple[int, str]:
-    """The exit status of a command, and what it printed."""
-    printed = io.StringIO()
-    with redirect_stdout(printed), redirect_stderr(printed):
-        status = main([str(argument) for argument in arguments])
-    return status, printed.getvalue()
-
-
 def _check_command_line(case: _Case) -> None:
     class_name, path = type(case.learner).__name__, case.folder / "by-command"
     names = [name for name, declared in learners().items() if declared.name == class_name]
     case.expect(names, f"the command line lists the class, by --model; it knows {', '.join(learners())}")
-    given: list[Any] = []
+    given = ["fit", str(case.folder / "set"), str(path), "--model", names[0], "--cluster", "threads"]
     for name, value in case.learner.get_params(deep=False).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             given.append(f"--{option}" if value else f"--no-{option}")
         elif isinstance(value, str | int | float):
-            given += [f"--{option}", value]
-    status, printed = _command("fit", case.folder / "set", path, "--model", names[0], "--cluster", "threads", *given)
-    case.expect(status == 0, f"dmkl fit --model {names[0]} takes the parameters as options, and printed {printed}")
-    model = case.precise().fit(case.K)
+            given += [f"--{option}", str(value)]
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        status = main(given)
+    rule = f"dmkl fit --model {names[0]} takes the parameters as options, and printed {printed.getvalue()}"
+    case.expect(status == 0, rule)
+    model = case.copy().fit(case.K)
     case.expect_close(dmkl.load(path).weights_, model.weights_, 1e-9, "dmkl fit learns the weights that fit learns")
 
 
@@ -326,8 +304,6 @@ class _Interruption(BaseException):
 
 
 def _check_state_of_search(case: _Case) -> None:
-    if not case.learner.traits.needs_labels:
-        return
     interrupts = [True]
 
     def score(estimator: Any, X: Any, y: Array) -> float:
@@ -345,7 +321,6 @@ def _check_state_of_search(case: _Case) -> None:
         pass
     case.expect(any(state.iterdir()), "an interrupted search keeps its state")
     continued, whole = _search(case, **options, state=state), _search(case, **options)
-    case.expect_close(
-        continued.scores["weight"], whole.scores["weight"], 0.0, "a continued search has the same weights"
-    )
+    weights = continued.scores["weight"], whole.scores["weight"]
+    case.expect_close(*weights, 0.0, "a continued search has the same weights")
     case.expect_close(continued.best_score_, whole.best_score_, 0.0, "a continued search has the same scores")
