@@ -254,6 +254,21 @@ def test_estimates_have_standard_errors(K, kernels, analysis):
     assert (result.eigenvalue_upper.values >= spectra * (1 - 1e-9) - 1e-12).all()
 
 
+def test_errors_of_estimates_are_those_of_the_jackknife(K, kernels):
+    signs = 2.0 * np.random.default_rng(2).integers(0, 2, (M, 6)) - 1.0
+    P = np.array([signs.T @ centering(M) @ kernel @ centering(M) @ signs for kernel in kernels[0]])
+
+    def alignment(probes):
+        pairs = [(a, b) for a in probes for b in probes if a != b]
+        inner = np.mean([np.outer(P[:, a, b], P[:, a, b]) for a, b in pairs], axis=0)
+        return inner / np.sqrt(np.outer(inner.diagonal(), inner.diagonal()))
+
+    without = np.array([alignment([a for a in range(6) if a != left_out]) for left_out in range(6)])
+    result = dmkl.analyze(K, probes=6, seed=2).data
+    np.testing.assert_allclose(result.alignment, alignment(range(6)), atol=1e-9)
+    np.testing.assert_allclose(result.alignment_error, without.std(axis=0) * np.sqrt(5), atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
