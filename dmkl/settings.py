@@ -132,7 +132,7 @@ def bound_cores() -> frozenset[int] | None:
     """Numbers of the cores to which this process is bound; None if it may run on all cores of the host."""
     if not hasattr(os, "sched_getaffinity"):  # Windows, macOS
         return None
-    cores = frozenset(os.sched_getaffinity(0))
+    cores = frozenset(os.sched_getaffinity(os.getpid()))  # 0 would be this thread
     return cores if len(cores) < (os.cpu_count() or 1) else None
 
 

@@ -112,7 +112,9 @@ def workers_of_another_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[
         _VERSIONS[client] = {}
         client.subscribe_topic(errors.WARNINGS, partial(_receive_warning, client))
     versions = _VERSIONS[client]
-    replies = ask(client, eval, _VERSION_THERE, workers=[address for address in reports if address not in versions])
+    # The same dmkl also imports what the next functions need, which takes long where the disk is slow.
+    text = f"[v for v in [{_VERSION_THERE}] if v != {version()!r} or __import__({__name__!r})][0]"
+    replies = ask(client, eval, text, workers=[address for address in reports if address not in versions])
     versions |= {address: reply for address, reply in replies.items() if isinstance(reply, str)}
     return {address: there for address in reports if (there := versions.get(address, version())) != version()}
 
@@ -122,12 +124,12 @@ def ask(client: Client, function: Callable[..., Any], *arguments: Any, workers: 
 
     A worker gets no tasks from then on if it cannot be reached, or gives no answer and sends the scheduler no message
     within the setting ``dmkl.workers-timeout``. Dask's `Client.run` for many workers waits for all answers, without
-    end.
+    end. The function runs in a thread of the worker, which sends messages meanwhile.
     """
     run, loop = cast("Any", client.run), cast("Any", client.loop).asyncio_loop
     replies = {
         address: asyncio.run_coroutine_threadsafe(
-            run(function, *arguments, workers=[address], on_error="return", asynchronous=True), loop
+            run(asyncio.to_thread, function, *arguments, workers=[address], on_error="return", asynchronous=True), loop
         )
         for address in workers
     }
@@ -138,7 +140,7 @@ def ask(client: Client, function: Callable[..., Any], *arguments: Any, workers: 
         silent = {a: now - since[a][1] for a, reply in replies.items() if reply in late and a in listed}
         if all(silence > seconds for silence in silent.values()):
             break
-        if not named and (names := [a for a, silence in silent.items() if silence > min(seconds / 2, 10)]):
+        if not named and (names := [a for a, silence in silent.items() if silence > _NAMED_SECONDS]):
             named = True
             warn(f"waiting up to {seconds:g} s for workers without an answer ({_first(names)})", SilentWorkerWarning)
     answers = {
@@ -478,11 +480,6 @@ def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
         refuse(f"the workers {', '.join(blind[:3])} do not see {folder}, {what}; {way_out}")
 
 
-async def _sync(folder: str) -> None:
-    """On a worker: `sync_tree`, while the worker answers other messages."""
-    await asyncio.to_thread(sync_tree, folder)
-
-
 def sync_on_hosts(folder: Path) -> None:
     """Return when a folder is on the disk, with what this machine and those of workers have written to it.
 
@@ -498,7 +495,7 @@ def sync_on_hosts(folder: Path) -> None:
     here = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     with suppress(SchedulerLostError, OSError):
         elsewhere = {report["host"]: address for address, report in workers_of_scheduler(client).items()}
-        ask(client, _sync, str(folder), workers=[at for host, at in elsewhere.items() if host not in here])
+        ask(client, sync_tree, str(folder), workers=[at for host, at in elsewhere.items() if host not in here])
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, place: str = "in one task") -> None:
@@ -634,6 +631,8 @@ def _on_cluster(
 
 
 _LOOK_SECONDS = 2.0
+_NAMED_SECONDS = 10.0
+"""Silence of a worker that is waited for, after which it is named."""
 
 
 def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_completed) -> Iterator[Any]:

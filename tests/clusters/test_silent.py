@@ -81,6 +81,7 @@ def two(monkeypatch):
 @pytest.mark.parametrize("first_seen", [True, False])
 def test_a_worker_that_is_suspended_before_a_pass_is_left_out(two, stored, monkeypatch, first_seen):
     monkeypatch.setattr(execute, "_SECONDS", 0.5)
+    monkeypatch.setattr(execute, "_NAMED_SECONDS", 1.0)
     (address, pid), (good, _) = two.items()
     if not first_seen:
         machine()
