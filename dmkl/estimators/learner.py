@@ -501,7 +501,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
 
 
 def _beside_features(new: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given of new rows beside kernels or features: covariates, and groups of samples."""
+    """The arguments for new rows that are neither kernels nor features: covariates, and groups of samples."""
     return {name: new[name] for name in ("covariates", "groups") if name in new}
 
 

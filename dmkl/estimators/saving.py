@@ -17,7 +17,7 @@ from dmkl.errors import DmklError, FormatVersionError, InputError, StoreError, r
 from dmkl.estimators.checks import is_of_type, parameter_types
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
-from dmkl.estimators.traits import TEXT, Fitted, Form, Kept
+from dmkl.estimators.traits import TEXT, FittedAttribute, Form, Kept
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
@@ -120,7 +120,7 @@ def write_model(model: Any, path: Path) -> None:
     consolidate(path)
 
 
-_UNDECLARED = Fitted(Form("a DataArray", lambda value: isinstance(value, xr.DataArray)), "array")
+_UNDECLARED = FittedAttribute(Form("a DataArray", lambda value: isinstance(value, xr.DataArray)), "array")
 """The declaration of fitted attributes that the class of a model does not declare."""
 
 

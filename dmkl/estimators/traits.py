@@ -1,4 +1,4 @@
-"""What a class of learners declares: its traits, and the fitted attributes that its models keep."""
+"""Traits of classes of learners, and the fitted attributes that their models keep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Kept = Literal["root", "array", "table", "state", "class"]
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedAttribute:
     """A fitted attribute of a class of learners: where `save` writes it, and what it must be when it is read.
 
     `kept` says where: "root" and "array" for labeled arrays, among the arrays of the model or in a group of their own;
@@ -52,12 +52,12 @@ class Fitted:
     needed: bool = False
 
 
-def json_value(form: Form, *, needed: bool = False) -> Fitted:
+def json_value(form: Form, *, needed: bool = False) -> FittedAttribute:
     """A fitted attribute that is a plain JSON value, such as a count, a text, or numbers for each problem."""
-    return Fitted(form, "state", needed=needed)
+    return FittedAttribute(form, "state", needed=needed)
 
 
-def labeled_array(*dims: str, root: str | None = None, needed: bool = False) -> Fitted:
+def labeled_array(*dims: str, root: str | None = None, needed: bool = False) -> FittedAttribute:
     """A fitted attribute that is a labeled array of numbers over these dimensions, or over any where none are given.
 
     `root` is the name of an array that is written among those of all models.
@@ -67,19 +67,19 @@ def labeled_array(*dims: str, root: str | None = None, needed: bool = False) -> 
         return isinstance(found, xr.DataArray) and found.dtype.kind in "biuf" and (not dims or found.dims == dims)
 
     words = f"a DataArray of numbers over {' and '.join(dims)}" if dims else "a DataArray of numbers"
-    return Fitted(Form(words, accepts), "array" if root is None else "root", root, needed)
+    return FittedAttribute(Form(words, accepts), "array" if root is None else "root", root, needed)
 
 
-def labeled_table(*variables: str) -> Fitted:
+def labeled_table(*variables: str) -> FittedAttribute:
     """A fitted attribute that is a Dataset with these variables, among others."""
 
     def accepts(found: Any) -> bool:
         return isinstance(found, xr.Dataset) and {*variables} <= {*map(str, found.data_vars)}
 
-    return Fitted(Form(f"a Dataset with {', '.join(variables)}", accepts), "table", needed=True)
+    return FittedAttribute(Form(f"a Dataset with {', '.join(variables)}", accepts), "table", needed=True)
 
 
-WRITTEN_BY_CLASS = Fitted(ANYTHING, "class")
+WRITTEN_BY_CLASS = FittedAttribute(ANYTHING, "class")
 """A fitted attribute that `_state` and `_set_state` of the class write and read."""
 
 Check = Callable[[str, Any], Any]
@@ -119,7 +119,7 @@ class Traits:
     """Default grids of parameters whose meaning is that of this class alone."""
     rules: Mapping[str, Check] = field(default_factory=dict)
     """Checks of parameters by name, for those that the class has."""
-    fitted: Mapping[str, Fitted] = field(default_factory=dict)
+    fitted: Mapping[str, FittedAttribute] = field(default_factory=dict)
     """Fitted attributes that models of the class may have, which `save` writes and `load` checks."""
 
     def but(self, **changes: Any) -> Self:
