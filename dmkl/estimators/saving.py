@@ -288,9 +288,10 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
         setattr(model, name, _named(array))
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(saved, features, model.train_samples_)
-    if not features.get("none") and (unknown := model.features_.recipes.keys() - {*model.kernel_names_}):
-        refuse(f"it has recipes of kernels that it does not have, {unknown!r:.60}")
     model._set_state(dict(attrs["state"]))
+    kernels = {*model.kernel_names_, *model._kernels_needed()}  # those of a product are its factors
+    if not features.get("none") and (unknown := model.features_.recipes.keys() - kernels):
+        refuse(f"it has recipes of kernels that it does not have, {unknown!r:.60}")
     _check_kept(model)
     if "priors_" in dataset:
         model.priors_ = _whole(dataset, "priors_")
