@@ -1,12 +1,14 @@
 """The front for kernel matrices in memory: scikit-learn cuts rows and columns, the kernels are the third dimension."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 from helpers.references import digits, in_memory
 from sklearn.base import clone
 from sklearn.metrics import r2_score
-from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
 
 import dmkl
 from dmkl.errors import InputError
@@ -81,3 +83,13 @@ def test_what_is_refused():
     ):
         with pytest.raises(InputError, match=message):
             action()
+
+
+def test_a_kernel_set_tells_scikit_learn_what_to_use():
+    """scikit-learn would count the kernels of a set as samples."""
+    K = dmkl.create(None, np.stack([np.eye(6)] * 6))
+    for fit in (GridSearchCV(dmkl.MKFDA(), {"p": [1, 2]}).fit, partial(cross_val_score, dmkl.MKFDA())):
+        with pytest.raises(InputError, match=r"dmkl\.search\(dmkl\.MKFDA\(\), K, y\)"):
+            fit(K, [0, 1] * 3)
+    assert len(K) == 6
+    assert not hasattr(K, "predict")
