@@ -7,6 +7,7 @@ a node of their graph, or is sent once to the workers of a cluster.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import itertools
 import os
 import sys
@@ -350,6 +351,22 @@ def _local_slots() -> int:
     return settings.tasks_at_once() if number is None else int(number)
 
 
+_FREED_BYTES = 2**26
+"""Freed memory that glibc's allocator may keep for each thread that allocates."""
+
+
+def _return_freed_memory(slots: int) -> Callable[[], object]:
+    """A function that returns freed memory to the system where the allocator may keep a large part of the budget.
+
+    Elsewhere it does nothing: arrays in memory that is kept need no new pages.
+    """
+    is_large = 8 * _FREED_BYTES * (slots + 1) > settings.memory_budget_bytes()
+    if sys.platform != "linux" or _HERE.get() is not None or not is_large:
+        return lambda: None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
+    return (lambda: None) if trim is None else partial(trim, 0)
+
+
 END_OF_A_WORKER = (
     "A worker ends when it is killed, mostly for want of memory, and when it cannot read a message, such as one with a "
     "function of a module that it does not have: its log says why"
@@ -581,7 +598,14 @@ def execute(
             # `dask.compute` would first make an expression of the results and hash all arrays.
             layers = {name: layer for result in results for name, layer in result.dask.layers.items()}
             tasks = {key: task for layer in layers.values() for key, task in layer.items()}
-            with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
+            release = _return_freed_memory(slots)
+            release()
+
+            def ended(key: Any, *_: Any) -> None:
+                watch.advance(sizes.get(key, 0))
+                release()
+
+            with Callback(posttask=ended):
                 return list(schedule(tasks, [result.key for result in results], num_workers=slots))
     finally:
         watch.end()

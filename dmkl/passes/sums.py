@@ -246,10 +246,6 @@ def _sum_tasks(
 # --- factors in memory -------------------------------------------------------------------------------------------
 
 
-_DIAGONAL_COLUMNS = 256
-"""Columns whose squares are added up at once."""
-
-
 def direct_bytes(view: View, n_systems: int) -> int:
     """Peak bytes of the process that factorizes `n_systems` combined kernels at once in the direct α-step."""
     m, base = view.shape[1], len(view.rows)
@@ -322,20 +318,15 @@ def inverse_diagonals_pass(
     combinations: Sequence[Combination],
     lams: Sequence[tuple[float, ...]],
     vectors: Sequence[Float | None],
-    *,
-    single: bool,
 ) -> list[Float]:
     """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, 1, m): one pass; no factor is kept.
 
     P is the projection onto the vectors that the steps project out of the kernels (`unpenalized`), on which
-    A⁻¹ = 2I. With a vector v the result is (λ, 2, m), and A⁻¹v its second row. `single` chooses single precision. If
-    rounding makes A indefinite, a multiple of the identity is added to it.
+    A⁻¹ = 2I. With a vector v the result is (λ, 2, m), and A⁻¹v its second row. If rounding makes A indefinite, a
+    multiple of the identity is added to it.
     """
-    function, arguments = (
-        partial(_inverse_diagonals, np.float32 if single else np.float64),
-        zip(lams, vectors, strict=True),
-    )
-    return list(_of_sums(function, "inverse-diagonal", lenses, combinations, list(arguments), keep=False))
+    arguments = list(zip(lams, vectors, strict=True))
+    return list(_of_sums(_inverse_diagonals, "inverse-diagonal", lenses, combinations, arguments, keep=False))
 
 
 def _of_sums(
@@ -383,7 +374,6 @@ def _factor(parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens
 
 
 def _inverse_diagonals(
-    dtype: npt.DTypeLike,
     parts: list[list[list[SumTile]]],
     number: int,
     lenses: Sequence[Lens],
@@ -392,57 +382,35 @@ def _inverse_diagonals(
 ) -> Float:
     lams, vector = wanted
     with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
-        total = put_together((tile for part in parts for tile in part[number]), lenses[lens], dtype)
-        lower, order = total.entries, total.order
-        samples = slice(None) if order is None else order
-        diagonal = np.empty(len(lower))
-        diagonal[samples] = np.diagonal(lower)
-        size, projected = diagonal.sum(), np.zeros(len(lower))
-        # For large λ, 1 − ½(A⁻¹)_ii = K_ii/λ − (K²)_ii/λ² + … is below the rounding error of A⁻¹ in single precision.
-        large = [lower.dtype == np.float32 and lam >= size and vector is None for lam in lams]
-        squares = np.empty(len(lower))
-        if any(large):
-            squares[samples] = _row_squares(lower)  # (K²)_ii = Σ_k K_ik²
-        null = unpenalized(lenses[lens].view.steps, len(lower))
-        if null is not None:
-            # KN = 0 holds only up to a few ε‖K‖ after rounding, which is as large as a small λ. So tr(K)·P is added
-            # to K, which moves these eigenvalues to the scale of K. The inverse then has 2P/(1 + tr K/λ) there instead
-            # of 2P; it is subtracted below.
-            q = np.linalg.qr(null)[0]
-            projected = np.einsum("mk,mk->m", q, q)
-            add = scipy.linalg.get_blas_funcs("syrk", (lower,))
-            lower = add(size, q[samples], beta=1.0, c=lower, lower=1, overwrite_c=1)  # the lower triangle, in place
 
-        work = np.empty_like(lower)
+        def at(lam: float) -> Float:
+            size, projected = 0.0, np.zeros(0)
 
-        def matrix() -> tuple[Array, Index | None]:
-            # A factorization overwrites its matrix. One array serves all λ: page faults of a new one would take as long
-            # as the factorization.
-            np.copyto(work, lower)
-            return work, order
+            def matrix() -> tuple[Array, Index | None]:
+                # The tiles stay, and make the matrix again for each factor, which overwrites it: a copy would take as
+                # much memory as the factor.
+                nonlocal size, projected
+                total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
+                lower, size = total.entries, float(np.trace(total.entries))
+                projected = np.zeros(len(lower))
+                null = unpenalized(lenses[lens].view.steps, len(lower))
+                if null is not None:
+                    # KN = 0 holds only up to a few ε‖K‖ after rounding, which is as large as a small λ. So tr(K)·P is
+                    # added to K, which moves these eigenvalues to the scale of K. The inverse then has 2P/(1 + tr K/λ)
+                    # there instead of 2P; it is subtracted below.
+                    q = np.linalg.qr(null)[0]
+                    projected = np.einsum("mk,mk->m", q, q)
+                    add = scipy.linalg.get_blas_funcs("syrk", (lower,))
+                    in_order = q if total.order is None else q[total.order]
+                    lower = add(size, in_order, beta=1.0, c=lower, lower=1, overwrite_c=1)  # in place
+                return lower, total.order
 
-        def at(lam: float, *, is_large: bool) -> Float:
-            if is_large:
-                # The fraction K_ii/(λ + (K²)_ii/K_ii) has the same first two terms.
-                return np.asarray(2.0 - 2.0 * projected - 2.0 * diagonal / (lam + squares / diagonal))[None]
             factor = RoughFactor.of(matrix, lam)
-            solved = np.zeros((0, len(lower))) if vector is None else factor.solve(vector[:, None]).T
+            solved = np.zeros((0, factor.size)) if vector is None else factor.solve(vector[:, None]).T
             # The diagonal overwrites the factor.
             return np.vstack([factor.inverse_diagonal() - 2.0 * projected / (1.0 + size / lam), solved])
 
-        return np.stack([at(lam, is_large=is_large) for lam, is_large in zip(lams, large, strict=True)])
-
-
-def _row_squares(lower: Array) -> Float:
-    """Σ_k K_ik² for each row of a symmetric matrix, (m,); only its lower triangle is read."""
-    squares = np.zeros(len(lower))
-    for start in range(0, len(lower), _DIAGONAL_COLUMNS):
-        # A panel of the lower triangle gives its rows a sum along each row, and, mirrored, its columns a sum along each
-        # column. Both count the diagonal, which is subtracted once at the end.
-        panel = np.tril(lower[start:, start : start + _DIAGONAL_COLUMNS]).astype(np.float64) ** 2
-        squares[start:] += panel.sum(axis=1)
-        squares[start : start + panel.shape[1]] += panel.sum(axis=0)
-    return np.asarray(squares - np.diagonal(lower).astype(np.float64) ** 2)
+        return np.stack([at(lam) for lam in lams])
 
 
 # --- sums kept on disk -------------------------------------------------------------------------------------------

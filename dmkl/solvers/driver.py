@@ -176,9 +176,7 @@ def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
     if all(has_thin_factors(lens.view) for lens, _ in requests):
         views = [lens.view for lens, _ in requests]
         return inverse_diagonals_by_factors(views, [r.weights for _, r in requests], lams, vectors)
-    # One request for double precision is enough to compute all of them so.
-    single = all(request.single for _, request in requests)
-    return inverse_diagonals_pass(*_sums(requests), lams, vectors, single=single), 1.0
+    return inverse_diagonals_pass(*_sums(requests), lams, vectors), 1.0
 
 
 def _classifiers(requests: Asked) -> tuple[list[Any], float]:

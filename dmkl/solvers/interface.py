@@ -183,8 +183,6 @@ class InverseDiagonals(Request):
 
     weights: Float
     lams: tuple[float, ...]
-    single: bool
-    """Whether single precision is enough."""
     vector: Float | None = None
     """v, (m,), for steps that project nothing out; equal for all requests of one lens"""
 

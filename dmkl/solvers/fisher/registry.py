@@ -287,8 +287,8 @@ def with_inverse_diagonals(
     file = context.workspace.path / "inverse-diagonals.npz"
     diagonals = (None if context.workspace.temporary else kept_arrays(file)) or {}
     new = {key: (total.lens, ask(total.request)) for key, total in pairs if key not in diagonals}
-    # Each request holds a factor while it is answered.
-    at_once = None if thin else max(1, machine().total_bytes // needed_bytes(jobs))
+    # Each request holds a sum or a factor while it is answered; tiles that are added up take a quarter of the memory.
+    at_once = None if thin else max(1, 3 * machine().total_bytes // 4 // needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
     if factored is None:  # of an earlier run, which includes those of points that it factored later
         context.tally.n_passes += before
@@ -340,7 +340,7 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
             by_weights.setdefault(outcomes[firsts[at]].weights.tobytes(), []).append(firsts[at])
         for content, same in by_weights.items():
             lams = tuple(float(jobs[k].problem.lam) for k in same)
-            request = InverseDiagonals(outcomes[same[0]].weights, lams, single=False, vector=lens.unit_vector())
+            request = InverseDiagonals(outcomes[same[0]].weights, lams, vector=lens.unit_vector())
             sums.append(_Sum(lens, request, [points[content, lam] for lam in lams]))
     return sums
 
