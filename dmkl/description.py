@@ -1,4 +1,4 @@
-"""What a result says in words: a title, and sentences by what they are about."""
+"""Descriptions of results in words: a title, and sentences by subject."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Key = Literal[
     "costs",
     "time",
 ]
-"""What a sentence is about: the chosen point, or one line for each of several; scores; their p-values; the score of the
-kernels' part beside covariates; simpler models; scores in the folds that chose; what is known of the kernels; what is
+"""Subjects of sentences: the chosen point, or one line for each of several; scores; their p-values; the score of the
+kernels' part given covariates; simpler models; scores in the folds that chose; what is known of the kernels; what is
 lost without a kernel, and others that a table has; cautions; fits, passes and the proof; seconds by phase."""
 
 
@@ -36,7 +36,7 @@ class Description:
     scope
         The grid, the folds or the resamples; may be empty.
     sentences
-        Lines by what they are about, in the order of reading. Renderings choose by key, never by words.
+        Lines by subject, in the order of reading. Renderings choose by key, never by words.
     """
 
     title: str

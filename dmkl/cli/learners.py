@@ -283,7 +283,7 @@ def _public_classes() -> dict[str, type]:
 
 
 def _files() -> Iterator[Path]:
-    """The files that may hold the options: beside the compiled modules of dmkl, and in the user's cache folder."""
+    """The files that may hold the options: with the compiled modules of dmkl, and in the user's cache folder."""
     if not sys.dont_write_bytecode:
         yield Path(cache_from_source(__file__)).with_name("learners.json")
     with suppress(RuntimeError):  # there is no home folder

@@ -304,7 +304,7 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
 
 
 def _of_held_out_rows(scores: xr.Dataset) -> dict[str, Any]:
-    """p-values under permuted labels, and the score of the kernels' part beside covariates."""
+    """p-values under permuted labels, and the score of the kernels' part given covariates."""
     names = ("chance_p_value", "residual_score", "residual_p_value")
     return {name: scores[name].values for name in names if name in scores}
 

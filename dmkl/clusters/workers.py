@@ -1,4 +1,4 @@
-"""What workers of all backends have in common: certificates, their allocator, and quiet logs."""
+"""Settings of workers of all backends: certificates, their allocator, and quiet logs."""
 
 from __future__ import annotations
 
