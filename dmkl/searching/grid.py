@@ -423,7 +423,7 @@ def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str
     choice = "" if rows == "test" else ", the choice of the point included"
     noise = "" if p.min() <= 0.05 else "; weights may be those of noise, which dmkl permute tests"
     covariates = "; what labels owe to the covariates counts too" if "covariates" in scores.attrs else ""
-    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {p_text(p)}{choice}{covariates}{noise}"]
+    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {p_text(np.ravel(p))}{choice}{covariates}{noise}"]
     return lines + ([_ONE_CLASS] if float(score.mean()) < mean and _holds_out_one_class(scores) else [])
 
 

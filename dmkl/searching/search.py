@@ -157,7 +157,7 @@ class GridResult(Result):
         if score is None or not np.isfinite(score).any():
             return []
         value = with_error(*mean_over_folds(score.mean([dim for dim in score.dims if dim != "fold"])))
-        scoring, p = self._data.attrs["scoring"], p_text(self._data.get("residual_p_value", np.nan))
+        scoring, p = self._data.attrs["scoring"], p_text(np.ravel(self._data.get("residual_p_value", np.nan)))
         permuted = f"; permuted y − Zb: {p}" if p else ""
         return [
             f"{scoring} {value} of the kernels' part: the prediction − Zb against y − Zb, b from the covariates alone"

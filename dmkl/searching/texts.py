@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 _MOST_VALUES = 12
 """Most values of a parameter that are listed."""
 _MOST_CLASSES = 6
@@ -61,9 +59,9 @@ def ends_text(lower: float, upper: float, limits: tuple[float, float]) -> str:
     return f"{max(lower, limits[0]):.2g} to {min(upper, limits[1]):.2g}"
 
 
-def p_text(p: Any) -> str:
+def p_text(values: Iterable[float]) -> str:
     """A p-value, or how many of those of several tasks are small; "" where all are NaN."""
-    finite = [value for value in np.ravel(p) if math.isfinite(value)]
+    finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 2:
         return f"p = {finite[0]:.2g}" if finite else ""
     return f"p ≤ 0.05 for {sum(value <= 0.05 for value in finite)} of {len(finite)}"
