@@ -354,12 +354,16 @@ def _check_attributes(attrs: Mapping[str, Any]) -> None:
             refuse(f"its attribute {name} must be {form.words}, got {attrs[name]!r:.60}")
 
 
+_OPEN = ("steps", "solver")
+"""Parameters whose values include names that users have registered; steps and solvers are checked by their names."""
+
+
 def _check_parameters(kind: Any, parameters: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
     """Refuse parameters that no fit would take; objects that were written as text, are not read back."""
     written, types = {**attrs.get("defaults", {}), **attrs["parameters"]}, parameter_types(kind)
     for name, value in parameters.items():
         is_text = isinstance(written.get(name), dict) and "text" in written[name]
-        if name in types and name != "steps" and not is_text and not is_of_type(value, types[name]):
+        if name in types and name not in _OPEN and not is_text and not is_of_type(value, types[name]):
             refuse(f"its parameter {name} must be of the type {types[name]}, got {value!r:.60}")
     kind(**{name: value for name, value in parameters.items() if name != "constraints"})._check_parameters()
 
