@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -403,7 +404,7 @@ def _stored(function: str, keys: Sequence[str]) -> type[_Stored]:
     if function in _PARTS:
         needed = {"widths": (_Widths, ...), "weights": (_Weights, ...)}
     parameters: Any = create_model("parameters", __config__=ConfigDict(strict=True), **needed)
-    feature: Any = (str, ...) if "feature" in keys else (None, None)
+    feature: Any = (str, ...) if "feature" in keys else (NoneType, None)
     return create_model(function, __base__=_Stored, feature=feature, parameters=(parameters, ...))
 
 
