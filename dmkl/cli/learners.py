@@ -255,15 +255,16 @@ def _imported() -> Mapping[str, type]:
 @cache
 def _of_dmkl() -> dict[str, DeclaredLearner]:
     """The learners that dmkl offers, by class: from the file that this version of it has written, or else inspected."""
+    made_by = f"{version()} in {sys.prefix}"  # environments that share a checkout may read types differently
     for file in _files():
         with suppress(OSError, ValueError, LookupError, TypeError):
             content = json.loads(file.read_text(encoding="utf-8"))
-            if content["version"] == version():
+            if content["version"] == made_by:
                 return {name: _declared(**learner) for name, learner in content["learners"].items()}
     from dmkl.files.writing import write_whole
 
     read = {name: inspect_class(kind) for name, kind in _public_classes().items()}
-    content = {"version": version(), "learners": {name: asdict(learner) for name, learner in read.items()}}
+    content = {"version": made_by, "learners": {name: asdict(learner) for name, learner in read.items()}}
     for file in _files():
         with suppress(OSError, DmklError, TypeError):  # default values may be no JSON
             file.parent.mkdir(parents=True, exist_ok=True)
