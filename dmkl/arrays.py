@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.errors import refuse
+
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -56,24 +58,30 @@ def is_known(labels: npt.ArrayLike) -> Mask:
     return np.asarray(written & ~pd.isna(values), dtype=bool)
 
 
-def codes_among_numbers(values: npt.ArrayLike) -> list[str]:
-    """Texts among numbers that most likely stand for missing values: "-", ".", "<LOD", "#DIV/0!".
+def is_numeral(text: str) -> bool:
+    """Whether a text is a number as Python writes it, without thousands separators."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
 
-    They are one or two different ones in at most a tenth of the values. Words among few whole numbers are none, since
-    all of these may be names of classes.
+
+def refuse_codes(what: str, values: npt.ArrayLike, way_out: str) -> None:
+    """Refuse texts among numbers that most likely stand for missing values: "-", ".", "<LOD", "#DIV/0!".
+
+    They are one or two different ones in at most a tenth of the values. Words among a few different whole numbers are
+    accepted, since all of them may be names of classes.
     """
     entries = [str(value).strip() for value in np.ravel(np.asarray(values)).tolist() if not isinstance(value, float)]
     texts = [text for text in entries if text not in UNKNOWN_TEXTS]
-    numbers = [number for text in texts if (number := _number(text)) is not None]
-    codes = list(dict.fromkeys(text for text in texts if _number(text) is None))
-    if not 0 < len(codes) <= _MOST_CODES or len(texts) - len(numbers) > _MOST_CODED * len(texts):
-        return []
+    numbers, others = [float(text) for text in texts if is_numeral(text)], [t for t in texts if not is_numeral(t)]
+    if not 0 < len(set(others)) <= _MOST_CODES or len(others) > _MOST_CODED * len(texts):
+        return
     may_be_classes = all(number.is_integer() for number in numbers) and 2 * len(set(numbers)) <= len(numbers)
-    return [code for code in codes if not may_be_classes or not any(letter.isalnum() for letter in code)]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    codes = [text for text in dict.fromkeys(others) if not (may_be_classes and any(map(str.isalnum, text)))]
+    if codes:
+        refuse(
+            f"{what} numbers, but for {' and '.join(map(repr, codes))}: if that stands for a missing value, "
+            f"{way_out.format(code=codes[0])}; if it is a class or a category, give all of them names with letters"
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import UNKNOWN_TEXTS, Array, is_instance
+from dmkl.arrays import UNKNOWN_TEXTS, Array, is_instance, is_numeral
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Individual, Names, as_text, pair_names
@@ -243,15 +243,6 @@ def plain_title(title: str) -> str:
 def is_title(cell: str) -> bool:
     """Whether a cell is most likely the title of a column."""
     return plain_title(cell) in _NAMES | _FAMILIES | _WORDS | (_UNIQUE_NAMES - {"index"})
-
-
-def is_numeral(cell: str) -> bool:
-    """Whether a text is a number as Python writes it, without thousands separators."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
 
 
 def is_number(cell: str, comma: bool = False) -> bool:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Mask, is_instance
+from dmkl.arrays import Array, Mask, is_instance, is_numeral
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
-from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, float_dtype, is_numeral, is_title, plain_title
+from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, float_dtype, is_title, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, stem, vector
 from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names_of_arrays

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dmkl.arrays import Array, codes_among_numbers, is_known
+from dmkl.arrays import Array, is_known, refuse_codes
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import counts
 from dmkl.inputs.names import (
@@ -136,11 +136,7 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
     if labels.dtype.kind in "fiub":
         return labels.astype(np.int64)
     names = np.array([as_text(value) for value in labels.tolist()], dtype=object)
-    if codes := codes_among_numbers(names):
-        refuse(
-            f"the labels are numbers, but for {' and '.join(map(repr, codes))}: if that stands for a missing value, "
-            "write NA; if it is a class, give all classes names with letters"
-        )
+    refuse_codes("the labels are", names, "write NA")
     for name in dict.fromkeys(names.tolist()):
         refuse_control(name, "class")
     return names

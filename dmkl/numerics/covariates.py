@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, codes_among_numbers
+from dmkl.arrays import Array, Float, refuse_codes
 from dmkl.errors import refuse
 from dmkl.numerics.discriminant import is_determined
 
@@ -95,12 +95,8 @@ def residualize(Z: Any) -> Covariates:
         refuse(f"residualize takes (samples, covariates), a DataFrame or an array, got {np.ndim(Z)} dimensions")
     table = pd.DataFrame(Z)
     for column, values in table.select_dtypes(exclude=["number", "bool"]).items():
-        if codes := codes_among_numbers(values[values.notna()]):
-            refuse(
-                f"the covariate {column!r} has numbers, but for {' and '.join(map(repr, codes))}: if that stands for a "
-                "missing value, fill it in, or leave out the column or these samples; if it is a category, give all "
-                "categories names with letters"
-            )
+        way_out = "fill it in, or leave out the column or these samples"
+        refuse_codes(f"the covariate {column!r} has", values[values.notna()], way_out)
         if len(table) >= _SOME_SAMPLES and values.nunique() > len(table) / 2:
             refuse(
                 f"the covariate {column!r} is a category of {values.nunique()} levels for {len(table)} samples, which "

@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index, codes_among_numbers, is_known, plain_repr
+from dmkl.arrays import Array, Float, Index, is_known, plain_repr, refuse_codes
 from dmkl.errors import refuse
 
 # From this value on p counts as infinite: every weight of the optimum is one to within 1e-5.
@@ -258,12 +258,7 @@ def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
         if code is not None:
             values = values.astype(object)
             values[values.astype(str) == str(code)] = None
-        if codes := codes_among_numbers(values):
-            refuse(
-                f"the labels are numbers, but for {' and '.join(map(repr, codes))}: if that stands for a missing "
-                f"value, say so (unknown={codes[0]!r}, --unknown '{codes[0]}') or write NA; if it is a class, give all "
-                "classes names with letters"
-            )
+        refuse_codes("the labels are", values, "say so (unknown='{code}', --unknown '{code}') or write NA")
         return values
     if code is None:
         return values

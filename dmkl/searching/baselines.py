@@ -219,7 +219,7 @@ def _alone_dataset(plain: Question, fits: Mapping[int, GridFits], choice: Choice
 
 
 def _alone_fits(plain: Question, fits: Mapping[int, GridFits]) -> GridFits:
-    """The fits of all kernels as those of a grid over kernel and the parameters; nothing of kernels not tried."""
+    """The fits of all kernels as those of a grid over kernel and the parameters; empty for kernels not tried."""
     nothing = [[np.empty(0)] * len(plain.models)] * len(plain.folds)
 
     def joined(name: str) -> list[Any]:

@@ -26,7 +26,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 Translated = tuple["Request", Callable[[Any], Any]]
-"""A request in place of another one, and the function that makes the answer of the other from its answer."""
+"""A request that replaces another one, and a function from its answer to the answer of the replaced one."""
 
 
 class Request:

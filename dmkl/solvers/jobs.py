@@ -261,7 +261,7 @@ class SideBySide(Method):
 
 
 def _translated(solver: Solver[Outcome], translate: Callable[[Request], Translated]) -> Solver[Outcome]:
-    """A solver whose requests are asked in other words."""
+    """A solver whose requests are replaced by those of `translate`, and whose answers are translated back."""
     answer: Any = None
     while True:
         try:

@@ -19,9 +19,9 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import UNKNOWN_TEXTS, Array
+from dmkl.arrays import UNKNOWN_TEXTS, Array, is_numeral
 from dmkl.errors import needing, refuse
-from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_numeral, is_title, matched_share
+from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share
 from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Names, listed_names

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, is_numeral
 from dmkl.errors import refuse
-from dmkl.inputs.columns import Columns, counts, find_names, is_number, is_numeral
+from dmkl.inputs.columns import Columns, counts, find_names, is_number
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns

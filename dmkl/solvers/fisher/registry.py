@@ -244,7 +244,7 @@ _RESCORED_OPERATIONS = 2**42
 _LEAST_FACTORS, _MOST_FACTORS = 6, 256
 """Factors of each training set between which diagonals are interpolated."""
 _LEAST_OPERATIONS = 2**39
-"""Operations from which there are fewer of them: three for 5,000 samples, a twentieth of the time of a search."""
+"""Operations for these factors, above which there are fewer: three for 5,000 samples, a tenth of a search's time."""
 _LEVERAGE_OPERATIONS = 2**41
 """Operations for leverages from factors that leave-one-out scores are worth, half a minute on two cores: with samples
 so many for each component, leverages are small."""
