@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from helpers.command_line import *  # noqa: F403  fixtures
+from helpers.object_store import bucket, object_store, s3  # noqa: F401
 from helpers.references import local_cluster, psd
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits

@@ -11,7 +11,6 @@ from pathlib import Path
 import dask
 import pytest
 import yaml
-from helpers.object_store import object_store  # noqa: F401
 from helpers.stand_ins import LEARNT, ROOT, STAND_INS, new_rows, numbers
 
 from dmkl.cli.commands import COMMANDS, LEARNING
@@ -128,7 +127,7 @@ def execute(request, succeed, made, tmp_path, monkeypatch):
             request.getfixturevalue("object_store")
             from s3fs import S3FileSystem
 
-            S3FileSystem(use_listings_cache=False).mkdir("bucket")
+            S3FileSystem(use_listings_cache=False).makedirs("bucket", exist_ok=True)
         if any("--kernel-scores" in command for command in commands):
             numbers("set.zarr")
             call("dmkl fit set.zarr model --model mkridge")

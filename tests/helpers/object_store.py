@@ -7,7 +7,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def object_store(tmp_path_factory):
-    """The environment that directs s3:// to a server in this process with one empty bucket, "data"."""
+    """The environment that directs s3:// to a server in this process with one empty bucket, "data".
+
+    All servers of a process share their buckets, so this fixture is imported in one place, the conftest of all tests.
+    """
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
