@@ -3,8 +3,8 @@
 They are set like all of Dask's: ``dask.config.set({"dmkl.memory": "2GiB"})``, a YAML file in Dask's configuration
 folder, or the environment (``DASK_DMKL__MEMORY=2GiB``).
 
-Cores and memory follow from affinity, cgroups, batch system and resource limits. Nothing is cached: a container or a
-batch system may change its limits, and other programs allocate and free memory.
+Cores and memory follow from affinity, cgroups, batch system and resource limits. They are read again after a tenth of a
+second: a container or a batch system may change its limits, and other programs allocate and free memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +123,17 @@ _NO_LIMIT = 2**60
 """Version 1 of cgroups writes a number near 2⁶³ if there is no limit."""
 
 
+_VALID_SECONDS = 0.1
+"""Time for which a reading is used again: reading the limits of all cgroups takes longer than a small computation."""
+
+
 def available_cores() -> int:
     """Cores that this process may use: the minimum of affinity, quotas of cgroups and SLURM's grant."""
+    return _read_cores(time.monotonic() // _VALID_SECONDS)
+
+
+@lru_cache(1)
+def _read_cores(_: float) -> int:
     granted = [cpu_count(), *(math.ceil(quota) for quota in _core_quotas())]
     granted += [cores for cores in (_slurm("CPUS_PER_TASK"), _slurm("CPUS_ON_NODE")) if cores]
     return max(1, min(granted))
@@ -142,6 +153,11 @@ def free_bytes() -> int:
     The minimum over the free memory of the host, the remaining memory of its cgroups and of SLURM's grant, and its
     resource limits of address space and data. The file cache counts as free, since the system releases it.
     """
+    return _read_free_bytes(time.monotonic() // _VALID_SECONDS)
+
+
+@lru_cache(1)
+def _read_free_bytes(_: float) -> int:
     grant = _slurm_bytes()
     allowed: list[int] = [psutil.virtual_memory().available, *_memory_left_in_cgroups(), *_memory_left_by_rlimits()]
     if grant is not None:

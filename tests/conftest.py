@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import threading
-from functools import cache
 
 # One BLAS thread in each process: matrices are small, and threads of parallel tests would wait for one another.
 # Child processes read these variables; this process may have loaded NumPy already, and uses the fixture below.
@@ -21,7 +20,6 @@ from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 import dmkl
-import dmkl.settings
 from dmkl.estimators.saving import MODELS
 from dmkl.estimators.saving import models as all_models
 
@@ -29,9 +27,6 @@ from dmkl.estimators.saving import models as all_models
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
-# Every pass queries the free memory, which takes a fifth of the time of a small fit.
-dmkl.settings.free_bytes = cache(dmkl.settings.free_bytes)
 
 # The same examples on every machine, for reproducible results; "random" searches for new examples.
 settings.register_profile(

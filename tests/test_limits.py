@@ -1,7 +1,9 @@
 """Limits of a process: simulated control groups, environments of SLURM, resource settings."""
 
+import itertools
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import dask
 import psutil
@@ -17,7 +19,7 @@ def machine(monkeypatch, tmp_path):
     """A machine with 16 cores and 64 GiB free; the returned function writes cgroup files and names the own cgroups."""
     for name in ("CPUS_PER_TASK", "CPUS_ON_NODE", "MEM_PER_NODE", "MEM_PER_CPU", "JOB_ID"):
         monkeypatch.delenv(f"SLURM_{name}", raising=False)
-    monkeypatch.setattr(settings, "free_bytes", settings.free_bytes.__wrapped__)
+    monkeypatch.setattr(settings, "_VALID_SECONDS", 1e-9)
     monkeypatch.setattr(settings, "cpu_count", lambda: 16)
     free = psutil.virtual_memory()._replace(available=65536 * MIB)
     monkeypatch.setattr(settings.psutil, "virtual_memory", lambda: free)
@@ -98,6 +100,15 @@ def test_what_slurm_grants(machine, monkeypatch, granted, cores, mib):
     assert settings.available_cores() == cores
     assert settings.free_bytes() == (mib - 24 if mib < 65536 else mib) * MIB
     assert settings.memory_budget_bytes() == int(0.6 * settings.free_bytes())
+
+
+def test_limits_are_read_again_after_a_tenth_of_a_second(machine, monkeypatch):
+    sizes = itertools.count(1)
+    monkeypatch.setattr(settings.psutil, "virtual_memory", lambda: SimpleNamespace(available=next(sizes)))
+    clock = iter([7.01, 7.02, 7.09, 7.13, 7.19, 9.0])
+    monkeypatch.setattr(settings, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(settings, "_VALID_SECONDS", 0.1)
+    assert [settings.free_bytes() for _ in range(6)] == [1, 1, 1, 2, 2, 3]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit other things")
