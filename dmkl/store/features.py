@@ -162,8 +162,8 @@ class StoredTable(FeatureTable):
         return values
 
     def reopen(self) -> Self:
-        """See `FeatureTable`."""
-        table = replace(self)
+        """See `FeatureTable`; a table in a folder whose root is unchanged stays, with the values that it has read."""
+        table = replace(self) if root_version(self.location) is None else self
         _ = table._values
         return table
 
