@@ -23,11 +23,13 @@ from typing import Any, NoReturn
 import dask
 from dask.utils import parse_bytes, parse_timedelta
 
+from dmkl import settings
+from dmkl.clusters.backends import count_of, options_of
 from dmkl.clusters.batch_jobs import OWN_ADDRESS, answer_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
 from dmkl.clusters.preflight import versions_of
 from dmkl.clusters.workers import security_of
-from dmkl.errors import DmklError, did_you_mean, refuse, short_repr
+from dmkl.errors import DmklError, InputError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 from dmkl.files.urls import as_place
 
@@ -103,37 +105,39 @@ def _lines(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
 # --- the table [cluster] -------------------------------------------------------------------------------------------
 
 _SECTION = "cluster"
-_OURS = ("place", "notice")
-_RESOURCES = ("workers", "memory")
+_RESOURCES = {"workers": count_of, "memory": settings.size_in_bytes}
 _NOTICE_SECONDS = 120
 
 
-def cluster_option(job: JobFile) -> str | None:
-    """The value of --cluster that stands for the table; None if it names no place."""
-    options = dict(job.sections.get(_SECTION, {}))
-    place = options.pop("place", None)
-    if place is None and not set(options) - {*_RESOURCES, *_OURS}:
-        return None
+def cluster_keywords(job: JobFile) -> dict[str, Any]:
+    """The keywords of `dmkl.cluster` that the table has, checked, "where" only if it names a place."""
+    table = {key: value for key, value in job.sections.get(_SECTION, {}).items() if key != "notice"}
+    for key in set(_RESOURCES).intersection(table):
+        try:
+            _RESOURCES[key](table[key])
+        except InputError as error:
+            job.refuse(str(error), _SECTION, key, error)
+    place = table.pop("place", None)
     if place is None:
-        job.refuse('needs place: "local", "threads", "slurm" or another backend that --cluster takes', _SECTION)
+        if set(table).difference(_RESOURCES):
+            job.refuse('needs place: "local", "threads", "slurm" or another backend that --cluster takes', _SECTION)
+        return table
     notice_seconds(job)
-    place = str(place)
-    if place not in ("threads", "local") and place.isidentifier() and (system := batch_system(place)) is not None:
+    file = job.path.parent / str(place)
+    where = str(file if file.is_file() else place)
+    allowed = options_of(where)
+    if allowed is None and (system := batch_system(where)) is not None:
         cluster_options(job, system)
-    file = job.path.parent / place
-    words = [shlex.quote(str(file) if file.is_file() else place)]
-    for key, value in options.items():
-        if key not in (*_OURS, *_RESOURCES):
-            if place in ("threads", "local"):
-                job.refuse_unknown(_SECTION, key, ("place", *_RESOURCES))
-            words += [shlex.quote(f"{key}={item}") for item in (value if isinstance(value, list) else [value])]
-    return " ".join(words)
+    for key in table:
+        if allowed is not None and key not in (*_RESOURCES, *allowed):
+            job.refuse_unknown(_SECTION, key, ("place", *_RESOURCES, *allowed))
+    return {"where": where, **table}
 
 
 def cluster_options(job: JobFile, system: BatchSystem) -> JobOptions:
     """The options of jobs of a batch system; InputError, with the line, if one breaks a rule."""
     table: Mapping[str, Any] = job.sections.get(_SECTION, {})
-    given = {key: value for key, value in table.items() if key not in (*_OURS, "workers")}
+    given = {key: value for key, value in table.items() if key not in ("place", "notice", "workers")}
     return job_options(system, given, str(job.path))
 
 

@@ -74,7 +74,11 @@ def tasks_at_once() -> int:
 
 def memory_budget_bytes() -> int:
     """Bytes that the arrays of one computation may take on this machine: "auto", or a size ("2GiB", "500MB", 1e9)."""
-    value = get("memory")
+    return size_in_bytes(get("memory"))
+
+
+def size_in_bytes(value: Any) -> int:
+    """The setting ``dmkl.memory`` in bytes; InputError if it is neither "auto" nor a positive size."""
     if value == "auto":
         return max(1, int(0.6 * free_bytes()))
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from rich.text import Text
 import dmkl
 from dmkl.cli.options import Json, Store, option, resources_option
 from dmkl.cli.output import STYLES, print_json, say, say_aside, show, table
-from dmkl.errors import refuse, size_text
+from dmkl.errors import DmklError, refuse, size_text
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -29,16 +29,38 @@ _SMALL_BYTES = 256 * 2**20
 """Sets that are at most this large are computed in threads by default: that is faster than starting processes."""
 
 
+def parse_backend(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keywords of `dmkl.cluster` for a value of --cluster; job files have them by key."""
+    if isinstance(given, Mapping):
+        return given
+    if Path(given).exists():  # a path may have spaces
+        return {"where": given}
+    try:
+        backend, *words = shlex.split(given)
+    except ValueError as error:
+        msg = f"--cluster takes a backend and options such as queue=short, got {given!r} ({error})"
+        raise DmklError(msg) from error  # the command line would replace the message of a ValueError
+    options: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            msg = f"after the backend --cluster takes options such as queue=short, got {word!r}"
+            raise DmklError(msg)
+        options.setdefault(key.replace("-", "_"), []).append(value)
+    return {"where": backend, **{key: values[0] if len(values) == 1 else values for key, values in options.items()}}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """The options that say where a command computes."""
 
     cluster: Annotated[
-        str | None,
+        Mapping[str, Any] | None,
         resources_option(
             '"threads", "local" (processes), "slurm queue=short jobs=4", a .toml or .yaml file of such options, or the '
             "address or file of a Dask scheduler. [default: threads up to 256 MiB, else local]",
             "BACKEND",
+            parser=parse_backend,
         ),
     ] = None
     workers: Annotated[int | None, resources_option("Processes or threads. [default: all cores]", "N")] = None
@@ -54,13 +76,13 @@ class Resources:
         "threads" where a pass reads few bytes of `reading`, else "local".
         """
         small = reading is None or reading.bytes_per_pass <= _SMALL_BYTES
-        name, options = _parse_backend(self.cluster or ("threads" if small else "local"))
+        options = {"where": "threads" if small else "local", **(self.cluster or {})}
         for key, value in {"workers": self.workers, "memory": self.memory}.items():
             if value is not None and key in options:
                 refuse(f"--{key} {value} and {key}={options[key]} in --cluster say the same; leave one out")
             if value is not None:
                 options[key] = value
-        with dmkl.cluster(name, **options) as client:
+        with dmkl.cluster(**options) as client:
             if client is not None:
                 if check:
                     from dmkl.clusters.preflight import check_hosts
@@ -77,22 +99,6 @@ def _location(K: KernelSet) -> tuple[str, str] | None:
     """Where a kernel set is stored, and its content id; None for a set in memory, which other processes cannot see."""
     location = getattr(K.view.source, "location", None)
     return (location, K.content_id) if isinstance(location, str) else None
-
-
-def _parse_backend(text: str) -> tuple[str, dict[str, Any]]:
-    if Path(text).exists():  # a path may have spaces
-        return text, {}
-    try:
-        backend, *words = shlex.split(text)
-    except ValueError as error:
-        refuse(f"--cluster takes a backend and options such as queue=short, got {text!r} ({error})", error)
-    options: dict[str, list[str]] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals and value):
-            refuse(f"after the backend --cluster takes options such as queue=short, got {word!r}")
-        options.setdefault(key.replace("-", "_"), []).append(value)
-    return backend, {key: values[0] if len(values) == 1 else values for key, values in options.items()}
 
 
 def preflight(

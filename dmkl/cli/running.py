@@ -91,7 +91,7 @@ def run(
         search = "result"
         permute = "significance"
     """
-    from dmkl.job_files import as_toml, cluster_option, differences, path_beside, read_job
+    from dmkl.job_files import as_toml, cluster_keywords, differences, path_beside, read_job
 
     file = read_job(job.expanduser(), SECTIONS)
     if into is not None:
@@ -100,9 +100,7 @@ def run(
     steps = _steps_of(file)
     computing = {name: value for name, value in asdict(resources).items() if value is not None}
     if resources.cluster is None:
-        table = file.sections.get("cluster", {})
-        of_job = {"cluster": cluster_option(file), "workers": table.get("workers"), "memory": table.get("memory")}
-        computing = {**of_job, **computing}
+        computing = {"cluster": {**cluster_keywords(file), **computing}}
     if dry_run:
         say(as_toml(_resolved(steps), {}, f"{file.path.name}, resolved").rstrip())
         return
@@ -395,8 +393,7 @@ class _Step:
 
     def run(self, computing: Mapping[str, Any], *, overwrite: bool) -> None:
         """Run it, with values of further parameters."""
-        more = {name: str(value) for name, value in computing.items() if value is not None}
-        self.parser.invoke(self._context(overwrite=overwrite, **more))
+        self.parser.invoke(self._context(overwrite=overwrite, **computing))
 
     def is_done(self) -> bool:
         """Whether this job has made the result already."""

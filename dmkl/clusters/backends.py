@@ -96,6 +96,13 @@ def cluster(
             yield client
 
 
+def options_of(where: str) -> tuple[str, ...] | None:
+    """The options of a backend besides `workers` and `memory`; None for jobs, whose options `JobOptions` has."""
+    if _is_of_jobs(where):
+        return None
+    return () if where in ("threads", "local") else ("tls_ca", "tls_cert", "tls_key")
+
+
 def _is_of_jobs(where: str) -> bool:
     """Whether this is a batch system, or a file that describes its jobs."""
     if Path(where).suffix.lower() in (".toml", ".yaml", ".yml"):
@@ -114,7 +121,7 @@ def _running(where: str, workers: int | None, options: Mapping[str, Any]) -> Abs
         refuse(
             f"--workers is for processes and jobs that dmkl starts; the workers of the cluster at {where} run already"
         )
-    allowed = () if here else ("tls_ca", "tls_cert", "tls_key")
+    allowed = options_of(where) or ()
     if others := [name for name in options if name not in allowed]:
         refuse(
             f"{where if here else f'a scheduler such as {where}'} takes "
@@ -153,7 +160,7 @@ def _threads(workers: int | None) -> Iterator[None]:
     import dask.threaded
 
     # Not the name of the function: Dask would import distributed to look it up.
-    with dask.config.set(scheduler=dask.threaded.get, num_workers=_count(workers)):
+    with dask.config.set(scheduler=dask.threaded.get, num_workers=count_of(workers)):
         yield
 
 
@@ -163,7 +170,7 @@ def _processes(workers: int | None) -> Iterator[Client]:
     import dask
     from distributed import Client, LocalCluster
 
-    n_workers, budget = _count(workers), settings.memory_budget_bytes()
+    n_workers, budget = count_of(workers), settings.memory_budget_bytes()
     defaults = dask.config.get("distributed.nanny.pre-spawn-environ")
     for name in REUSE_OF_MEMORY:
         # Dask leaves its default in the environment when it starts processes, and then prefers it to the configuration.
@@ -199,7 +206,8 @@ def _keeping(name: str) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _count(workers: int | None) -> int:
+def count_of(workers: int | None) -> int:
+    """The number of workers of this machine; InputError if it is no positive number."""
     if workers is None:
         return settings.tasks_at_once()
     with suppress(ValueError):

@@ -54,7 +54,7 @@ def test_a_scheduler_that_is_there(run, error_of, tmp_path, store, cluster):
     assert ("dask[diagnostics]" in err) == (importlib.util.find_spec("bokeh") is None)
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"address": address}))
-    with Resources(cluster=str(file)).computing() as client:
+    with Resources(cluster={"where": str(file)}).computing() as client:
         assert client.scheduler.address == address
     assert "--workers is for" in error_of("check", store, "--cluster", address, "--workers", 3)
 
@@ -91,7 +91,7 @@ def test_an_interrupt_waits_until_processes_are_started_and_does_not_reach_them(
 
 
 def test_threads_are_as_many_as_asked():
-    with Resources(cluster="threads", workers=3, memory="1GiB").computing() as client:
+    with Resources(cluster={"where": "threads"}, workers=3, memory="1GiB").computing() as client:
         assert client is None
         assert (machine().slots, machine().total_bytes) == (3, 2**30)
 

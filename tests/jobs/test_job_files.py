@@ -187,6 +187,21 @@ def test_a_job_that_cannot_be_submitted(error_of, job, monkeypatch, tmp_path, cl
     assert message in error_of("submit", job(('place = "threads"', cluster)))
 
 
+def test_options_of_the_cluster_keep_their_types(error_of, job, monkeypatch):
+    received = {}
+
+    def jobs(where, workers, memory, options):
+        received.update(where=where, workers=workers, memory=memory, **options)
+        raise dmkl.errors.NoWorkersError("no jobs here")
+
+    monkeypatch.setattr("dmkl.clusters.backends._jobs", jobs)
+    table = SLURM + '\nworkers = 4\njob_extra_directives = []\npython = "my python"\naccount = "a=b \'c"'
+    assert "no jobs here" in error_of("run", job(('place = "threads"', table)))
+    assert (received["where"], received["workers"], received["memory"]) == ("slurm", 4, "16GiB")
+    assert (received["cores"], received["job_extra_directives"]) == (8, [])
+    assert (received["python"], received["account"]) == ("my python", "a=b 'c")
+
+
 @pytest.mark.slow
 def test_sigterm_keeps_what_is_done(run, job):
     file = job(("tol = 1e-3", 'tol = 1e-3\nsolver = "subspace"'))
@@ -264,6 +279,8 @@ WRONG_SEARCHES = [
     ("p = [1, 1.5]", "p = [0.5]", "line 9, grid.p: "),
     ("[cluster]", "[predict]\nsplit = 0\n[cluster]", "line 16, predict: nothing that this job asks for takes"),
     ('place = "threads"', 'place = "threads"\njobs = 4', "line 18, cluster.jobs: no such key"),
+    ('place = "threads"', 'place = "threads"\nworkers = "few"', "line 18, cluster.workers: workers must be at least 1"),
+    ('place = "threads"', 'place = "tcp://host:1"\nqueue = "a"', "line 18, cluster.queue: no such key"),
     ('search = "found"', "", "job.toml asks for nothing"),
     ('[outputs]\nsearch = "found"', "[outputs", "job.toml is not valid TOML"),
 ]
