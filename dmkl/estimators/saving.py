@@ -22,8 +22,8 @@ from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
-from dmkl.store.saved import READERS, Saved, check_version, unreadable, write_dataset
-from dmkl.store.zarr_groups import consolidate
+from dmkl.store.saved import READERS, Saved, unreadable, write_dataset
+from dmkl.store.zarr_groups import check_version, consolidate
 from dmkl.variables import describe
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 3
@@ -220,7 +220,7 @@ def read(saved: Saved) -> Any:
 
 
 def _read_model(saved: Saved) -> Any:
-    check_version(saved, FORMAT_VERSION, "model")
+    check_version(saved.attrs, saved.place, FORMAT_VERSION, "model")
     attrs = saved.attrs
     if str(attrs.get("model")) not in MODELS:
         of_this_kind = f"of the kind {attrs.get('model')!r}"

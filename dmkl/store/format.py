@@ -255,8 +255,8 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def check_metadata(group: Any, attrs: Mapping[str, Any], where: str) -> None:
-    """Check attributes and arrays of a kernel set against `storage/FORMAT.md`.
+def check_metadata(group: Any, attrs: Mapping[str, Any], where: str) -> Header:
+    """Check attributes and arrays of a kernel set against `storage/FORMAT.md`, and return its header.
 
     StoreError is raised if the type or the shape of one does not fit the others, MemoryBudgetError if names and labels
     alone take more memory than a computation may.
@@ -292,6 +292,7 @@ def check_metadata(group: Any, attrs: Mapping[str, Any], where: str) -> None:
             whole = name not in _READ_IN_PARTS and not (name == "tile_crc32c" and len(kept) == n_kernels)
             needed_bytes += _check_node(array, name, where, whole=whole, n_kernels=n_kernels)
     _check_names_memory(needed_bytes, where)
+    return header
 
 
 def check_tables(values: Any, names: Any, center: Any, where: str) -> None:

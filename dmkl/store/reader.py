@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +23,6 @@ from dmkl.errors import (
     CorruptTileError,
     DamagedFileError,
     DmklError,
-    FormatVersionError,
     IncompleteStoreError,
     StoreError,
     StoreNotFoundError,
@@ -32,10 +32,9 @@ from dmkl.errors import (
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import as_place, is_url
 from dmkl.files.writing import current
-from dmkl.numerics.tiling import Tiling
-from dmkl.store.format import FORMAT, FORMAT_VERSION, check_metadata, kept_as_factors
+from dmkl.store.format import FORMAT, FORMAT_VERSION, Header, check_metadata, kept_as_factors
 from dmkl.store.tiles import FileVersion, chunk_reader, root_version
-from dmkl.store.zarr_groups import Location, as_location, has_checksum, open_group, partial_path
+from dmkl.store.zarr_groups import Location, as_location, check_version, has_checksum, open_group, partial_path
 
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
@@ -69,14 +68,7 @@ def open_root(location: str | Store) -> Any:
         reason = f"its attribute 'format' is {attrs.get('format')!r:.80}, expected {FORMAT!r}"
         msg = f"{where} is a Zarr group but not a kernel set: {reason}"
         raise StoreError(msg)
-    version = attrs.get("format_version")
-    if not isinstance(version, int) or version < 1:
-        msg = f"{where} has format_version {version!r}, expected an integer from 1 to {FORMAT_VERSION}"
-        raise StoreError(msg)
-    if version > FORMAT_VERSION:
-        msg = f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; "
-        msg += "install a newer dmkl (pip install --upgrade dmkl)"
-        raise FormatVersionError(msg)
+    check_version(attrs, where, FORMAT_VERSION, "kernel set")
     if attrs.get("complete") is not True:
         msg = f"{where} is not finished: its import or build was interrupted. Run the same command again to continue it"
         raise IncompleteStoreError(msg)
@@ -108,8 +100,7 @@ class StoreReader:
         what = f"{self.location} is damaged: its names or labels cannot be read"
         with damage(what, "import or build it again", but=DmklError):
             try:
-                check_metadata(self._group, self.attrs, str(self.location))
-                self._open()
+                self._open(check_metadata(self._group, self.attrs, str(self.location)))
             except KeyError as error:
                 msg = f"{self.location} is damaged: it has no {error.args[0]!r}; import or build it again"
                 raise StoreError(msg) from error
@@ -128,18 +119,14 @@ class StoreReader:
             _refuse_other_set(self.location, self.content_id, present)
         self._version = now
 
-    def _open(self) -> None:
-        attrs = self.attrs
-        self.symmetric = bool(attrs["symmetric"])
-        self.content_id = str(attrs["content_id"])
-        self.kept = kept_as_factors(attrs["kernels"])  # `FactorReader` computes the tiles of these
-        self._gram = self._group["gram_upper" if "gram_upper" in self._group else "gram"]
-        self.full = self._gram.basename == "gram"
-        self.dtype = np.dtype(self._gram.dtype)
-        n_kernels, rows, cols = self._gram.shape
-        self.shape: tuple[int, int, int] = (n_kernels, rows, cols)
+    def _open(self, header: Header) -> None:
+        self.symmetric, self.dtype = header.symmetric, np.dtype(header.dtype)
+        self.content_id = str(self.attrs["content_id"])
+        self.kept = kept_as_factors(self.attrs["kernels"])  # `FactorReader` computes the tiles of these
+        self._gram, self.full = self._group[header.node], header.node == "gram"
+        self.shape: tuple[int, int, int] = self._gram.shape
         # Tiles below the diagonal of a symmetric set stored in full are never read: they repeat the upper ones.
-        self.tiling = Tiling(rows, cols, int(attrs["tile"]), upper=self.symmetric)
+        self.tiling = replace(header.tiling, upper=self.symmetric)
         self.names: tuple[str, ...] = tuple(str(name) for name in self._group["kernel"][:])
         self.samples: Array = _strings(self._group["sample"][:])
         self.train_samples: Array = (

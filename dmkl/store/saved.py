@@ -22,7 +22,6 @@ from dmkl._version import version
 from dmkl.description import Description
 from dmkl.errors import (
     DmklError,
-    FormatVersionError,
     IncompleteStoreError,
     StoreError,
     StoreExistsError,
@@ -35,7 +34,7 @@ from dmkl.files.writing import current, lock, refuse_existing, remove_leftovers,
 from dmkl.inputs.formats.file_arrays import TEXT_BYTES, n_bytes
 from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.settings import check_memory
-from dmkl.store.zarr_groups import CHECKSUM, consolidate, open_group, root_attributes, upload
+from dmkl.store.zarr_groups import CHECKSUM, check_version, consolidate, open_group, root_attributes, upload
 from dmkl.variables import describe
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -172,19 +171,6 @@ class Saved:
             return opened.load()
 
 
-def check_version(saved: Saved, newest: int, what: str) -> None:
-    """Raise FormatVersionError if the attribute "format_version" is above `newest`, StoreError if it is no version."""
-    written = saved.attrs.get("format_version")
-    if not isinstance(written, int) or isinstance(written, bool) or written < 1:
-        msg = f"the {what} at {saved.place} is damaged: its format version is {written!r:.60}, expected 1 to {newest}; "
-        msg += "save it again"
-        raise StoreError(msg)
-    if written > newest:
-        msg = f"{saved.place} has {what} format version {written}, and this dmkl reads up to {newest}; "
-        msg += "install a newer dmkl"
-        raise FormatVersionError(msg)
-
-
 def unreadable(saved: Saved, what: str, error: Exception) -> StoreError:
     """The exception for a model or a result of which a part cannot be read: damage, or what a newer dmkl has added."""
     here, writer = f"dmkl {version()}", str(saved.attrs.get("created_by"))
@@ -313,7 +299,7 @@ class Result(ABC):
 
     @classmethod
     def _read(cls, saved: Saved) -> Self:
-        check_version(saved, cls.FORMAT_VERSION, cls.TITLE)
+        check_version(saved.attrs, saved.place, cls.FORMAT_VERSION, cls.TITLE)
         try:
             data = saved.dataset().drop_encoding()
             for name in ("format", "format_version"):

@@ -27,7 +27,7 @@ from zarr.core.sync import sync
 from zarr.errors import ZarrUserWarning
 from zarr.storage import FsspecStore, StorePath
 
-from dmkl.errors import DamagedFileError, damage
+from dmkl.errors import DamagedFileError, FormatVersionError, StoreError, damage
 from dmkl.files.arrays import json_crc32c
 from dmkl.files.documents import check_size, parse_json
 from dmkl.files.plain import PlainStore
@@ -113,6 +113,18 @@ def open_group(location: str | Store | Path | Url) -> Any:
         checked = _check(metadata, place)
     # Groups that were written without checksums have no consolidated metadata.
     return zarr.open_group(zarr_store(place), mode="r", zarr_format=3, use_consolidated=checked)
+
+
+def check_version(attrs: Mapping[str, Any], place: Any, newest: int, what: str) -> None:
+    """Raise FormatVersionError if the attribute "format_version" is above `newest`, StoreError if it is no version."""
+    written = attrs.get("format_version")
+    if not isinstance(written, int) or isinstance(written, bool) or written < 1:
+        msg = f"the {what} at {place} is damaged: its format version is {written!r:.60}, expected 1 to {newest}; "
+        msg += "make it again"
+        raise StoreError(msg)
+    if written > newest:
+        msg = f"{place} has {what} format version {written}, and this dmkl reads up to {newest}; install a newer dmkl"
+        raise FormatVersionError(msg)
 
 
 def _read(place: StorePath) -> bytes:

@@ -544,7 +544,7 @@ def test_missing_and_damaged_names_are_named(damaged, node):
     ("changes", "kind", "message"),
     [
         ({"format_version": 3}, FormatVersionError, "format version 3, and this dmkl reads up to 2; install a newer"),
-        ({"format_version": 0}, StoreError, "expected an integer from 1 to 2"),
+        ({"format_version": 0}, StoreError, "is damaged: its format version is 0, expected 1 to 2"),
         ({"format": "other"}, StoreError, "not a kernel set: its attribute 'format' is 'other'"),
         ({"complete": False}, IncompleteStoreError, "is not finished"),
         ({"tile": None}, StoreError, "is damaged: it has no 'tile'"),
