@@ -381,7 +381,7 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
     for variable in data:
         opened = partial(open_alone, unaligned.last, (path, variable.name), variable.open)
         holds = variable.holds if variable.holds != "features" else ""
-        unaligned.keep |= {variable.name} if variable.holds == "features" else set()
+        unaligned.keep |= {variable.name} if variable.holds == "features" and variable.name else set()
         more: Any = {"samples": variable.rows, "columns": variable.columns, "by_name": variable.by_name}
         more |= {"genotypes": variable.genotypes, "numbers": variable.numbers}
         unaligned.matrices.append(_matrix(variable.name or stem(path), variable, **more, open=opened, holds=holds))

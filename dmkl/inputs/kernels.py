@@ -423,7 +423,7 @@ def _choose_arrays(path: Path, arrays: Sequence[FileArray], names: Sequence[str]
 def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
     """Return the kernels among arrays: one of three dimensions, the square ones, or one that is refused."""
     arrays = [variable for variable in arrays if variable.role is None]
-    if len(arrays) == 1 and not arrays[0].name and len(arrays[0].shape) in (2, 3):
+    if len(arrays) == 1 and not (arrays[0].name or arrays[0].holds == "features") and len(arrays[0].shape) in (2, 3):
         return arrays  # the one array of such a file is meant, even if it is rectangular
     shaped = [variable for variable in arrays if variable.looks_like_kernels and not variable.is_text]
     likely = [variable for variable in shaped if not variable.problem]

@@ -16,7 +16,17 @@ from helpers.fuzzing.trial import Lab
 EACH = -(-int(os.environ.get("FUZZ_INPUTS", "0")) // len(FORMATS))
 """The number of mutated files of each format in `make fuzz`; 0 in `make test`, which tries a few."""
 SHARE = 500
-FEW = {"annotated": 3, "sparse": 8, "HDF5": 12, "Zarr": 12, "MATLAB 5": 15, "kernel sets": 20, "prices": 100}
+FEW = {
+    "annotated": 3,
+    "10x": 6,
+    "compressed": 8,
+    "sparse": 8,
+    "HDF5": 12,
+    "Zarr": 12,
+    "MATLAB 5": 15,
+    "kernel sets": 20,
+    "prices": 100,
+}
 SECONDS = 10.0
 GIBIBYTE = 2**30
 

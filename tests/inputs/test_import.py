@@ -529,7 +529,7 @@ BAD_TEXT = {
 }
 REFUSED |= {case: refused({"k.csv": text}, message) for case, (text, message) in BAD_TEXT.items()}
 for case, data in {"gzip, cut short": gzip.compress(LINES[0].encode())[:-10], "no gzip": b"1,2\n3,4\n"}.items():
-    REFUSED[case] = refused({"k.csv.gz": data}, "k.csv.gz is not a whole gzip file")
+    REFUSED[case] = refused({"k.csv.gz": data}, "k.csv.gz is not a whole .gz file")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -542,15 +542,15 @@ def test_what_is_refused(tmp_path, case):
 
 
 def test_missing_and_unknown_files(tmp_path):
-    for name in ("k.xlsx", "K.RData"):
+    for name in ("k.png", "K.RData"):
         (tmp_path / name).write_bytes(b"PK\3\4\0")
     (tmp_path / "empty").mkdir()
     (tmp_path / "bare.zarr").mkdir()
     dmkl.create(tmp_path / "set.zarr", K)
     for path, message in (
         ("none.npy", "there is no file .*none.npy"),
-        ("k.xlsx", r"k.xlsx has the extension '.xlsx', expected .npy, .npz, .mat"),
-        ("K.RData", r"Files of R are not read, .* write.csv\(K, gzfile\(\"K.csv.gz\"\)\)"),
+        ("k.png", r"k.png has the extension '.png', expected .npy, .npz, .mat"),
+        ("K.RData", r"K.RData is not read; files of R may contain code; write.csv\(K, gzfile\('K.csv.gz'\)\)"),
         ("empty", "there are no kernels in .*empty"),
         ("bare.zarr", "bare.zarr is a folder without Zarr metadata"),
         ("set.zarr", "set.zarr is a kernel set already; open it with dmkl.open"),

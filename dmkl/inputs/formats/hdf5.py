@@ -18,15 +18,18 @@ from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
+    SPARSE_PARTS,
     TEXT_BYTES,
     FileArray,
     check_part,
     damaged_as,
     n_bytes,
     natural_order,
+    sparse_array,
     unreadable,
 )
 from dmkl.inputs.formats.reader_process import run
+from dmkl.inputs.formats.text_kernels import of_10x
 from dmkl.settings import check_memory
 
 _CACHE_BYTES = 32 * 2**20
@@ -72,7 +75,22 @@ def hdf5_arrays(path: Path) -> list[FileArray]:
     """Return the data sets of an HDF5 file, including those in groups, by their names, since files keep no order."""
     with opened(path) as file:
         nodes = sorted(nodes_of(file), key=lambda pair: natural_order(pair[0]))
-        return [hdf5_array(path, name, node) for name, node in nodes if not isinstance(node, h5py.Group)]
+        arrays = {name: hdf5_array(path, name, node) for name, node in nodes if not isinstance(node, h5py.Group)}
+    groups = [name.rpartition("/")[0] for name in arrays if name.endswith("/barcodes")]
+    return [_counts_of_10x(path, group, arrays) for group in groups] or list(arrays.values())
+
+
+def _counts_of_10x(path: Path, group: str, arrays: dict[str, FileArray]) -> FileArray:
+    """Return the counts of a file of CellRanger, whose columns of genes are compressed rows of cells."""
+    with damaged_as(f"{path} holds no counts of CellRanger in {group!r}", Exception):
+        n_genes, n_cells = map(int, arrays[f"{group}/shape"].read())
+        parts = {part: arrays[f"{group}/{part}"] for part in SPARSE_PARTS}
+        lists = [f"{group}/{name}" for name in ("features/name", "gene_names", "features/id", "genes", "barcodes")]
+        *genes, cells = (tuple(arrays[name].read().tolist()) for name in lists if name in arrays)
+    if n_cells != len(cells) or {len(names) for names in genes} - {n_genes}:
+        refuse(f"{path} is damaged: it states {n_genes} genes × {n_cells} cells, and names others")
+    array = sparse_array(path, group, parts, (n_cells, n_genes), "csr")
+    return of_10x(array, (n_cells, n_genes), cells, genes)
 
 
 def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:

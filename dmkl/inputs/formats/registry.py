@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats import text_kernels
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
+from dmkl.inputs.formats.compressed import COMPRESSED, content_name, unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
 from dmkl.inputs.formats.genotypes import bed_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
@@ -25,10 +26,23 @@ from dmkl.inputs.labels import LabelTable
 
 PathLike = str | os.PathLike[str]
 Content = Literal["kernels", "features", "labels"]
-_OF_R = (
-    '. Files of R are not read, since they may contain code; in R, with K <- readRDS("K.rds"): '
-    'write.csv(K, gzfile("K.csv.gz")) keeps the names of rows and columns'
-)
+_PICKLES = "files of Python objects can run any code and are never read; save arrays by numpy.savez, frames as .parquet"
+_BY_PANDAS = "read it by pandas.{} and pass the data frame, or write it with to_csv or to_parquet"
+_ADVICE = {
+    (".rds", ".rdata", ".rda"): "files of R may contain code; write.csv(K, gzfile('K.csv.gz')) in R keeps all names",
+    (".pkl", ".pickle", ".joblib"): _PICKLES,
+    (".pt", ".pth"): f"{_PICKLES}, tensors as tensor.numpy(), or pass the tensors",
+    (".xlsx", ".xls", ".ods"): f"{_BY_PANDAS.format('read_excel')}; Excel saves a sheet as .csv",
+    (".feather", ".arrow"): _BY_PANDAS.format("read_feather"),
+    (".dta",): _BY_PANDAS.format("read_stata"),
+    (".sav",): _BY_PANDAS.format("read_spss"),
+    (".sas7bdat", ".xpt"): _BY_PANDAS.format("read_sas"),
+    (".nii", ".nii.gz"): "NiftiMasker(mask).fit_transform(files) of nilearn gives features; save them as .npy",
+    (".loom",): "anndata.io.read_loom(file).write_h5ad('x.h5ad') converts it",
+    (".vcf", ".vcf.gz", ".bcf", ".bgen", ".pgen"): "plink2 --make-bed converts it to .bed, which is read",
+    (".biom",): "biom convert --to-tsv writes text, which dmkl build --transpose reads",
+}
+"""What to do with files of other formats."""
 
 
 def _hdf5_arrays(path: Path) -> list[FileArray]:
@@ -52,41 +66,53 @@ class Format:
     columns: Callable[[Path, Collection[str] | None, str | None], Columns] | None = None
     labels: Callable[[Path, str | None], LabelTable] | None = None
     is_folder: Callable[[Path], bool] = lambda _: False  # whether a folder is of this format
+    streams: bool = False  # whether its readers open compressed files, which are otherwise unpacked
+
+    def of_packed(self) -> Format:
+        """Return the format of compressed files of this format."""
+
+        def arrays(path: Path) -> list[FileArray]:
+            return [replace(array, path=path) for array in self.arrays(unpacked(path))]
+
+        columns, labels = (
+            None if read is None else lambda path, *more, read=read: read(unpacked(path), *more)
+            for read in (self.columns, self.labels)
+        )
+        return self if self.streams else replace(self, arrays=arrays, columns=columns, labels=labels)
 
 
-_PLAIN = (".txt", ".dat", ".csv", ".tsv", ".tab")
-_TEXT = Format((*_PLAIN, *(f"{suffix}.gz" for suffix in _PLAIN)), text_kernels.text_arrays, columns=Text)
+_TEXT = Format((".txt", ".dat", ".csv", ".tsv", ".tab"), text_kernels.text_arrays, columns=Text, streams=True)
 FORMATS = (
     Format((".npy",), npy_arrays),
     Format((".npz",), npz_arrays),
     Format((".mat",), matlab_arrays),
     Format((".h5", ".hdf5"), _hdf5_arrays),
     Format((".parquet",), text_kernels.parquet_arrays, columns=parquet_columns),
-    Format((".mtx",), text_kernels.mtx_arrays),
+    Format((".mtx",), text_kernels.mtx_arrays, is_folder=text_kernels.is_10x, streams=True),
     Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),
     Format((".grm.gz",), text_kernels.gcta_text_arrays, ("kernels",)),
     Format((".rel", ".rel.gz"), text_kernels.plink_text_arrays, ("kernels",)),
     Format((".bed",), bed_arrays),
     Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation, is_folder=is_annotated),
     Format((), zarr_arrays, is_folder=is_zarr),
-    Format((".phen", ".pheno", ".fam", ".covar", ".qcovar"), holds=("labels",), columns=Text),
+    Format((".phen", ".pheno", ".fam", ".covar", ".qcovar"), holds=("labels",), columns=Text, streams=True),
     _TEXT,
 )
 
 
 def format_of(path: Path, *, any_text: bool = False) -> Format | None:
     """Return the format of a file or folder by its name; None if it is unknown, unless it is text with `any_text`."""
-    name = path.name.lower()
-    for file_format in FORMATS:
-        if name.endswith(file_format.suffixes) or file_format.is_folder(path):
-            return file_format
+    for name in dict.fromkeys((path.name.lower(), content_name(path.name))):
+        for file_format in FORMATS:
+            if name.endswith(file_format.suffixes) or file_format.is_folder(path):
+                return file_format if name == path.name.lower() else file_format.of_packed()
     return _TEXT if any_text and looks_like_text(path) else None
 
 
 def expected_files(content: Content) -> str:
     """Return the formats of a content, as messages list them."""
     suffixes = [suffix for file_format in FORMATS if content in file_format.holds for suffix in file_format.suffixes]
-    return f"{', '.join(suffixes)} or a Zarr folder"
+    return f"{', '.join(suffixes)} (also with {', '.join(COMPRESSED)}) or a Zarr folder"
 
 
 def check_file(path: Path, content: Content) -> Format:
@@ -94,10 +120,13 @@ def check_file(path: Path, content: Content) -> Format:
     if not path.exists():
         refuse(f"there is no file {path}")
     check_regular(path)
+    for ends, advice in _ADVICE.items():
+        if path.name.lower().endswith(ends):
+            refuse(f"{path} is not read; {advice}")
     file_format = format_of(path, any_text=True)
     if file_format is None or content not in file_format.holds:
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"
-        way_out = _OF_R if path.suffix.lower() in (".rds", ".rdata", ".rda") else ""
+        way_out = ""
         if file_format is not None and file_format.holds == ("kernels",):
             what, way_out = "is a relationship matrix, a kernel", "; dmkl import reads it"
         refuse(f"{path} {what}, expected {expected_files(content)}{way_out}")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import io
 import re
-import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from dmkl import settings
 from dmkl.arrays import UNKNOWN_TEXTS, Array, is_numeral
 from dmkl.errors import needing, refuse
 from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share
+from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stream
 from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Names, listed_names
@@ -43,7 +42,7 @@ _TEXT_BYTES = 58
 _ROWS_CHECKED = 2**18
 """Rows after which the memory of their positions is checked again."""
 _ALLOW = "write fewer rows, or allow more"
-_MARKS = "\t;,"
+_MARKS = "\t;,|"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _COMMENTS = ("#", "%")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
@@ -107,7 +106,7 @@ class Text(Columns):
         for comment in comments[:3]:
             self._note(*comment, "a comment")
         self._index_rows(self._first + has_titles)
-        if self.n_columns == len(FAM_TITLES) and path.name.lower().endswith((".fam", ".fam.gz")):
+        if self.n_columns == len(FAM_TITLES) and content_name(path.name).endswith(".fam"):
             self.titles = self.titles or FAM_TITLES
         # Titles that may be a row are taken if each has a row, of the same name if the first column holds names.
         more = len(rows[0]) - self.n_rows
@@ -321,7 +320,7 @@ class Text(Columns):
         """Read the lines of some rows, with the blank lines and comments between them."""
         with ExitStack() as stack:
             file = self._unpacked or stack.enter_context(_opened(self.path))
-            if self._unpacked is None and self.path.suffix.lower() == ".gz":
+            if self._unpacked is None and self.path.suffix.lower() in COMPRESSED:
                 # It stays open with the table: opening it again would unpack it from the beginning.
                 self._open, self._unpacked = stack.pop_all(), file
             file.seek(self._starts[start])
@@ -366,7 +365,7 @@ def looks_like_text(path: Path) -> bool:
     """Whether a file begins as text does."""
     if not path.is_file():
         return False
-    with path.open("rb") as file:
+    with stream(path) as file:
         begin = file.read(2**12)
     text = begin.decode(errors="ignore")  # the last character may be cut
     is_utf8 = len(text.encode()) > len(begin) - 4 and all(c.isprintable() or c.isspace() for c in text)
@@ -398,20 +397,20 @@ def _has_title(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, compressed (.gz) or not, in UTF-8; one in UTF-16, as Excel writes it, is converted in memory."""
-    opened: Any = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
-    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error), opened as file:
-        mark = file.read(2)
-        file.seek(0)
-        if mark not in _UTF16:
+    """Open a file in UTF-8; one in UTF-16, as Excel writes it, is converted in memory, and .zst unpacked there."""
+    with stream(path) as file:
+        mark, can_seek = file.read(2), path.suffix.lower() != ".zst"
+        if mark not in _UTF16 and can_seek:
+            file.seek(0)
             yield file
             return
         most = settings.memory_budget_bytes() // 4
-        raw = file.read(most + 1)  # a file that is compressed may unpack to anything
-        check_memory(f"{path} in UTF-16", 4 * len(raw), "save it as UTF-8, or allow more")
+        raw = mark + file.read(most + 1)  # a file that is compressed may unpack to anything
+        what = f"{path} in {'UTF-16' if can_seek else 'memory'}"
+        check_memory(what, 4 * len(raw), "save it as UTF-8, or with gzip, or allow more")
         with damaged_as(f"{path} is not written in UTF-16", UnicodeDecodeError):
-            text = raw.decode("utf-16")
-        yield io.BytesIO(text.encode("utf-8", "surrogatepass"))
+            text = raw.decode("utf-16").encode("utf-8", "surrogatepass") if mark in _UTF16 else raw
+        yield io.BytesIO(text)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
@@ -420,7 +419,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
     with damaged_as(f"{path} is not written in UTF-8; save it as UTF-8", UnicodeDecodeError), _opened(path) as file:
         for number, raw in enumerate(iter(partial(file.readline, most + 1), b""), start=1):
             if len(raw) > _LINE_BYTES:
-                cells = 1 + max(raw.count(mark) for mark in (b"\t", b";", b",", b" "))
+                cells = 1 + max(raw.count(mark) for mark in (*_MARKS.encode(), *b" "))
                 needed = 4 * len(raw) + cells * _CELL_BYTES
                 check_memory(f"a line of {path}", needed, "save the matrix in a binary format, or allow more")
             if b"\0" in raw or b"\r" in raw.rstrip(b"\r\n"):

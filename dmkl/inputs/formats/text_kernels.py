@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from dmkl.arrays import Array, Float, Index, is_numeral
 from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
+from dmkl.inputs.formats.compressed import COMPRESSED, unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
@@ -284,23 +285,66 @@ _ENTRY_BYTES = 64
 
 
 def mtx_arrays(path: Path) -> list[FileArray]:
-    """Return the matrix of a .mtx file; a sparse one stays sparse in memory."""
-    (n_rows, n_cols, n_entries, _, field, _), _ = run(_header, str(path), path)
-    size = path.stat().st_size
+    """Return the matrix of a .mtx file, or of a folder of 10x Genomics; a sparse one stays sparse in memory."""
+    path = _matrix_of_10x(path)[0] if path.is_dir() else path
+    file = unpacked(path) if path.name.lower().endswith(COMPRESSED) else path
+    (n_rows, n_cols, n_entries, _, field, _), _ = run(_header, str(path), file)
+    size = file.stat().st_size
     if min(n_rows, n_cols) < 1 or not 0 <= n_entries <= size:  # an entry takes two characters at least
         refuse(f"{path} is damaged: it states {n_rows} × {n_cols} and {n_entries} entries, and has {size} bytes")
-    check_memory(str(path), _ENTRY_BYTES * n_entries + 8 * n_rows, "save it as .h5, or allow more")
+    check_memory(str(path), _ENTRY_BYTES * n_entries + 8 * (n_rows + n_cols), "save it as .h5, or allow more")
+    cells, genes = _names_of_10x(path, (n_rows, n_cols))
 
     def opened() -> Any:
         import scipy.sparse
 
-        n_repeated, arrays = run(_matrix, str(path), path)
+        n_repeated, arrays = run(_matrix, str(path), file)
         if n_repeated:
             refuse(f"{path} lists {n_repeated} entries more than once, expected each once; remove the wrong lines")
-        return arrays[0] if len(arrays) == 1 else dense_rows(scipy.sparse.csr_array(tuple(arrays), (n_rows, n_cols)))
+        if len(arrays) == 1:
+            return arrays[0].T if cells else arrays[0]
+        matrix = scipy.sparse.csr_array(tuple(arrays), (n_rows, n_cols))
+        return dense_rows(matrix.T if cells else matrix)
 
     problem = "complex" if field == "complex" else ""
-    return [FileArray(path, "", (n_rows, n_cols), np.dtype(float), opened, problem=problem)]
+    array = FileArray(path, "", (n_rows, n_cols), np.dtype(float), opened, problem=problem)
+    return [of_10x(array, (n_cols, n_rows), cells, genes) if cells else array]
+
+
+def of_10x(
+    array: FileArray, shape: tuple[int, int], cells: tuple[str, ...], genes: Sequence[Sequence[str]]
+) -> FileArray:
+    """Return counts of 10x Genomics as features (cells, genes), called by their symbols if unique, or identifiers."""
+    note = f"{array.where}: genes × cells, as 10x Genomics writes them, were transposed; the barcodes name the samples"
+    columns = next((tuple(names) for names in genes if len(set(names)) == shape[1]), None)
+    return replace(array, shape=shape, rows=cells, columns=columns, holds="features", notes=(note,))
+
+
+def _matrix_of_10x(folder: Path) -> list[Path]:
+    ends = ("matrix.mtx", *(f"matrix.mtx{end}" for end in COMPRESSED))
+    return [file for file in folder.iterdir() if file.name.endswith(ends)] if folder.is_dir() else []
+
+
+def is_10x(folder: Path) -> bool:
+    """Whether a folder holds one matrix of 10x Genomics, with its barcodes."""
+    matrices = _matrix_of_10x(folder)
+    return len(matrices) == 1 and bool(_lists_of_10x(matrices[0], "barcodes"))
+
+
+def _lists_of_10x(matrix: Path, *names: str) -> list[Path]:
+    """Return the lists beside a matrix of 10x Genomics, whose names may begin with that of a sample."""
+    begin = re.sub(r"matrix\.mtx.*", "", matrix.name)
+    files = (matrix.with_name(f"{begin}{name}.tsv{end}") for name in names for end in ("", *COMPRESSED))
+    return [file for file in files if file.is_file()]
+
+
+def _names_of_10x(path: Path, shape: tuple[int, int]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return the barcodes, and symbols and ids of genes, in the lists beside a matrix (genes, cells)."""
+    lists = [_lists_of_10x(path, *names) for names in (("features", "genes"), ("barcodes",))]
+    genes, cells = ([text.split("\t") for file in files[:1] for _, _, text in lines_of(file)] for files in lists)
+    if "matrix.mtx" not in path.name or (len(genes), len(cells)) != shape:
+        return (), []
+    return tuple(row[0] for row in cells), [[row[min(at, len(row) - 1)] for row in genes] for at in (1, 0)]
 
 
 def _header(file: str) -> tuple[tuple[Any, ...], list[Array]]:

@@ -27,7 +27,15 @@ from dmkl.inputs.labels import Labels
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
 from helpers.annotated import cells, write
-from helpers.fuzzing.mutations import mutated_bytes, mutated_json, mutated_npy, mutated_npz, mutated_numbers
+from helpers.fuzzing.mutations import (
+    PACKERS,
+    mutated_bytes,
+    mutated_json,
+    mutated_npy,
+    mutated_npz,
+    mutated_numbers,
+    mutated_packed,
+)
 from helpers.matlab import write_v73
 
 Files = dict[str, bytes]
@@ -272,6 +280,29 @@ def _sparse_files() -> list[Files]:
     ]
 
 
+def _write_10x(path: Path, counts: Any) -> None:
+    if path.suffix:
+        texts = {"features/id": np.array(list("uvw"), "S"), "barcodes": np.array(_NAMES, "S")}
+        vectors = {"data": counts.data, "indices": counts.indices, "indptr": counts.indptr, "shape": counts.shape}
+        _write_hdf5(path, {f"matrix/{name}": values for name, values in (vectors | texts).items()})
+        return
+    path.mkdir()
+    scipy.io.mmwrite(path / "matrix.mtx", counts)
+    (path / "barcodes.tsv").write_text("\n".join(_NAMES))
+    (path / "genes.tsv").write_text("e1\tu\ne2\tv\ne3\tw\n")
+
+
+def _cells() -> list[Files]:
+    counts = scipy.sparse.csc_matrix(np.abs(_X.T * 3).astype(int))
+    return _written("x", _write_10x, counts) + _written("x.h5", _write_10x, counts)
+
+
+def _packed() -> list[Files]:
+    files = [*_csv()[:1], *_written("K.npy", np.save, _K), *_sparse_files()[-2:-1], *_hdf5()[:1]]
+    packers = {end: pack for end, (pack, _) in zip((".gz", ".bz2", ".xz", ".zst"), PACKERS.values(), strict=True)}
+    return [{name + end: pack(data)} for file in files for name, data in file.items() for end, pack in packers.items()]
+
+
 def _relationships() -> list[Files]:
     names = "".join(f"f{i // 2} {name}\n" for i, name in enumerate(_NAMES)).encode()
     text = "".join("\t".join(map(str, row[: i + 1])) + "\n" for i, row in enumerate(_K[0])).encode()
@@ -319,6 +350,8 @@ FORMATS = {
     "Parquet": Format(lambda: _written("X.parquet", lambda path, x: x.to_parquet(path), _FRAME), _features),
     "features": Format(_feature_arrays, _features),
     "sparse": Format(_sparse_files, _kernels, (mutated_npz,), ".npz"),
+    "10x": Format(_cells, _features, (mutated_numbers,), (".tsv", ".mtx")),
+    "compressed": Format(_packed, _kernels, (mutated_packed,)),
     "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id")),
     "phenotypes": Format(_phenotypes, _labels, (mutated_numbers,)),
     "labels": Format(_values, _labels, (mutated_numbers,)),

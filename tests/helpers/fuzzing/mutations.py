@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import re
 import struct
 import zipfile
 from collections.abc import Iterator
 from random import Random
 from typing import Any
+
+from numcodecs import Zstd
 
 EXTREMES = (0, 1, -1, 2, *(2**k - less for k in (7, 8, 15, 16, 31, 32, 40, 63, 64) for less in (1, 0)))
 _WORDS = (
@@ -165,3 +170,19 @@ def mutated_npz(random: Random, data: bytes) -> bytes:
         at = mutated.find(b"PK\x01\x02") + random.choice((8, 10, 16, 20, 24, 28, 30, 42))
         return mutated[:at] + struct.pack("<I", random.choice(EXTREMES) % 2**32) + mutated[at + 4 :]
     return mutated
+
+
+def mutated_packed(random: Random, data: bytes) -> bytes:
+    """A compressed file of mutated content, or of blanks without end."""
+    pack, unpack = next(codec for begin, codec in PACKERS.items() if data.startswith(begin))
+    content = unpack(data)
+    return pack(random.choice((mutated_bytes, mutated_numbers, lambda *_: b" " * 3_000_000))(random, content))
+
+
+PACKERS: dict[bytes, tuple[Any, Any]] = {
+    b"\x1f\x8b": (gzip.compress, gzip.decompress),
+    b"BZh": (bz2.compress, bz2.decompress),
+    b"\xfd7zXZ": (lzma.compress, lzma.decompress),
+    b"\x28\xb5\x2f\xfd": (Zstd().encode, lambda data: bytes(Zstd().decode(data))),
+}
+"""Compression and its inverse by the first bytes of a file."""

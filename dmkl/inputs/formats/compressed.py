@@ -1,0 +1,98 @@
+"""Compressed files: text is read as a stream, other files are unpacked into a temporary folder."""
+
+from __future__ import annotations
+
+import atexit
+import bz2
+import gzip
+import hashlib
+import lzma
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZipFile
+
+from dmkl.errors import DmklError, needing, one_line, refuse
+from dmkl.settings import check_memory, memory_budget_bytes
+
+
+def _xz(path: Path, _: str) -> Any:
+    with path.open("rb") as file:  # a few bytes state the memory that decoding takes
+        lzma.LZMADecompressor(memlimit=memory_budget_bytes()).decompress(file.read(2**10), 1)
+    return lzma.open(path)
+
+
+def _zstd(path: Path, _: str) -> Any:
+    with needing("pyarrow", f"{path} is read with"):
+        import pyarrow
+    return pyarrow.input_stream(str(path), compression="zstd")
+
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": _xz, ".zst": _zstd}
+COMPRESSED = tuple(_OPENERS)
+"""The extensions of compressed files, which follow that of their content."""
+_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_COPIES: dict[Path, tuple[int, int]] = {}
+"""Compressed files that were unpacked, and what identifies their content."""
+_CHUNK_BYTES, _FILE_BYTES = 2**20, 2**12
+
+
+def content_name(name: str) -> str:
+    """Return the name of a file in lower case, without the extension of its compression."""
+    name = name.lower()
+    return name[: name.rindex(".")] if name.endswith(COMPRESSED) else name
+
+
+@contextmanager
+def stream(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, compressed or not; a stream of zstd cannot seek. InputError if it is not whole."""
+    suffix = path.suffix.lower()
+    with _damage_refused(path, suffix, _ERRORS if suffix in COMPRESSED else ()):
+        with _OPENERS.get(suffix, open)(path, "rb") as file:
+            yield file
+
+
+@contextmanager
+def _damage_refused(path: Path, suffix: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+    try:
+        yield
+    except DmklError:
+        raise
+    except errors as error:
+        refuse(f"{path} is not a whole {suffix} file: {one_line(error)}", error)
+
+
+@cache
+def _folder() -> Path:
+    """Return the folder of copies, which is removed when Python ends."""
+    folder = tempfile.mkdtemp(prefix="dmkl-unpacked-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def unpacked(path: Path) -> Path:
+    """Return a copy of the content of a compressed file or of a .zip, no larger than the memory that is allowed."""
+    status, path = path.stat(), path.absolute()
+    copy = _folder() / hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest() / path.stem
+    stamp, way_out = (status.st_mtime_ns, status.st_size), "unpack it first, or allow more"
+    if _COPIES.get(path) == stamp:
+        return copy
+    shutil.rmtree(copy.parent, ignore_errors=True)
+    copy.parent.mkdir()
+    if path.suffix.lower() == ".zip":
+        with _damage_refused(path, ".zip", (Exception,)), ZipFile(path) as archive:
+            n_bytes = sum(member.file_size + _FILE_BYTES for member in archive.infolist())
+            check_memory(f"the content of {path}", n_bytes, way_out)
+            archive.extractall(copy)
+    else:
+        with stream(path) as packed, copy.open("wb") as file:
+            while chunk := packed.read(_CHUNK_BYTES):
+                check_memory(f"the content of {path}", file.tell() + len(chunk), way_out)
+                file.write(chunk)
+    _COPIES[path] = stamp
+    return copy

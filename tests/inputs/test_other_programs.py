@@ -1,0 +1,159 @@
+"""Files as other programs write them: 10x Genomics, compressed files, tables of LIBSVM, Oxford and QIIME, NetCDF."""
+
+import bz2
+import gzip
+import lzma
+
+import dask
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.io
+import scipy.sparse
+
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.inputs import as_features, open_files, read_file
+
+RNG = np.random.default_rng(5)
+CELLS, GENES = [f"AC{i}-1" for i in range(6)], ["g0", "g1", "g2", "g3"]
+X = RNG.poisson(2, size=(6, 4)).astype(float)
+K = X @ X.T + np.eye(6)
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lambda data: lzma.compress(data, preset=0),
+    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+
+
+def features(source, **how):
+    """The tables of a source as data frames, and the notes."""
+    taken = as_features(source, **how)
+    rows = slice(0, len(taken.samples)) if taken.samples else slice(0, None)
+    return {
+        name: pd.DataFrame(block.read(rows), taken.samples, block.columns) for name, block in taken.blocks.items()
+    }, taken.notes
+
+
+def kernels(source, **how):
+    """The kernels of files, the labels and the notes."""
+    read, labels = open_files(source, **how)
+    return [np.asarray(matrix[0 : matrix.shape[0], 0 : matrix.shape[1]]) for matrix in read.matrices()], labels
+
+
+COUNTS = pd.DataFrame(X, CELLS, GENES)
+
+
+def write_10x(folder, pack=None, begin="", symbols=GENES):
+    """The three files of CellRanger, genes × cells; those of version 3 are compressed."""
+    folder.mkdir()
+    scipy.io.mmwrite(folder / f"{begin}matrix.mtx", scipy.sparse.csc_matrix(X.T.astype(int)))
+    (folder / f"{begin}barcodes.tsv").write_text("".join(f"{cell}\n" for cell in CELLS))
+    lines = (f"E{k}\t{symbol}\tGene Expression\n" for k, symbol in enumerate(symbols))
+    (folder / f"{begin}{'features' if pack else 'genes'}.tsv").write_text("".join(lines))
+    for file in list(folder.iterdir()) if pack else ():
+        (folder / f"{file.name}.gz").write_bytes(pack(file.read_bytes()))
+        file.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("pack", [None, gzip.compress])
+def test_folders_of_10x_are_cells_by_genes(tmp_path, pack):
+    folder = write_10x(tmp_path / "filtered", pack)
+    frames, notes = features(folder)
+    pd.testing.assert_frame_equal(frames["filtered"], COUNTS)
+    assert "genes × cells, as 10x Genomics writes them, were transposed" in notes[0]
+    matrix = next(file for file in folder.iterdir() if "matrix" in file.name)
+    pd.testing.assert_frame_equal(features(matrix)[0]["matrix"], COUNTS)
+    with pytest.raises(InputError, match=r"there are no kernels in .*dmkl build"):
+        open_files(folder)
+
+
+def test_genes_of_10x_whose_symbols_repeat_are_called_by_their_identifiers(tmp_path):
+    folder = write_10x(tmp_path / "a", begin="GSM1_", symbols=["A", "B", "B", "C"])
+    assert list(features(folder)[0]["a"]) == ["E0", "E1", "E2", "E3"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_files_of_cellranger_are_read_in_rows_of_cells(tmp_path, version):
+    counts = scipy.sparse.csc_matrix(X.T.astype(int))
+    group, genes = (("matrix", ("features/id", "features/name")), ("GRCh38", ("genes", "gene_names")))[version == 2]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name, values in zip(
+            ("data", "indices", "indptr", "shape", "barcodes", *genes),
+            (
+                counts.data,
+                counts.indices,
+                counts.indptr,
+                counts.shape,
+                np.array(CELLS, "S"),
+                *[np.array(GENES, "S")] * 2,
+            ),
+            strict=True,
+        ):
+            file[f"{group}/{name}"] = values
+        if version == 3:
+            file["matrix/features/feature_type"] = np.array(["Gene Expression"] * 4, "S")
+    frames, notes = features(tmp_path / "x.h5")
+    pd.testing.assert_frame_equal(frames[group], COUNTS)
+    assert "were transposed" in notes[0]
+
+
+@pytest.mark.parametrize("end", PACKERS)
+def test_compressed_files_are_read_as_their_content(tmp_path, end):
+    scipy.io.savemat(tmp_path / "m.mat", {"K": K, "samples": np.array(CELLS, object)})
+    scipy.io.mmwrite(tmp_path / "s.mtx", scipy.sparse.csr_matrix(K))
+    np.save(tmp_path / "n.npy", K)
+    pd.DataFrame(K, CELLS, CELLS).to_csv(tmp_path / "t.csv")
+    for file in list(tmp_path.iterdir()):
+        packed = tmp_path / f"{file.name}.{end}"
+        packed.write_bytes(PACKERS[end](file.read_bytes()))
+        file.unlink()
+        matrices, labels = kernels(packed)
+        np.testing.assert_allclose(matrices, [K])
+        assert labels.samples == (tuple(CELLS) if file.suffix in (".mat", ".csv") else None)
+        packed.write_bytes(PACKERS[end](b"1,2\n" * 1000)[:-9])
+        with pytest.raises(InputError, match=rf"{packed.name} is not a whole \.{end} file"):
+            kernels(packed)
+    (tmp_path / f"y.pheno.{end}").write_bytes(
+        PACKERS[end]("".join(f"{c} {c} {i}.5\n" for i, c in enumerate(CELLS)).encode())
+    )
+    labels = read_file(tmp_path / f"y.pheno.{end}")
+    assert (labels.row_names, labels.values[1]) == (tuple(CELLS), 1.5)
+
+
+@pytest.mark.parametrize("end", PACKERS)
+def test_files_that_unpack_beyond_memory_are_refused(tmp_path, end):
+    for name in ("k.npy", "k.mtx", *(["k.csv"] if end == "zst" else [])):  # other text is read a line at a time
+        (tmp_path / f"{name}.{end}").write_bytes(PACKERS[end](b" " * 2**22))
+        with dask.config.set({"dmkl.memory": "2MiB"}), pytest.raises(MemoryBudgetError, match=rf"{name}\.{end}"):
+            kernels(tmp_path / f"{name}.{end}")
+
+
+def test_bars_between_cells(tmp_path):
+    COUNTS.to_csv(tmp_path / "x.txt", sep="|", index_label="sample")
+    pd.testing.assert_frame_equal(features(tmp_path / "x.txt")[0]["x"], COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("x.xlsx", "read_excel"),
+        ("x.feather", "read_feather"),
+        ("x.pkl", "savez"),
+        ("x.joblib", "savez"),
+        ("x.pt", "tensor.numpy"),
+        ("x.nii.gz", "NiftiMasker"),
+        ("x.loom", "read_loom"),
+        ("x.dta", "read_stata"),
+        ("x.rds", "write.csv"),
+        ("x.vcf.gz", "--make-bed"),
+    ],
+)
+def test_files_that_are_not_read_have_advice(tmp_path, name, way_out):
+    (tmp_path / name).write_bytes(b"content")
+    for read in (as_features, open_files, read_file):
+        with pytest.raises(InputError, match=f"{name} is not read; .*{way_out}"):
+            read(tmp_path / name)
