@@ -107,7 +107,7 @@ def fit_with_baselines(
     by, predictions = ("fold", *question.task_coords())[choice == "joint" :], {COVARIATES: question.predictions(parts)}
     for prefix, of_baseline in baselines.items() if any(len(fold.test) for fold in question.folds) else ():
         asked = of_baseline.question
-        asked = replace(asked, grid={name: values for name, values in asked.grid.items() if name != "kernel"})
+        asked = asked.at(grid={name: values for name, values in asked.grid.items() if name != "kernel"})
         with suppress(InputError):  # of no point that can be chosen
             predictions[prefix] = asked.predictions(of_baseline.parts(_chosen_point(scores, prefix, rule, by)[1]))
     return search, scores, predictions
@@ -118,7 +118,7 @@ def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Basel
     by_largest = {}
     for prefix, fits in ({"": search} | baselines if which == "rules" else {}).items():
         estimator = clone(fits.question.estimator).set_params(decision="largest")
-        largest = replace(fits.question, estimator=estimator)
+        largest = fits.question.at(estimator=estimator)
         decided: list[Sequence[Float]] = [
             [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
             for of_fold in fits.decisions
@@ -138,7 +138,7 @@ def fit_with_sum(
     plain = _plain_question(question, which)
     if plain is not None and not plain.grid:
         params = plain.estimator.get_params(deep=False)
-        plain = replace(plain, grid={name: (params[name],) for name in ("lam", "C") if name in params})
+        plain = plain.at(grid={name: (params[name],) for name in ("lam", "C") if name in params})
     properties = {} if which == "none" else {"the baselines": "none" if plain is None else "sum"}
     with question.open_workspace(state, properties) as workspace:
         answers = _fit_blocks(question, plain, workspace)
@@ -164,7 +164,7 @@ def _plain_question(question: Question, which: Baselines) -> Question | None:
     if which == "rules" and question.probabilistic:
         refuse("baselines='rules' scores labels by the largest score too, which has no probabilities; take 'sum'")
     plain = None if which == "none" else asked._of_plain_sum(question.grid)
-    return None if plain is None else replace(question, estimator=plain[0], grid=plain[1])
+    return None if plain is None else question.at(estimator=plain[0], grid=plain[1])
 
 
 def _fit_blocks(
@@ -226,7 +226,7 @@ def _alone_fits(plain: Question, fits: Mapping[int, GridFits]) -> GridFits:
         of_kernels = [getattr(fits[k], name) if k in fits else nothing for k in range(len(plain.K))]
         return [list(chain.from_iterable(of_fold)) for of_fold in zip(*of_kernels, strict=True)]
 
-    question = replace(plain, grid={"kernel": tuple(plain.K.names), **plain.grid})
+    question = plain.at(grid={"kernel": tuple(plain.K.names), **plain.grid})
     decisions, decided = map(joined, ("decisions", "decided"))
     return replace(next(iter(fits.values())), question=question, decisions=decisions, decided=decided)
 
@@ -257,7 +257,7 @@ def _fit_machines(
     by_means = which == "rules" or question.probabilistic
     if by_means:
         learner.set_params(decision="means")
-    of_machines = replace(question, estimator=learner, grid={"C": costs})
+    of_machines = question.at(estimator=learner, grid={"C": costs})
     try:
         _check_machines(of_machines)
         machines = _kept_fits(of_machines, workspace.part(LARGEST[SVM] if by_means else SVM))

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import islice, product
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -83,15 +84,36 @@ _BEST = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, eq=False)
+class Points:
+    """An estimator at the points of a grid; questions with other labels or folds share it, and so its models."""
+
+    estimator: KernelLearner
+    grid: dict[str, tuple[Any, ...]]
+    chain_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
+    """The values of λ that are fitted after each chain of steps; chains that are missing have those of the grid."""
+
+    @cached_property
+    def fitted(self) -> npt.NDArray[np.bool_]:
+        """(point,): whether a point of the grid is fitted; its λ may belong to other chains of steps only."""
+        pairs = [(point.get("lam"), point.get("steps")) for point in points(self.grid)]
+        return np.array([lam in self.chain_lams.get(chain, (lam,)) for lam, chain in pairs])
+
+    @cached_property
+    def models(self) -> list[KernelLearner]:
+        """The estimator at each fitted point of the grid."""
+        every = points(self.grid)
+        return [clone(self.estimator).set_params(**every[at]) for at in np.flatnonzero(self.fitted)]
+
+
+@dataclass(frozen=True, eq=False)
 class Question:
     """A checked question: an estimator, a grid, kernels, labels, folds and scorers."""
 
-    estimator: KernelLearner
+    points: Points
     K: KernelSet
     labels: Array
     tasks: Array | None
     targets: Targets
-    grid: dict[str, tuple[Any, ...]]
     folds: Sequence[Fold]
     """The folds that choose; for an evaluation the inner folds of all outer folds, one after the other."""
     metrics: dict[str, Metric]
@@ -99,16 +121,16 @@ class Question:
     """The group of each row, which no fold splits."""
     arguments: dict[str, Any]
     """Arguments that folds and scores depend on: whether `y` was given, the name of the groups, scoring, unknown."""
-    chain_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
-    """The values of λ that are fitted after each chain of steps; chains that are missing have those of the grid."""
     by_means: bool = False
     """Whether class means decide at every point, so that decisions are logarithms of probabilities."""
 
-    @cached_property
-    def fitted(self) -> npt.NDArray[np.bool_]:
-        """(point,): whether a point of the grid is fitted; its λ may belong to other chains of steps only."""
-        pairs = [(point.get("lam"), point.get("steps")) for point in points(self.grid)]
-        return np.array([lam in self.chain_lams.get(chain, (lam,)) for lam, chain in pairs])
+    estimator, grid, chain_lams, fitted, models = (
+        property(attrgetter(f"points.{name}")) for name in ("estimator", "grid", "chain_lams", "fitted", "models")
+    )
+
+    def at(self, **changes: Any) -> Question:
+        """The same question of another estimator or grid: changes of `Points`."""
+        return replace(self, points=replace(self.points, **changes))
 
     @property
     def n_tasks(self) -> int:
@@ -154,12 +176,6 @@ class Question:
         )
 
     @cached_property
-    def models(self) -> list[KernelLearner]:
-        """The estimator at each fitted point of the grid."""
-        every = points(self.grid)
-        return [clone(self.estimator).set_params(**every[at]) for at in np.flatnonzero(self.fitted)]
-
-    @cached_property
     def by_class(self) -> list[str]:
         """Parameters of the grid that each class chooses separately, by its own validation scores."""
         allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in self.models))
@@ -173,14 +189,13 @@ class Question:
         """The same question with the label of row order[i] at row i; see `KernelLearner._permuted`."""
         with_covariates = list(filter(self.covariates_of, self.models))
         labels = (with_covariates or self.models)[0]._permuted(self.labels, order, self.K.samples)
-        question = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
-        # With many models, copies and checks would take longer than all else.
-        vars(question)["models"], vars(question)["fitted"] = self.models, self.fitted
-        return question
+        targets: Targets = self.estimator._targets(labels, len(labels), self.tasks)
+        return replace(self, labels=labels, targets=targets)
 
     def targets_of(self, rows: Index) -> Targets:
         """The targets of some rows."""
-        return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
+        targets: Targets = self.estimator._targets(self.labels[rows], len(rows), self.tasks)
+        return targets
 
     def fit_number(
         self, index: Mapping[str, xr.DataArray], fold: int, task: int = 0, of_class: Mapping[str, Any] | None = None
@@ -583,8 +598,8 @@ def make_question(
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
     arguments = {"y": y is not None, "scoring": scoring, "unknown": unknown}
     arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
-    of_folds = (values, choosing, metrics, of_rows, arguments)
-    question = Question(clone(estimator), K, targets.labels, tasks, targets, *of_folds, by_means=by_means)
+    of_points, of_folds = Points(clone(estimator), values), (choosing, metrics, of_rows, arguments)
+    question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, by_means=by_means)
     if has_grid:
         _check_tasks(question, caller, refit=refit)
         default = "lam" in values and (grid is None or grid["lam"] is None)
@@ -622,7 +637,7 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     by_chain = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
     if LAM_TRACE in by_chain.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
         first = {name: values[:1] for name, values in question.grid.items() if name == "candidate"}
-        of_chains = replace(question, grid=first | {"steps": tuple(chains)})
+        of_chains = question.at(grid=first | {"steps": tuple(chains)})
         of_fits = least_lam(Plan(question.K, of_chains.plan_fits(), duals=False))
         for k, chain in enumerate(chains):
             least, lams = max(of_fits[k :: len(chains)]), by_chain[chain]
@@ -635,7 +650,7 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
                 )
     every = tuple(sorted({lam for values in by_chain.values() for lam in values}))
     by_chain = {chain: values for chain, values in by_chain.items() if values != every}
-    return replace(question, grid=question.grid | {"lam": every}, chain_lams=by_chain)
+    return question.at(grid=question.grid | {"lam": every}, chain_lams=by_chain)
 
 
 # --- the plan and its answers ----------------------------------------------------------------------------------------

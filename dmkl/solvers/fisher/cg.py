@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.execute import check_memory, keeping, machine
+from dmkl.solvers.fisher.mkfda import Evaluation
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.fisher.wrapper import AlphaStep, side_by_side, wrapper
 from dmkl.solvers.interface import CombinedProduct, Outcome, Request, Solver
@@ -213,21 +215,26 @@ class _CGStep(AlphaStep):
 
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         n_wanted = self.problem.h.shape[1]
-        x, done = yield from block_cg(self._system, residual, target, _MOST_PRODUCTS, self._directions, n_wanted)
+        multiply = partial(self._system, beta=self._beta)
+        x, done = yield from block_cg(multiply, residual, target, _MOST_PRODUCTS, self._directions, n_wanted)
         self.products += done
         return x
 
-    def curvature(self) -> Generator[Request, Any, Float]:
-        missing = self._directions.outside(side_by_side(self.each_product), self._n_companions)
-        self._directions.capacity = self._n_directions
-        if missing.shape[1]:
-            self._directions.add(missing, (yield from self._system(missing)))
-        self._companions = missing
-        return self._directions.curvature(self.each_product) / (4.0 * self.problem.lam**2)
+    def state(self) -> Any:
+        return self._beta, self._directions, self.each_product
 
-    def _system(self, block: Float) -> Generator[Request, Any, Float]:
-        """A S."""
-        product: Array = yield CombinedProduct(block, self._beta)
+    def curvature(self, evaluation: Evaluation) -> Generator[Request, Any, Float]:
+        beta, directions, products = evaluation.state
+        missing = directions.outside(side_by_side(products), self._n_companions)
+        directions.capacity = self._n_directions
+        if missing.shape[1]:
+            directions.add(missing, (yield from self._system(missing, beta)))
+        self._companions = missing
+        return directions.curvature(products) / (4.0 * self.problem.lam**2)  # type: ignore[no-any-return]
+
+    def _system(self, block: Float, beta: Float) -> Generator[Request, Any, Float]:
+        """A S at these weights."""
+        product: Array = yield CombinedProduct(block, beta)
         return 0.5 * block + product.astype(np.float64, copy=False) / (2.0 * self.problem.lam)
 
 

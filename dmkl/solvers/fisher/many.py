@@ -157,11 +157,12 @@ class _Problems:
     max_steps: int
 
     def solve(self, t: int, p: float, lam: float, start: Float) -> tuple[Solution, Float]:
-        """Solve a target with a factor for each weight vector; also return its curvature at the last weights."""
+        """Solve a target with a factor for each weight vector; also return its curvature at the solution."""
         ball = Ball(p)
         oracle = MemoryOracle(self.kernels, self.targets[t], lam, ball, facts=self.facts)
         solution = run_here(maximize(oracle, ball, start, self.tol, max_steps=self.max_steps, of_kernels=True))
-        curvature = run_here(oracle.curvature())
+        evaluation = run_here(oracle.evaluate(solution.beta, self.tol, careful=False))
+        curvature = run_here(oracle.curvature(evaluation))
         return solution, curvature.dense() if isinstance(curvature, Factored) else curvature
 
 
@@ -171,8 +172,8 @@ class _Problems:
 class _TargetOracle:
     """The oracle of one of many targets for `dmkl.solvers.fisher.mkfda.maximize`.
 
-    Its curvature is a model: the curvature of the reference target, scaled by the gradient of this target, and updated
-    (BFGS) by the gradients at all weights tried.
+    Its curvature is one model for all weights: the curvature of the reference target, scaled by the gradient of this
+    target, and updated (BFGS) by the gradients at all weights tried.
     """
 
     def __init__(self, curvature: Float) -> None:
@@ -193,7 +194,7 @@ class _TargetOracle:
         self._last = beta, q
         return evaluation
 
-    def curvature(self) -> Generator[Any, Any, Float]:
+    def curvature(self, evaluation: Evaluation) -> Generator[Any, Any, Float]:
         yield from ()
         return self._curvature
 

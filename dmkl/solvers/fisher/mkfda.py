@@ -142,6 +142,8 @@ class Evaluation:
 
     alpha: Any
     certificate: Certificate
+    state: Any = None
+    """That from which the oracle computes the curvature at these weights: a factor, say."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Figures for the history, by name: products with the combined kernel so far, say."""
 
@@ -155,8 +157,8 @@ class Oracle(Protocol):
         `careful` says that the error of α shows in the gradient: ‖R‖ itself, not ‖R‖², has to stay below the gap.
         """
 
-    def curvature(self) -> Generator[Any, Any, Float | Factored]:
-        """C at the weights that were evaluated last, (n, n) or by a factor, or a positive semidefinite model of it."""
+    def curvature(self, evaluation: Evaluation) -> Generator[Any, Any, Float | Factored]:
+        """C at the weights of an evaluation, (n, n) or by a factor, or a positive semidefinite model of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +245,7 @@ def maximize(
             slack = certificate.residual_sq + 1e-14 * abs(objective)
             if search is None or search.accepts(objective, slack):
                 # A new model is made only at accepted weights: C costs as much as an α-step.
-                curvature = yield from oracle.curvature()
+                curvature = yield from oracle.curvature(evaluation)
                 direction = yield Task("restricted-master", newton_direction, (q, curvature, beta, weights))
                 search = LineSearch(beta, direction, q, objective, slack=slack)
                 if gap <= tol:
@@ -263,6 +265,7 @@ def maximize(
             beta = yield Task("restricted-master", exact_master, (planes, weights))
         else:
             beta = yield Task("restricted-master", taylor_master, (planes, beta, weights))
+        del evaluation  # its state may be a factor as large as a kernel, which the next one takes the place of
     assert best is not None
     return replace(best, status=status, steps=steps)
 
@@ -313,30 +316,31 @@ class MemoryOracle:
             system[np.diag_indices(m)] += 0.5
         else:
             system += 0.5 * self.inner
-        self._factor = definite_factor(system.T, self.lam)  # column-major, so not copied
-        alpha = self._factor.solve(self.h)
+        factor = definite_factor(system.T, self.lam)  # column-major, so not copied
+        alpha = factor.solve(self.h)
         # (K_jα)ᵀ, (n, c, m): kernels are symmetric, and αᵀ from the left reads their rows as they lie in memory.
-        self._products = np.matmul(alpha.T, self.kernels)
-        q = self._products.reshape(n, -1) @ alpha.T.ravel() / (4.0 * self.lam)
+        products = np.matmul(alpha.T, self.kernels)
+        q = products.reshape(n, -1) @ alpha.T.ravel() / (4.0 * self.lam)
         size = float(np.sum(alpha * alpha)) / (4.0 * self.lam)
         check_forms(q, self.facts, size, m * self._unit * size)
         # S and F use ¼aᵀNa in a subspace, since ‖α‖² = aᵀNa for α = Va.
         residual_sq, rest, image = 0.0, np.inf, alpha if self.inner is None else self.inner @ alpha
         if self.inner is None:
             rest = float(np.sum((self.h - 0.5 * alpha) ** 2))
-            residual = self.h.T - 0.5 * alpha.T - np.tensordot(beta, self._products, 1) / (2.0 * self.lam)
+            residual = self.h.T - 0.5 * alpha.T - np.tensordot(beta, products, 1) / (2.0 * self.lam)
             residual_sq = float(np.sum(residual * residual))
         linear = 0.25 * float(np.sum(alpha * image)) - float(np.sum(self.h * alpha))
         certificate = Certificate.of(beta, q, linear, self.weights, residual_sq, rest)
-        return Evaluation(alpha @ self._row_space, certificate)
+        return Evaluation(alpha @ self._row_space, certificate, (factor, products))
 
-    def curvature(self) -> Generator[Any, Any, Float | Factored]:
+    def curvature(self, evaluation: Evaluation) -> Generator[Any, Any, Float | Factored]:
         """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ; for many kernels its factor."""
         yield from ()
         # With A = LLᵀ, C_ij is the inner product of L⁻¹K_iα and L⁻¹K_jα: half the solves of A⁻¹K_jα, and C comes out
         # symmetric and positive semidefinite whatever rounding does, which the conic solver needs.
-        n, c, m = self._products.shape
-        rows = self._factor.half_solve(self._products.reshape(n * c, m).T).T.reshape(n, c * m) / (2.0 * self.lam)
+        factor, products = evaluation.state
+        n, c, m = products.shape
+        rows = factor.half_solve(products.reshape(n * c, m).T).T.reshape(n, c * m) / (2.0 * self.lam)
         if n <= DENSE:
             return np.asarray(rows @ rows.T)
         return Factored(compressed(rows))

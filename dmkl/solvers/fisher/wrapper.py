@@ -58,6 +58,10 @@ class AlphaStep(Oracle):
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """Compute what the last weights' α lacks, from its true residual, to ‖R‖² of about `target`."""
 
+    @abstractmethod
+    def state(self) -> Any:
+        """`Evaluation.state` of the last weights."""
+
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
         """`Outcome.inverse` for these weights, if there is a factor and it is wanted."""
         yield from ()
@@ -86,7 +90,7 @@ class AlphaStep(Oracle):
                 break
             alpha, products, certificate, residual = better, better_products, refined, better_residual
         self.alpha, self.each_product = alpha, products
-        return Evaluation(alpha, certificate, {"products": self.products})
+        return Evaluation(alpha, certificate, self.state(), {"products": self.products})
 
 
 def _allowed_alpha_gap(tol: float, weights_gap: float, *, careful: bool) -> float:
@@ -143,9 +147,12 @@ class _DirectStep(AlphaStep):
         # One step of iterative refinement, without a pass.
         return (yield FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
 
-    def curvature(self) -> Generator[Request, Any, Float | Factored]:
+    def state(self) -> Any:
+        return self._factor, self.each_product
+
+    def curvature(self, evaluation: Evaluation) -> Generator[Request, Any, Float | Factored]:
         # The factor stays where it is: all n·c right-hand sides go there, and a root of C comes back.
-        root: Float = yield FactorForms(self._factor, self.each_product)
+        root: Float = yield FactorForms(*evaluation.state)
         curvature = Factored(root / (2.0 * self.problem.lam))
         return curvature if len(root) > DENSE else curvature.dense()
 

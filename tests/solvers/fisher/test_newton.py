@@ -14,8 +14,10 @@ import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.numerics.fisher import encode_targets
 from dmkl.solvers import driver
+from dmkl.solvers.fisher import mkfda
 from dmkl.solvers.interface import CombinedFactor, FactorForms, Task, ask
 from dmkl.solvers.masters import Factored
+from dmkl.solvers.weight_sets import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
 
@@ -81,6 +83,20 @@ def test_curvature_by_a_factor_where_it_is(n, c):
     assert root.shape == (n, min(n, c * m))
     np.testing.assert_allclose(root @ root.T, expected, rtol=1e-9, atol=1e-12 * expected.max())
     np.testing.assert_array_equal(W, given)
+
+
+def test_the_curvature_belongs_to_an_evaluation():
+    """−∂q/∂β by differences, whatever weights the oracle has evaluated since."""
+    kernels, _, (h,) = case("multiclass")
+    oracle, beta, step = mkfda.MemoryOracle(kernels, h, 0.3, Ball(2.0)), np.full(len(kernels), 0.4), 1e-6
+
+    def at(weights):
+        return mkfda.run_here(oracle.evaluate(weights, 1e-6, careful=False))
+
+    first = at(beta)
+    moved = [[at(beta + sign * step * unit).certificate.gradient for unit in np.eye(len(beta))] for sign in (1, -1)]
+    expected = (moved[1] - np.array(moved[0])) / (2 * step)
+    np.testing.assert_allclose(mkfda.run_here(oracle.curvature(first)), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_no_square_matrix_of_the_samples_leaves_the_factor(monkeypatch):
