@@ -41,7 +41,7 @@ _WORDS = {*ROLES, "class", "classes", "group", "groups"} - {"name", "names", "ke
 """Titles that are unlikely as values of a cell."""
 _FEW_COLUMNS = 64
 """Up to this number of columns of numbers, each is searched for names of samples."""
-_PHENOTYPES = (".phen", ".pheno", ".fam", ".covar", ".qcovar")
+_PHENOTYPES = (".phen", ".pheno", ".fam", ".covar", ".qcovar", ".eigenvec")
 
 
 class Columns:

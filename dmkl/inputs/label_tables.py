@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _OF_AXES = ("samples", "train_samples")
 """The roles of names of rows and columns."""
-_COVARIATES = (".covar", ".qcovar")
-"""GCTA's files of categories and of numbers."""
+_COVARIATES = (".covar", ".qcovar", ".eigenvec")
+"""GCTA's files of categories, of numbers and of principal components."""
 
 
 def label_table(values: Any, expected: Expected = None) -> LabelTable:
@@ -222,10 +222,13 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
 
     The table must name its columns and samples; a single column without a title is called by NAME in FILE:NAME or by
     the file. Columns hold numbers if all known values are numbers, else words; unknown values are missing. Columns
-    without titles of GCTA's .covar and .qcovar are numbered; values of .covar are categories.
+    without titles of GCTA's .covar, .qcovar and .eigenvec are numbered; values of .covar are categories, and those of
+    columns that Oxford's .sample or QIIME 2 call discrete or categorical.
     """
     table = read_file(path, samples=samples)
-    values = table.values if table.values.ndim == 2 else table.values[:, None]
+    values = table.values  # of a single sample a vector
+    if values.ndim == 1:
+        values = values[None] if len(table.row_names or ()) == 1 else values[:, None]
     titles, n_columns = table.columns, values.shape[1]
     if titles is None and n_columns == 1:
         titles = (path.stem if path.exists() else str(path).rpartition(":")[2],)
@@ -240,7 +243,7 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
         columns[title] = np.where(is_known(cells), cells.astype(object), None)
         with suppress(ValueError):
             columns[title] = np.where(is_known(cells), cells, "nan").astype(np.float64)
-            if path.suffix.lower() == ".covar":
+            if path.suffix.lower() == ".covar" or title in table.categories:
                 columns[title] = np.array([None if value != value else f"{value:g}" for value in columns[title]])
     import pandas as pd
 
@@ -280,7 +283,8 @@ def _labels_of(table: Columns, column: str | None, expected: Expected) -> LabelT
     entries = values[:, 0] if len(rest) == 1 else values
     if isinstance(table, Text):
         entries = vector(entries, table.where)
-    return LabelTable(entries, names, columns, tuple(table.notes), is_table=True)
+    categories = getattr(table, "categories", ())
+    return LabelTable(entries, names, columns, tuple(table.notes), is_table=True, categories=categories)
 
 
 def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]) -> Array:

@@ -51,6 +51,7 @@ class LabelTable:
     columns: Names = None
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     is_table: bool = False  # whether it could hold names: text and data frames, no arrays
+    categories: Collection[str] = ()  # titles of columns whose numbers are categories
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import lzma
 
 import dask
@@ -12,14 +13,16 @@ import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse
+from sklearn.datasets import dump_svmlight_file
 
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.inputs import as_features, open_files, read_file
+from dmkl.inputs import as_features, open_files, read_covariates, read_file
 
 RNG = np.random.default_rng(5)
 CELLS, GENES = [f"AC{i}-1" for i in range(6)], ["g0", "g1", "g2", "g3"]
 X = RNG.poisson(2, size=(6, 4)).astype(float)
 K = X @ X.T + np.eye(6)
+Y = np.array([1, -1, -1, 1, -1, 1])
 PACKERS = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
@@ -135,6 +138,64 @@ def test_files_that_unpack_beyond_memory_are_refused(tmp_path, end):
 def test_bars_between_cells(tmp_path):
     COUNTS.to_csv(tmp_path / "x.txt", sep="|", index_label="sample")
     pd.testing.assert_frame_equal(features(tmp_path / "x.txt")[0]["x"], COUNTS)
+
+
+@pytest.mark.parametrize("name", ["x.svm", "x.txt", "x.libsvm.gz", "a9a"])
+def test_sparse_features_of_libsvm_have_their_labels(tmp_path, name):
+    text = io.BytesIO()
+    dump_svmlight_file(X, Y, text, zero_based=False)
+    (tmp_path / name).write_bytes(gzip.compress(text.getvalue()) if name.endswith(".gz") else text.getvalue())
+    taken = as_features(tmp_path / name)
+    (block,) = taken.blocks.values()
+    np.testing.assert_array_equal(block.read(slice(0, 6)), X)
+    np.testing.assert_array_equal(taken.labels.labels, Y)
+    np.testing.assert_array_equal(read_file(tmp_path / name).values, Y)
+    with pytest.raises(InputError, match="there are no kernels in"):
+        open_files(tmp_path / name)
+
+
+def test_labels_of_several_classes_in_libsvm_are_tasks(tmp_path):
+    (tmp_path / "y.svm").write_text("1,3 1:0.5\n3 2:1\n1 1:2 2:1\n")
+    labels = read_file(tmp_path / "y.svm")
+    assert (labels.values.tolist(), labels.columns) == ([[1, 1], [0, 1], [1, 0]], ("1", "3"))
+
+
+@pytest.mark.parametrize("order", [range(6), [3, 0, 5, 1, 2, 4]])
+def test_precomputed_kernels_of_libsvm_are_in_the_order_of_their_numbers(tmp_path, order):
+    rows = (f"{Y[i]} 0:{i + 1} " + " ".join(f"{k + 1}:{K[i, k]:g}" for k in range(6)) for i in order)
+    (tmp_path / "k.txt").write_text("\n".join(rows))
+    (matrix,), labels = kernels(tmp_path / "k.txt")
+    wanted = list(order)
+    np.testing.assert_array_equal(matrix, K[np.ix_(wanted, wanted)])
+    np.testing.assert_array_equal(labels.labels, Y[wanted])
+
+
+def test_types_below_titles_are_no_samples(tmp_path):
+    (tmp_path / "o.sample").write_text(
+        "ID_1 ID_2 missing sex bmi\n0 0 0 D P\n"
+        + "".join(f"{c} {c} 0 {1 + i % 2} {i}.5\n" for i, c in enumerate(CELLS))
+    )
+    (tmp_path / "q.tsv").write_text(
+        "sample-id\tsex\tbmi\n#q2:types\tcategorical\tnumeric\n"
+        + "".join(f"{c}\t{1 + i % 2}\t{i}.5\n" for i, c in enumerate(CELLS))
+    )
+    for name in ("o.sample", "q.tsv"):
+        frame = read_covariates(tmp_path / name, CELLS[::-1])
+        assert list(frame.index) == CELLS
+        assert frame["sex"].tolist() == ["1", "2"] * 3
+        assert frame["bmi"].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
+        assert read_file(f"{tmp_path / name}:sex").values.tolist() == [1, 2] * 3
+
+
+@pytest.mark.parametrize("name", ["pc.eigenvec", "pc.qcovar"])
+@pytest.mark.parametrize("family", ["0", None])
+def test_principal_components_without_titles(tmp_path, name, family):
+    lines = "".join(f"{family or c} {c} {x:g} {y:g}\n" for c, (x, y) in zip(CELLS, X[:, :2] / 4, strict=True))
+    (tmp_path / name).write_text(lines)
+    frame = read_covariates(tmp_path / name, CELLS)
+    np.testing.assert_array_equal(frame, X[:, :2] / 4)
+    assert (list(frame.index), list(frame)) == (CELLS, ["pc_1", "pc_2"])
+    np.testing.assert_allclose(features(tmp_path / name)[0]["pc"], X[:, :2] / 4)
 
 
 @pytest.mark.parametrize(

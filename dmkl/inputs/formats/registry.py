@@ -18,6 +18,7 @@ from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annot
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
 from dmkl.inputs.formats.genotypes import bed_arrays
+from dmkl.inputs.formats.libsvm import is_libsvm, libsvm_arrays, libsvm_labels
 from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
 from dmkl.inputs.formats.tables import Text, looks_like_text, parquet_columns
@@ -82,6 +83,7 @@ class Format:
 
 
 _TEXT = Format((".txt", ".dat", ".csv", ".tsv", ".tab"), text_kernels.text_arrays, columns=Text, streams=True)
+_LIBSVM = Format((".svm", ".libsvm", ".svmlight"), libsvm_arrays, labels=libsvm_labels, streams=True)
 FORMATS = (
     Format((".npy",), npy_arrays),
     Format((".npz",), npz_arrays),
@@ -95,7 +97,8 @@ FORMATS = (
     Format((".bed",), bed_arrays),
     Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation, is_folder=is_annotated),
     Format((), zarr_arrays, is_folder=is_zarr),
-    Format((".phen", ".pheno", ".fam", ".covar", ".qcovar"), holds=("labels",), columns=Text, streams=True),
+    Format((".phen", ".pheno", ".fam", ".covar"), holds=("labels",), columns=Text, streams=True),
+    _LIBSVM,
     _TEXT,
 )
 
@@ -124,6 +127,8 @@ def check_file(path: Path, content: Content) -> Format:
         if path.name.lower().endswith(ends):
             refuse(f"{path} is not read; {advice}")
     file_format = format_of(path, any_text=True)
+    if file_format == _TEXT and is_libsvm(path):
+        file_format = _LIBSVM
     if file_format is None or content not in file_format.holds:
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"
         way_out = ""

@@ -45,6 +45,8 @@ _ALLOW = "write fewer rows, or allow more"
 _MARKS = "\t;,|"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _COMMENTS = ("#", "%")
+_TYPES = re.compile(r"(?i)id_1[ \t]+id_2[ \t]+missing.*\n0[ \t]+0[ \t]+0([ \t]+[dcpb])*\s*|.+\n#q2:types\t.*")
+"""Titles and types of the columns in Oxford's .sample and in QIIME 2."""
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
 _TRUTH = {word: value for name, value in (("false", "0"), ("true", "1")) for word in (name, name.title(), name.upper())}
 
@@ -53,8 +55,9 @@ class Text(Columns):
     """A text file whose lines are rows of cells (see `dmkl.inputs.columns.Columns`).
 
     Only the first lines may be something else: ``sep=;`` as Excel writes it, comments (``#``, ``%``), the number of
-    rows alone (TASSEL, PHYLIP), and one line of titles. Numbers may have decimal commas if cells have another
-    delimiter. `notes` hold the lines that were taken for titles or comments, if that is uncertain.
+    rows alone (TASSEL, PHYLIP), one line of titles, and one of types (Oxford's .sample, QIIME 2). Numbers may have
+    decimal commas if cells have another delimiter. `notes` hold the lines that were taken for titles or comments, if
+    that is uncertain, `categories` the titles of columns whose type is discrete.
     """
 
     titles: Names = None  # "" above the names of the rows, where R writes none
@@ -63,7 +66,7 @@ class Text(Columns):
 
     def __init__(self, path: Path, expected: Expected = None, title: str | None = None) -> None:
         self.path, self.where = path, str(path)
-        self.index, self.notes = None, []
+        self.index, self.notes, self.categories = None, [], set[str]()
         self.count: int | None = None  # the number of rows that the file states in a line of its own
         lines, size = [], 0  # the first ones that are not blank, as (number from 1, text)
         for number, _, text in lines_of(path):
@@ -73,6 +76,8 @@ class Text(Columns):
                 break
         if not lines:
             refuse(f"{path} holds no lines, expected a table")
+        at = next((k for k in range(1, len(lines) - 1) if _TYPES.fullmatch(f"{lines[k - 1][1]}\n{lines[k][1]}")), 0)
+        types = lines.pop(at) if at else (0, "")  # a line below the titles
         separator = re.fullmatch(r'"?sep=(.)"?', lines[0][1])
         comments, rest = [], lines[1:] if separator else lines
         while rest and (_is_comment(rest[0][1], expected) or self._is_count(rest)):
@@ -105,7 +110,11 @@ class Text(Columns):
             has_titles, doubtful = self._find_titles(rows, head[0], expected, title)
         for comment in comments[:3]:
             self._note(*comment, "a comment")
-        self._index_rows(self._first + has_titles)
+        self._index_rows(max(self._first + has_titles, types[0] + 1))
+        if at and self.titles:
+            kinds = zip(self.titles, self._split(types[1]), strict=False)
+            self.categories = {title for title, kind in kinds if kind in ("D", "categorical")}
+            self.titles = ("FID", "IID", *self.titles[2:]) if self.titles[1].lower() == "id_2" else self.titles
         if self.n_columns == len(FAM_TITLES) and content_name(path.name).endswith(".fam"):
             self.titles = self.titles or FAM_TITLES
         # Titles that may be a row are taken if each has a row, of the same name if the first column holds names.

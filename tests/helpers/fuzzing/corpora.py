@@ -16,13 +16,14 @@ import pandas as pd
 import scipy.io
 import scipy.sparse
 import zarr
+from sklearn.datasets import dump_svmlight_file
 from zarr.storage import MemoryStore
 
 import dmkl
 from dmkl.cli.parsing import read_constraints, read_prices
 from dmkl.cli.samples import read_groups
 from dmkl.features.specs import plan
-from dmkl.inputs import as_features, open_files, read_file
+from dmkl.inputs import as_features, open_files, read_covariates, read_file
 from dmkl.inputs.labels import Labels
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
@@ -303,6 +304,21 @@ def _packed() -> list[Files]:
     return [{name + end: pack(data)} for file in files for name, data in file.items() for end, pack in packers.items()]
 
 
+def _libsvm() -> list[Files]:
+    numbered = np.column_stack([np.arange(1, M + 1), _K[0]])
+    return [
+        *_written("x.svm", lambda path, X: dump_svmlight_file(X, _CODES, str(path), zero_based=False), _X),
+        *_written("k.txt", lambda path, K: dump_svmlight_file(K, _CODES, str(path), zero_based=True), numbered),
+    ]
+
+
+def _typed() -> list[Files]:
+    lines = "".join(f"{name} {name} 0 {1 + i % 2} {i}.5\n" for i, name in enumerate(_NAMES))
+    rows = "".join(f"{name}\t{1 + i % 2}\t{i}.5\n" for i, name in enumerate(_NAMES))
+    types = "sample-id\tsex\tbmi\n#q2:types\tcategorical\tnumeric\n"
+    return _texts({"o.sample": f"ID_1 ID_2 missing sex bmi\n0 0 0 D P\n{lines}", "q.tsv": types + rows})
+
+
 def _relationships() -> list[Files]:
     names = "".join(f"f{i // 2} {name}\n" for i, name in enumerate(_NAMES)).encode()
     text = "".join("\t".join(map(str, row[: i + 1])) + "\n" for i, row in enumerate(_K[0])).encode()
@@ -352,6 +368,8 @@ FORMATS = {
     "sparse": Format(_sparse_files, _kernels, (mutated_npz,), ".npz"),
     "10x": Format(_cells, _features, (mutated_numbers,), (".tsv", ".mtx")),
     "compressed": Format(_packed, _kernels, (mutated_packed,)),
+    "LIBSVM": Format(_libsvm, _features, (mutated_numbers,)),
+    "typed": Format(_typed, lambda folder: read_covariates(_only(folder)), (mutated_numbers,)),
     "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id")),
     "phenotypes": Format(_phenotypes, _labels, (mutated_numbers,)),
     "labels": Format(_values, _labels, (mutated_numbers,)),
