@@ -1,8 +1,10 @@
-"""Types of arrays, and questions to arrays and labels of any library: their class, their text, which are unknown."""
+"""Types of arrays, their division into tiles, and questions to arrays and labels of any library: class, text, gaps."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -85,3 +87,38 @@ def refuse_codes(what: str, values: npt.ArrayLike, way_out: str) -> None:
             f"{what} numbers, but for {' and '.join(map(repr, codes))}: if that stands for a missing value, "
             f"{way_out.format(code=codes[0])}; if it is a class or a category, give all of them names with letters"
         )
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A rows × cols matrix cut into tiles of side `tile`; the last row and column of tiles may be ragged."""
+
+    rows: int
+    cols: int  # the shape of the matrix, in samples
+    tile: int  # side of a tile, in samples
+    upper: bool  # whether only the tiles on and above the diagonal exist (a symmetric matrix)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Tiles along the rows and along the columns."""
+        return -(-self.rows // self.tile), -(-self.cols // self.tile)
+
+    def row_slice(self, i: int) -> slice:
+        """Rows of the matrix that the i-th row of tiles covers."""
+        return slice(i * self.tile, min((i + 1) * self.tile, self.rows))
+
+    def col_slice(self, j: int) -> slice:
+        """Columns of the matrix that the j-th column of tiles covers."""
+        return slice(j * self.tile, min((j + 1) * self.tile, self.cols))
+
+    def tile_shape(self, i: int, j: int) -> tuple[int, int]:
+        """Rows and columns of tile (i, j), without padding."""
+        r, c = self.row_slice(i), self.col_slice(j)
+        return r.stop - r.start, c.stop - c.start
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """The tiles that exist, row by row."""
+        n_i, n_j = self.shape
+        for i in range(n_i):
+            for j in range(i if self.upper else 0, n_j):
+                yield i, j

@@ -29,8 +29,8 @@ from dask.sizeof import sizeof
 from distributed import Client, LocalCluster, SchedulerPlugin
 
 # This job measures the planning of passes, and so imports private modules; other jobs use public names only.
+from dmkl.arrays import Tiling
 from dmkl.numerics.steps import Centering, Fitted
-from dmkl.numerics.tiling import Tiling
 from dmkl.passes import run
 from dmkl.passes.view import Lens, TileKey, View
 from dmkl.solvers.fisher.subspace import directions

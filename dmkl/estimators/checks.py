@@ -1,4 +1,4 @@
-"""Parameters of learners: checks, and the set of feasible weights from norm, groups, prices and constraints."""
+"""Parameters of learners: checks, their form in JSON, and the set of feasible weights that some of them describe."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import xarray as xr
 
 from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
+from dmkl.numerics.covariates import Covariates
+from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.solvers.weight_sets import Ball, GivenWeights, Priced, UnboundedSetError, WeightSet, grouped
 
 
@@ -264,3 +266,40 @@ def _check_name(name: str, names: Sequence[str], context: str) -> None:
     if name not in names:
         listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
         refuse(f"{context} kernel {name!r}, which this set does not have; its kernels are {listed}")
+
+
+# --- parameters as JSON -----------------------------------------------------------------------------------------------
+
+
+def encode(value: Any) -> Any:
+    """A value as JSON: infinity and NaN as text, since JSON lacks them, and a splitter object by its `repr`."""
+    if isinstance(value, ConfiguredSolver):
+        return {"solver": {"name": value.name} | {name: encode(option) for name, option in vars(value).items()}}
+    if isinstance(value, float | np.floating) and not np.isfinite(value):
+        return {"float": str(float(value))}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [encode(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, xr.DataArray):  # weights over kernel, read back as a mapping
+        value = dict(zip(value["kernel"].values.tolist(), value.values.tolist(), strict=True))
+    if isinstance(value, Mapping):
+        return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
+    if isinstance(value, Covariates):
+        return {"covariates": [list(value.samples), list(value.columns), value.design.tolist()]}
+    return value if isinstance(value, str | int | float | bool | type(None)) else {"text": repr(value)}
+
+
+def decode(value: Any) -> Any:
+    """The value that `encode` has written; lists become tuples."""
+    if isinstance(value, dict):
+        if "mapping" in value:
+            return {decode(key): decode(item) for key, item in value["mapping"]}
+        if "covariates" in value:
+            samples, columns, design = value["covariates"]
+            return Covariates(tuple(samples), tuple(columns), np.array(design).reshape(len(samples), len(columns)))
+        if "solver" in value:
+            options = {name: decode(option) for name, option in value["solver"].items()}
+            return CONFIGURABLE[options.pop("name")](**options)
+        return float(value["float"]) if "float" in value else value["text"]
+    return tuple(decode(item) for item in value) if isinstance(value, list) else value

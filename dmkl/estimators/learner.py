@@ -14,11 +14,12 @@ import xarray as xr
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 
+import dmkl
 from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.building import TrainingFeatures, features_of
 from dmkl.errors import ConvergenceWarning, TrainingRowsWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.estimators import figures, predicting
-from dmkl.estimators.checks import check_positive, one_for_each, one_of
+from dmkl.estimators.checks import check_positive, decode, encode, one_for_each, one_of
 from dmkl.estimators.decisions import (
     GIVEN,
     IN_FOLDS,
@@ -53,7 +54,7 @@ from dmkl.estimators.plan import (
     tell_new_classes,
     total_sample_weights,
 )
-from dmkl.estimators.saving import FORMAT, MODELS, decode, encode, fitted_attributes, model_class, write_model
+from dmkl.estimators.saving import FORMAT, MODELS, fitted_attributes, write_model
 from dmkl.estimators.traits import (
     COUNT,
     NUMBERS,
@@ -226,7 +227,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             shared = [name for name in self._get_param_names() if name not in self.traits.plain_sum]
         elif isinstance(self, KernelClassifier) and hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
             shared = ("C", "multiclass", "class_weight", "decision", "steps")
-            learner = model_class("MKSVM")(np.inf, **{name: getattr(self, name) for name in shared})
+            learner = dmkl.MKSVM(np.inf, **{name: getattr(self, name) for name in shared})
         else:
             return None
         return learner, {name: values for name, values in grid.items() if name in shared}

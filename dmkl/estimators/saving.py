@@ -14,14 +14,12 @@ import zarr
 from dmkl._version import version
 from dmkl.building import TrainingFeatures
 from dmkl.errors import DmklError, FormatVersionError, InputError, StoreError, refuse
-from dmkl.estimators.checks import is_of_type, parameter_types
+from dmkl.estimators.checks import decode, encode, is_of_type, parameter_types
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.estimators.plan import Statistics
 from dmkl.estimators.traits import TEXT, FittedAttribute, Form, Kept
-from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
-from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.store.saved import READERS, Saved, unreadable, write_dataset
 from dmkl.store.zarr_groups import check_version, consolidate
 from dmkl.variables import describe
@@ -145,40 +143,6 @@ def _check_kept(model: Any) -> None:
                     f"{name} of this {type(model).__name__} must be {declared.form.words}, got {found}; declare in "
                     "traits.fitted of the class what it is"
                 )
-
-
-def encode(value: Any) -> Any:
-    """A value as JSON: infinity and NaN as text, since JSON lacks them, and a splitter object by its `repr`."""
-    if isinstance(value, ConfiguredSolver):
-        return {"solver": {"name": value.name} | {name: encode(option) for name, option in vars(value).items()}}
-    if isinstance(value, float | np.floating) and not np.isfinite(value):
-        return {"float": str(float(value))}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [encode(item) for item in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, xr.DataArray):  # weights over kernel, read back as a mapping
-        value = dict(zip(value["kernel"].values.tolist(), value.values.tolist(), strict=True))
-    if isinstance(value, Mapping):
-        return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
-    if isinstance(value, Covariates):
-        return {"covariates": [list(value.samples), list(value.columns), value.design.tolist()]}
-    return value if isinstance(value, str | int | float | bool | type(None)) else {"text": repr(value)}
-
-
-def decode(value: Any) -> Any:
-    """The value that `encode` has written; lists become tuples."""
-    if isinstance(value, dict):
-        if "mapping" in value:
-            return {decode(key): decode(item) for key, item in value["mapping"]}
-        if "covariates" in value:
-            samples, columns, design = value["covariates"]
-            return Covariates(tuple(samples), tuple(columns), np.array(design).reshape(len(samples), len(columns)))
-        if "solver" in value:
-            options = {name: decode(option) for name, option in value["solver"].items()}
-            return CONFIGURABLE[options.pop("name")](**options)
-        return float(value["float"]) if "float" in value else value["text"]
-    return tuple(decode(item) for item in value) if isinstance(value, list) else value
 
 
 def decode_parameters(kind: type[Any], written: Mapping[str, Any]) -> dict[str, Any]:

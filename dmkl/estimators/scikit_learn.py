@@ -31,7 +31,7 @@ from sklearn.utils.validation import (
 )
 
 from dmkl import settings
-from dmkl.arrays import Array, is_known
+from dmkl.arrays import Array, Tiling, is_known
 from dmkl.building import Missing, build
 from dmkl.errors import refuse
 from dmkl.estimators.fisher import MKFDA
@@ -41,7 +41,6 @@ from dmkl.features.specs import plan
 from dmkl.inputs.features import as_features
 from dmkl.kernelset import KernelSet, create
 from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
-from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
 
 

@@ -16,12 +16,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index, Mask
+from dmkl.arrays import Array, Float, Index, Mask, Tiling
 from dmkl.errors import refuse
 from dmkl.features.functions import WORDS
 from dmkl.features.specs import Recipe
 from dmkl.numerics import functions
-from dmkl.numerics.tiling import Tiling
 from dmkl.passes.sweep import Buffers, Workbench
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable

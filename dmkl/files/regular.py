@@ -52,10 +52,3 @@ def check_plain(root: str | Path, name: str) -> int:
             msg += "If the targets of links are trusted, copy the folder with them (cp -rL)"
             raise DamagedFileError(msg)
     return size
-
-
-def check_plain_folder(root: Path) -> None:
-    """Check everything in a folder that will be read and written to; raises as `check_plain`."""
-    for folder, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            check_plain(folder, name)

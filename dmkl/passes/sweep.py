@@ -35,9 +35,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, Tiling
 from dmkl.numerics.compiling import SMALL, gather
-from dmkl.numerics.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, strips
 

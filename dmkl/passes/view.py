@@ -15,10 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, Tiling
 from dmkl.errors import refuse
 from dmkl.numerics.steps import STEPS, Fitted, Residualize, Step, Take, Weighing, restricted, unpenalized
-from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import machine
 
 # --- views ---------------------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from dmkl.analysis.analyze import Analysis
 from dmkl.arrays import plain_repr, weight_shares
 from dmkl.description import Description
 from dmkl.errors import refuse
+from dmkl.estimators.checks import decode, encode
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import decode, decode_parameters, encode, model_class
+from dmkl.estimators.saving import decode_parameters, model_class
 from dmkl.files.writing import write_whole
 from dmkl.inference.importance import Importance
 from dmkl.inference.permutation import PermutationTest

@@ -18,13 +18,13 @@ import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
+import dmkl
 from dmkl import settings
 from dmkl.arrays import Float, Mask, weight_shares
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import Answers, Fit, Plan
-from dmkl.estimators.saving import model_class
 from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
@@ -253,7 +253,7 @@ def _fit_machines(
     if which == "none" or not (asked.traits.leaves_one_out and asked.traits.plain_sum):  # others are machines, or sums
         return {}, ""
     shared = {name: getattr(asked, name) for name in ("class_weight", "decision", "steps")}
-    learner = model_class("MKSVM")(np.inf, costs[0], **shared)
+    learner = dmkl.MKSVM(np.inf, costs[0], **shared)
     by_means = which == "rules" or question.probabilistic
     if by_means:
         learner.set_params(decision="means")

@@ -35,6 +35,7 @@ that of state.json is one of its keys.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -53,7 +54,7 @@ from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, StoreError, refuse
 from dmkl.files.arrays import check_file, json_crc32c, kept_arrays, load_arrays, save_arrays
 from dmkl.files.documents import check_size, parse_json
-from dmkl.files.regular import check_plain, check_plain_folder
+from dmkl.files.regular import check_plain
 from dmkl.files.syncing import sync_tree
 from dmkl.files.urls import local_path, resolved
 from dmkl.files.writing import replacing, reporting_full_disk
@@ -131,7 +132,9 @@ class Workspace:
             self.path = Path(tempfile.mkdtemp(prefix="dmkl-", dir=temporary_root()))
         else:
             self.path = state_folder(folder)
-            check_plain_folder(self.path)
+            for parent, folders, files in os.walk(self.path):  # everything in it may be read and written to
+                for name in (*folders, *files):
+                    check_plain(parent, name)
         self.identity, self._unsaid = identity, unsaid or {}
         self.state: dict[str, Any] = {}
         """The state from which the work continues; its "files" are the files that are new with it."""

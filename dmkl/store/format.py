@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Tiling
 from dmkl.errors import StoreError, refuse
 from dmkl.inputs.formats.zarr_folders import KERNEL_SET, check_chunks
-from dmkl.numerics.tiling import Tiling
 from dmkl.settings import check_memory, memory_budget_bytes
 
 FORMAT: Final = KERNEL_SET

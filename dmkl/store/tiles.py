@@ -23,11 +23,10 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Tiling
 from dmkl.files.arrays import crc32c
 from dmkl.files.regular import check_plain
 from dmkl.files.urls import is_url
-from dmkl.numerics.tiling import Tiling
 from dmkl.store.zarr_groups import ROOT, zarr_store
 
 _RANGE_BYTES = 4 * 2**20

@@ -7,7 +7,8 @@ import pytest
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.saving import decode, decode_parameters, encode
+from dmkl.estimators.checks import decode, encode
+from dmkl.estimators.saving import decode_parameters
 from dmkl.reports.contents import _call
 from dmkl.solvers.fisher.problem import parse_solver
 

@@ -14,8 +14,8 @@ from distributed import LocalCluster
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
 
+from dmkl.arrays import Tiling
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import View
 
 

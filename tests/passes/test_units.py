@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dmkl.numerics.tiling import Tiling
+from dmkl.arrays import Tiling
 from dmkl.passes.view import View, units_of
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dmkl.searching.relabeling import by_labels, cost
+from dmkl.searching.chance import by_labels, cost
 from dmkl.searching.scoring import OF_NUMBERS, OWN_METRICS, PROBABILISTIC, as_metrics, evaluate_each
 
 M, N_POINTS, N_LABELINGS = 23, 3, 7
