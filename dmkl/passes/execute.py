@@ -353,18 +353,19 @@ def _local_slots() -> int:
 
 _FREED_BYTES = 2**26
 """Freed memory that glibc's allocator may keep for each thread that allocates."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
-def _return_freed_memory(slots: int) -> Callable[[], object]:
-    """A function that returns freed memory to the system where the allocator may keep a large part of the budget.
+def _return_freed_memory(slots: int) -> None:
+    """Let the allocator return freed memory to the system where it may keep a large part of the budget, for good.
 
-    Elsewhere it does nothing: arrays in memory that is kept need no new pages.
+    `malloc_trim` leaves the end of each thread's heap. Elsewhere arrays in memory that is kept need no new pages.
     """
     is_large = 8 * _FREED_BYTES * (slots + 1) > settings.memory_budget_bytes()
-    if sys.platform != "linux" or _HERE.get() is not None or not is_large:
-        return lambda: None
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
-    return (lambda: None) if trim is None else partial(trim, 0)
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and is_large else None
+    if set_option is not None:  # of glibc alone
+        set_option(_MMAP_THRESHOLD, 2**20)
+        set_option(_TRIM_THRESHOLD, 2**20)
 
 
 END_OF_A_WORKER = (
@@ -598,14 +599,8 @@ def execute(
             # `dask.compute` would first make an expression of the results and hash all arrays.
             layers = {name: layer for result in results for name, layer in result.dask.layers.items()}
             tasks = {key: task for layer in layers.values() for key, task in layer.items()}
-            release = _return_freed_memory(slots)
-            release()
-
-            def ended(key: Any, *_: Any) -> None:
-                watch.advance(sizes.get(key, 0))
-                release()
-
-            with Callback(posttask=ended):
+            _return_freed_memory(slots)
+            with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
                 return list(schedule(tasks, [result.key for result in results], num_workers=slots))
     finally:
         watch.end()
