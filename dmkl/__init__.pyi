@@ -34,6 +34,8 @@ from .estimators.scikit_learn import MKLRegressor as MKLRegressor
 from .estimators.scikit_learn import PrecomputedMKLClassifier as PrecomputedMKLClassifier
 from .estimators.scikit_learn import PrecomputedMKLRegressor as PrecomputedMKLRegressor
 from .estimators.variance import VarianceComponents as VarianceComponents
+from .inference.association import Association as Association
+from .inference.association import association_test as association_test
 from .inference.importance import Importance as Importance
 from .inference.importance import importance as importance
 from .inference.permutation import PermutationTest as PermutationTest

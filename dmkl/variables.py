@@ -103,6 +103,10 @@ VARIABLES: Final = {
         "standard error of the variance from random probes", NUMBERS, ("term",), "as variance"
     ),
     "likelihood_ratio": Variable("twice the log-likelihood that the term adds", NUMBERS, ("term",)),
+    "excess": Variable("score statistic over its mean without association", NUMBERS),
+    "q_value": Variable("smallest false discovery rate that selects", NUMBERS),
+    "permutation_p_value": Variable("p-value from permuted residuals", NUMBERS),
+    "omnibus_p_value": Variable("p-value of all kernels together", NUMBERS),
     "p_value": Variable("p-value", NUMBERS),
     "boundary": Variable("whether the estimate is on the boundary, zero", COUNTS, ("term",)),
     "covariance": Variable("covariance of the variances", NUMBERS, ("term", "term_2"), "as variance, squared"),

@@ -110,6 +110,7 @@ def from_digits(place: Path) -> dict:
         "certificate": _bounds(dmkl.MKFDA(p=1, lam=1e-4, solver="direct", tol=1e-6).fit(K)),
         "evaluation": dmkl.evaluate(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": [1e-3, 1e-1]}, baselines="rules").plot(),
         "permutations": dmkl.permutation_test(dmkl.MKFDA(), K, grid={"lam": [1e-2]}, n_permutations=99, cv=3).plot(),
+        "association": dmkl.association_test(K, K.labels == K.labels[0]).plot(),
         "stability": dmkl.stability(dmkl.MKFDA(p=1), K, n_resamples=40, n_selected=3).plot(),
         "importance": dmkl.importance(dmkl.MKFDA(p=1.5), K, grid={"lam": [1e-3, 1e-1]}, cv=3).plot(),
         "contributions": dmkl.plot_contributions(found.best_.contributions(K), K.samples[7]),

@@ -78,6 +78,11 @@ SAVED = {
             "kernel",
         ),
     },
+    "dmkl-association": {
+        "version": 1,
+        "attributes": ("family", "n_samples", "n_covariates"),
+        "nodes": ("excess", "p_value", "q_value", "omnibus_p_value", "kernel"),
+    },
 }
 """Models and results: the newest version, attributes of the root, arrays and groups."""
 

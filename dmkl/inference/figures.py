@@ -206,3 +206,30 @@ def _draw_null(ax: Axes, values: xr.Dataset, task: str | None) -> None:
     ax.legend(frameon=False, fontsize=8)
     of_task = "" if task is None else f" of {shortened(task)}"
     ax.set_title(f"Scores{of_task} with permuted labels\n{p_value_text(values)}", fontsize=9, loc="left")
+
+
+# --- association -----------------------------------------------------------------------------------------------------
+
+_MOST_LABELS = 5
+
+
+def plot_association(data: xr.Dataset, ax: Any) -> Any:
+    """−log₁₀ p of each kernel over its excess, the smallest with their names; see `dmkl.Association.plot`."""
+    ax = panels(ax, {"kernels": (5.0, 3.6)})[0]
+    dress(ax, grid="both")
+    p, excess = data["p_value"].values, data["excess"].values
+    size = -np.log10(np.maximum(p, 1e-300))
+    selected = data["q_value"].values <= 0.05
+    ax.scatter(excess[~selected], size[~selected], s=14, color=GRAY)
+    ax.scatter(excess[selected], size[selected], s=18, color=BLUE)
+    labels, shared = kernel_labels(data["kernel"].values)
+    for k in np.argsort(p, kind="stable")[:_MOST_LABELS]:
+        if selected[k]:
+            left = excess[k] < 0.6 * np.nanmax(excess)  # of the panel: the name goes to the right of the point
+            where = {"xytext": (4 if left else -4, 2), "textcoords": "offset points", "ha": "left" if left else "right"}
+            ax.annotate(labels[k], (excess[k], size[k]), fontsize=8, **where)
+    ax.set_xlabel("statistic over its mean without association", fontsize=9)
+    ax.set_ylabel("−log₁₀ p", fontsize=9)
+    n = np.count_nonzero(selected)
+    set_title([ax], f"{n} of {len(p)} kernels associated at a false discovery rate of 5 % (blue)", shared)
+    return ax

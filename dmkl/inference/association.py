@@ -1,0 +1,379 @@
+"""`dmkl.association_test`: score tests of each kernel beside covariates, in one pass.
+
+With residuals r = y − μ of the labels on covariates Z and an intercept, by least squares (W = I) or by logistic
+regression (W = diag μ(1 − μ)), let z = W^(−½)r, K̃ = W^½KW^½, and P the projector on the complement of W^½[1, Z], of
+rank n = m − q. The statistic of a kernel is T = zᵀK̃z/zᵀz, the score of its variance component. Without association z
+is normal with the covariance σ²P, exactly or for many samples, and with the n eigenvalues λ_i of PK̃P
+
+    P(T > t) = P(Σ_i (λ_i − t) χ²_i > 0),
+
+which does not depend on σ² (Chen, Chen, Zhao, Wu, Schaid: Small sample kernel association tests for human genetic and
+microbiome association studies, Genetic Epidemiology 40, 2016). Where σ² is taken as known it is
+P(Σ_i λ_iχ²_i > zᵀK̃z/σ²) (Wu, Lee, Cai, Li, Boehnke, Lin: Rare-variant association testing for sequencing data with the
+sequence kernel association test, American Journal of Human Genetics 89, 2011). A kernel of few features has few
+eigenvalues that are not 0, those of the inner products of its features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+from scipy.special import expit
+from scipy.stats import cauchy, false_discovery_control
+
+from dmkl.arrays import Array, Float, Index, is_known
+from dmkl.description import Description
+from dmkl.errors import refuse
+from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
+from dmkl.numerics.covariates import Covariates, basis, residualize
+from dmkl.numerics.fisher import class_of, encode_targets, encode_values
+from dmkl.numerics.quadratic_forms import upper_tail
+from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.elements import whole_kernels
+from dmkl.passes.execute import check_memory, machine, run_tasks
+from dmkl.passes.view import Lens
+from dmkl.store.saved import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Family = Literal["gaussian", "binomial"]
+_ZERO = 1e-10
+"""Eigenvalues below this share of the largest are taken as zeros, which are counted and not computed with."""
+_TASKS_PER_SLOT = 8
+_MOST_STEPS = 50
+_LEVEL = 0.05
+_MOST_NAMES = 5
+
+
+class Association(Result):
+    """The result of `dmkl.association_test`.
+
+    Parameters
+    ----------
+    data
+        With n kernels and, of several targets or tasks, that dimension too:
+
+        ================================== ==========================================================================
+        excess (kernel)                    T over its mean without association, which is 1
+        p_value (kernel)                   of the test of each kernel; NaN for a kernel that is constant given the
+                                           covariates
+        q_value (kernel)                   the smallest false discovery rate at which the kernel is selected
+                                           (Benjamini and Hochberg)
+        permutation_p_value (kernel)       from permuted residuals, where asked for
+        omnibus_p_value ()                 of all kernels together, by the Cauchy combination
+        ================================== ==========================================================================
+
+        Attributes: family, n_samples, n_covariates, small_sample (1 or 0), n_permutations, n_passes, created_by.
+    """
+
+    FORMAT, TITLE = "dmkl-association", "association test"
+    NEEDED = ("excess", "p_value", "q_value", "omnibus_p_value")
+    NEEDED_ATTRIBUTES = ("family", "n_samples", "n_covariates", "n_passes")
+
+    def table(self) -> pd.DataFrame:
+        """A row for each kernel, and target or task, the smallest p-value first."""
+        names = [name for name in ("excess", "p_value", "q_value", "permutation_p_value") if name in self.data]
+        frame = self.data[names].to_dataframe().reset_index()
+        return frame.sort_values("p_value", kind="stable", ignore_index=True)
+
+    def describe(self) -> Description:
+        """Which kernels are associated, and all of them together; see `Result.describe`."""
+        attrs, data = self.data.attrs, self.data
+        n, covariates = data.sizes["kernel"], attrs["n_covariates"]
+        scope = f"{n} kernel{'' if n == 1 else 's'}, {attrs['n_samples']:,} samples, {attrs['family']} labels"
+        scope += f", given {covariates} covariate{'' if covariates == 1 else 's'}" if covariates else ""
+        lines = []
+        for name in self.tasks or (None,):
+            part = data if name is None else data.sel({str(self._dim): name})
+            frame = part[["p_value", "q_value"]].to_dataframe().sort_values("p_value", kind="stable")
+            selected = frame[frame["q_value"] <= _LEVEL]
+            listed = ", ".join(f"{kernel} (p = {p:.2g})" for kernel, p in selected["p_value"].head(_MOST_NAMES).items())
+            more = f" and {len(selected) - _MOST_NAMES} more" if len(selected) > _MOST_NAMES else ""
+            found = f"{len(selected)} of {n} at a false discovery rate of {_LEVEL:g}"
+            lines.append(
+                f"{'' if name is None else f'{name}: '}{found}{f': {listed}{more}' if listed else ''}; all kernels "
+                f"together p = {float(part['omnibus_p_value']):.2g}"
+            )
+        note = "each kernel is tested alone: kernels that are alike are associated together"
+        return Description("Association of kernels", scope, {"kernels": lines, "notes": [note]})
+
+    @property
+    def _dim(self) -> str | None:
+        return next((str(dim) for dim in self.data["p_value"].dims if dim != "kernel"), None)
+
+    def plot(self, task: str | None = None, *, ax: Axes | None = None) -> Axes:
+        """Draw −log₁₀ p over the excess of each kernel; see `dmkl.inference.figures.plot_association`.
+
+        Raises
+        ------
+        InputError
+            If there is no such task.
+        """
+        from dmkl.inference.figures import plot_association
+
+        self._check_task(task)
+        axes: Axes = plot_association(self.data if task is None else self.data.sel({str(self._dim): task}), ax)
+        return axes
+
+
+@one_blas_thread
+def association_test(
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    *,
+    covariates: Any = None,
+    family: Family | None = None,
+    small_sample: bool = True,
+    n_permutations: int = 0,
+    seed: int = 0,
+) -> Association:
+    """Test whether each kernel is associated with the labels, given covariates: the score test of SKAT and MiRKAT.
+
+    The p-value of a kernel is the probability of a larger T = rᵀKr/rᵀr, r the residuals of the labels on the
+    covariates, where the labels do not depend on the kernel; see `dmkl.inference.association`. It is computed from the
+    eigenvalues of the kernel, with a relative error of 1e-9 however small it is. The scale of a kernel and constants
+    that are added to it do not matter. One pass over the kernels; it takes m³ operations for each that is no factor.
+
+    Parameters
+    ----------
+    K
+        A square set of kernels, positive semidefinite or not.
+    y
+        Labels, (m,) or (m, targets); those of the set where missing. Samples without a label are left out.
+    covariates
+        As in `dmkl.residualize`: a DataFrame by sample or an array, numbers and categories. There is an intercept.
+    family
+        "gaussian" for numbers, by least squares, or "binomial" for two classes, by logistic regression. By default
+        binomial where there are two different labels.
+    small_sample
+        False takes the variance of the residuals as known, as SKAT does; p-values of few samples are too large then.
+    n_permutations
+        Residuals are permuted as often, as a check of p-values: 0 for none. The smallest p is one over one more.
+    seed
+        Seed of the permutations.
+
+    Returns
+    -------
+    Association
+        Data by kernel, with a table, a summary and a figure.
+
+    Raises
+    ------
+    InputError
+        If the set is not square, labels are missing or have more than two classes, or covariates determine them.
+    MemoryBudgetError
+        If a kernel that is no factor does not fit in memory.
+
+    Notes
+    -----
+    All kernels together: Liu, Xie, Cauchy combination test, JASA 115 (2020). False discovery rates: Benjamini,
+    Hochberg, JRSS B 57 (1995).
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> p_values = dmkl.association_test(K).data["p_value"]
+    """
+    K = as_kernel_set(K, "association_test")
+    if not K.is_square:
+        refuse(f"association_test needs a square set, got {K.shape[1]} rows and {K.shape[2]} columns that differ")
+    if family is not None and family not in get_args(Family):
+        refuse(f"family must be 'gaussian' or 'binomial', got {family!r}")
+    if n_permutations < 0:
+        refuse(f"n_permutations must be 0 or more, got {n_permutations}")
+    design, n_covariates = np.ones((K.shape[1], 1)), 0
+    if covariates is not None:
+        step = covariates if isinstance(covariates, Covariates) else residualize(covariates)
+        design, n_covariates = step.of(K.samples), len({name.partition("=")[0] for name in step.columns})
+    labels, names = given_labels(K, y)
+    if labels is None:
+        refuse("association_test needs labels: give y, or store them with the kernels (labels=, --labels)")
+    chosen, dim, problems = _problems(np.asarray(labels), names, family, design, n_permutations, seed)
+    seen, n_passes = K.measured()
+    values = _tested(seen, problems, small_sample=small_sample)
+    dims = ("kernel",) if dim is None else ("kernel", dim)
+    coords: dict[str, Any] = {"kernel": list(K.names)}
+    if dim is not None:
+        coords[dim] = [str(k) for k in range(len(problems))] if names is None else list(map(str, names))
+    excess, p = (part if dim else part[:, 0] for part in (values[..., 0], values[..., 1]))
+    data = xr.Dataset({"excess": (dims, excess), "p_value": (dims, p)}, coords)
+    data["q_value"] = (dims, np.apply_along_axis(_on_known, 0, p, false_discovery_control))
+    data["omnibus_p_value"] = (dims[1:], np.apply_along_axis(_combined, 0, p))
+    if n_permutations:
+        data["permutation_p_value"] = (dims, values[..., 2] if dim else values[:, 0, 2])
+    counted = {"n_samples": K.shape[1], "n_covariates": n_covariates, "n_permutations": n_permutations}
+    data.attrs |= {"family": chosen, "small_sample": int(small_sample), **counted, "n_passes": n_passes + 1.0}
+    return Association(data)
+
+
+# --- labels given covariates ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """Labels of some samples given covariates."""
+
+    rows: Index | None
+    """The samples with a label; None for all."""
+    root: Float
+    """The diagonal of W^½, (m,)."""
+    basis: Float
+    """An orthonormal basis of W^½[1, Z], (m, q)."""
+    residuals: Float
+    """z and its permutations, (m, 1 + permutations), orthogonal to the basis."""
+    variance: float
+    """σ² where it is taken as known."""
+
+
+def _problems(
+    labels: Array, names: Array | None, family: Family | None, design: Float, n_permutations: int, seed: int
+) -> tuple[Family, str | None, list[_Problem]]:
+    """The family of the labels, the dimension of several targets or tasks, and the problem of each of them."""
+    m = len(labels)
+    known = labels[is_known(labels)]
+    if family is None:
+        family = "binomial" if len(np.unique(known)) == 2 else "gaussian"
+    if labels.ndim == 1 and len(known) < m:
+        labels, names = labels[:, None], None
+    if family == "gaussian":
+        if known.dtype.kind not in "biuf":
+            refuse(
+                f"association_test takes numbers or two classes, got {len(np.unique(known.astype(str)))} classes; give "
+                "a column of 0 and 1 for each class (y=), or numbers"
+            )
+        targets = encode_values(labels, m, names)
+        values = [h[:, 0] for h in targets.problems]
+    else:
+        targets = encode_targets(labels, m, names)
+        if targets.kind == "multiclass":
+            refuse(f"the family 'binomial' is of two classes, got {len(targets.classes)}; give a column for each class")
+        values = [class_of(h).astype(np.float64) for h in targets.problems]
+    rng = np.random.default_rng(seed)
+    problems = []
+    for rows, value in zip(targets.rows, values, strict=True):
+        Z = design if rows is None else design[rows]
+        Q = Z @ basis(Z)
+        mean = Q @ (Q.T @ value) / len(value) if family == "gaussian" else _logistic_mean(Q, value)
+        root = np.ones(len(value)) if family == "gaussian" else np.sqrt(mean * (1.0 - mean))
+        Q = np.linalg.qr(root[:, None] * Q)[0]
+        z = ((value - mean) / root)[:, None]
+        z = np.hstack([z, *(rng.permutation(z) for _ in range(n_permutations))])
+        z -= Q @ (Q.T @ z)
+        variance = float(z[:, 0] @ z[:, 0]) / (len(z) - Q.shape[1]) if family == "gaussian" else 1.0
+        if not np.linalg.norm(z[:, 0]) > 1e-8 * np.linalg.norm(value):
+            refuse("the covariates determine the labels, so that nothing is left to test; give fewer covariates")
+        problems.append(_Problem(rows, root, Q, z, variance))
+    return family, None if labels.ndim == 1 else targets.dim, problems
+
+
+def _logistic_mean(Q: Float, value: Float) -> Float:
+    """μ of the logistic regression of labels 0 and 1 on Q, by Newton's method."""
+    b = np.zeros(Q.shape[1])
+    for _ in range(_MOST_STEPS):
+        mean = expit(Q @ b)
+        weights = mean * (1.0 - mean)
+        if not weights.min() > 1e-12:
+            break
+        step = np.linalg.solve(Q.T @ (weights[:, None] * Q), Q.T @ (value - mean))
+        b = b + step
+        if np.abs(Q @ step).max() < 1e-10:
+            return np.asarray(expit(Q @ b))
+    refuse(
+        "the covariates separate the two classes, so that the logistic regression has no optimum; give fewer of them"
+    )
+
+
+# --- tests of kernels -------------------------------------------------------------------------------------------------
+
+
+def _tested(K: KernelSet, problems: Sequence[_Problem], *, small_sample: bool) -> Float:
+    """Excess, p-value and that by permutations, (kernels, problems, 3)."""
+    n, m, _ = K.shape
+    lens, host = K.lens(), machine()
+    widths = _widths(lens)
+    largest = int(np.where(widths < 0, m, widths).max())
+    needed = {"a kernel, with its weights and projected": 4 * 8 * m * max(largest, 1)}
+    check_memory("association_test", needed, host.task_bytes, "Approximate kernels by factors (rank=)")
+    parts = np.array_split(np.arange(n), min(n, _TASKS_PER_SLOT * host.slots))
+    work = [partial(_test_kernels, part, small_sample) for part in parts]
+    results = run_tasks("associate", work, lens, problems, task_bytes=K.bytes_per_pass // len(parts))
+    return np.concatenate(results)
+
+
+def _widths(lens: Lens) -> Index:
+    """Columns of the factor of each kernel; −1 for a kernel without one, or after steps."""
+    factors = None if lens.fitted.steps else lens.view.source.factors
+    return np.full(lens.view.shape[0], -1) if factors is None else factors.widths[lens.view.kernels]
+
+
+def _test_kernels(kernels: Index, small_sample: bool, lens: Lens, problems: Sequence[_Problem]) -> Float:
+    return np.array([[_test(*pair, small_sample) for pair in _rooted(int(k), lens, problems)] for k in kernels])
+
+
+def _rooted(kernel: int, lens: Lens, problems: Sequence[_Problem]) -> Iterator[tuple[_Problem, Float, bool]]:
+    """For each problem W^½KW^½, or W^½F where K = FFᵀ, over its samples; and whether it is F."""
+    is_factor = _widths(lens)[kernel] >= 0
+    if is_factor:
+        view = lens.view
+        every = view.factors.read(view.kernels[[kernel]], 0, slice(0, view.source.tiling.rows))
+        values = every[view.rows].astype(np.float64)
+    else:
+        (values,) = whole_kernels([lens], kernel)
+    for problem in problems:
+        part = values if problem.rows is None else values[problem.rows]
+        part = problem.root[:, None] * part
+        if not is_factor:
+            part = (part if problem.rows is None else part[:, problem.rows]) * problem.root
+        yield problem, part, is_factor
+
+
+def _test(problem: _Problem, values: Float, is_factor: bool, small_sample: bool) -> tuple[float, float, float]:
+    """Excess, p-value and p-value by permutations of W^½KW^½, or of W^½F."""
+    Q, z = problem.basis, problem.residuals
+    projected = values - Q @ (Q.T @ values)
+    if is_factor:
+        forms = np.sum((projected.T @ z) ** 2, axis=0)
+        tall = projected.shape[0] > projected.shape[1]
+        square = projected.T @ projected if tall else projected @ projected.T
+    else:
+        square = projected - (projected @ Q) @ Q.T
+        forms = np.vecdot(z.T, (square @ z).T)
+    eigenvalues = np.linalg.eigvalsh(square)
+    size, scale = np.abs(eigenvalues).max(), np.sum(values**2 if is_factor else np.abs(values.diagonal()))
+    if not size > _ZERO * scale:
+        return math.nan, math.nan, math.nan
+    n = len(z) - Q.shape[1]
+    kept = eigenvalues[np.abs(eigenvalues) > _ZERO * size][-n:]
+    t = forms / np.sum(z**2, axis=0)
+    if small_sample:
+        weights, counts = np.append(kept - t[0], -t[0]), np.append(np.ones(len(kept)), n - len(kept))
+        p = upper_tail(weights, 0.0, counts)
+    else:
+        p = upper_tail(kept, forms[0] / problem.variance)
+    n_permutations = len(t) - 1
+    by_permutation = (1 + np.count_nonzero(t[1:] >= t[0] * (1.0 - 1e-12))) / (1 + n_permutations)
+    return float(t[0] * n / kept.sum()), p, float(by_permutation)
+
+
+def _on_known(values: Float, function: Any) -> Float:
+    result = np.full(len(values), np.nan)
+    known = ~np.isnan(values)
+    if known.any():
+        result[known] = function(values[known])
+    return result
+
+
+def _combined(p: Float) -> float:
+    """The Cauchy combination: the mean of tan((½ − p)π) has a Cauchy distribution, whatever the dependence is."""
+    known = p[~np.isnan(p)]
+    return float(cauchy.sf(np.mean(cauchy.isf(np.clip(known, 1e-300, 1.0 - 1e-15))))) if len(known) else math.nan

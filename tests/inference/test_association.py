@@ -1,0 +1,138 @@
+"""Score tests of kernels against tests that are known, and dense formulas; uniform p-values without association."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.integrate import quad
+from scipy.special import expit
+from scipy.stats import kstest, t
+
+import dmkl
+from dmkl.errors import InputError
+
+
+def linear(r, n, m, d):
+    F = r.normal(size=(n, m, d))
+    return F, F @ F.transpose(0, 2, 1)
+
+
+def features(F):
+    return dmkl.build(None, {f"x{j}": part for j, part in enumerate(F)}, [{"function": "linear"}], dtype="float64")
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.3, 2.0])
+def test_a_kernel_of_one_feature_is_the_t_test_of_its_coefficient(effect):
+    r = np.random.default_rng(0)
+    F, Ks = linear(r, 1, 50, 1)
+    Z = r.normal(size=(50, 2))
+    y = effect * F[0, :, 0] + Z[:, 0] + r.normal(size=50)
+    X = np.column_stack([F[0], np.ones(50), Z])
+    b, (residual, *_), *_ = np.linalg.lstsq(X, y, rcond=None)
+    statistic = b[0] / np.sqrt(residual / 46 * np.linalg.inv(X.T @ X)[0, 0])
+    found = dmkl.association_test(Ks, y, covariates=Z).data["p_value"].item()
+    assert found == pytest.approx(2 * t.sf(abs(statistic), 46), rel=1e-7)
+
+
+def imhof(w, x):
+    def integrand(u):
+        return np.sin(0.5 * np.sum(np.arctan(w * u)) - 0.5 * x * u) / (u * np.prod((1 + (w * u) ** 2) ** 0.25))
+
+    return 0.5 + quad(integrand, 0, np.inf, limit=5000, epsabs=1e-12)[0] / np.pi
+
+
+@pytest.mark.parametrize("small_sample", [True, False])
+def test_two_classes_are_tested_as_the_dense_formula_has_it(small_sample):
+    r = np.random.default_rng(1)
+    F, Ks = linear(r, 3, 80, 6)
+    Z = r.normal(size=(80, 1))
+    y = (r.random(80) < expit(0.4 * F[0, :, 0] + Z[:, 0])).astype(int)
+    data = dmkl.association_test(Ks, y, covariates=Z, small_sample=small_sample).data
+    X, b = np.column_stack([np.ones(80), Z]), np.zeros(2)
+    for _ in range(30):
+        mu = expit(X @ b)
+        W = np.diag(mu * (1 - mu))
+        b = b + np.linalg.solve(X.T @ W @ X, X.T @ (y - mu))
+    P0 = W - W @ X @ np.linalg.inv(X.T @ W @ X) @ X.T @ W
+    values, vectors = np.linalg.eigh(P0)
+    half = vectors * np.sqrt(np.maximum(values, 0)) @ vectors.T
+    for K, p in zip(Ks, data["p_value"].values, strict=True):
+        Q, of_residuals = (y - mu) @ K @ (y - mu), ((y - mu) ** 2 / np.diag(W)).sum()
+        weights = np.sort(np.linalg.eigvalsh(half @ K @ half))[2:]
+        expected = imhof(weights - Q / of_residuals, 0.0) if small_sample else imhof(weights, Q)
+        assert p == pytest.approx(expected, abs=1e-7)
+
+
+def test_factors_are_tested_like_their_kernels():
+    r = np.random.default_rng(2)
+    F, Ks = linear(r, 4, 40, 3)
+    y = F[1] @ np.ones(3) + r.normal(size=40)
+    by_kernel, by_factor = dmkl.association_test(Ks, y).data, dmkl.association_test(features(F), y).data
+    for name in ("p_value", "excess", "q_value"):
+        np.testing.assert_allclose(by_factor[name], by_kernel[name], rtol=1e-10)
+    np.testing.assert_allclose(by_factor["omnibus_p_value"], by_kernel["omnibus_p_value"], rtol=1e-10)
+
+
+def test_scales_and_constants_do_not_matter_and_a_constant_kernel_has_no_test():
+    r = np.random.default_rng(3)
+    _, Ks = linear(r, 1, 30, 3)
+    data = dmkl.association_test(np.stack([Ks[0], 7 * Ks[0] + 100, np.ones((30, 30))]), r.normal(size=30)).data
+    assert data["p_value"][1].item() == pytest.approx(data["p_value"][0].item(), rel=1e-7)
+    assert data["p_value"].isnull().values.tolist() == data["q_value"].isnull().values.tolist() == [False, False, True]
+    assert data["omnibus_p_value"].item() == pytest.approx(data["p_value"][0].item(), rel=1e-7)
+
+
+def test_targets_with_unknown_labels_are_tested_one_by_one():
+    r = np.random.default_rng(4)
+    _, Ks = linear(r, 2, 40, 3)
+    y = pd.DataFrame(r.normal(size=(40, 2)), columns=["height", "weight"])
+    y.iloc[:5, 1] = np.nan
+    Z = r.normal(size=(40, 1))
+    both = dmkl.association_test(Ks, y.to_numpy(), covariates=Z)
+    alone = dmkl.association_test(Ks[:, 5:, 5:], y["weight"].to_numpy()[5:], covariates=Z[5:])
+    np.testing.assert_allclose(both.data["p_value"][:, 1], alone.data["p_value"], rtol=1e-9)
+    assert {"target", "kernel", "p_value", "q_value"} <= set(both.table())
+    assert str(both).count("false discovery rate") == 2
+    assert both.plot("1").get_ylabel()
+
+
+def test_results_are_saved(tmp_path):
+    r = np.random.default_rng(5)
+    F, Ks = linear(r, 3, 30, 2)
+    result = dmkl.association_test(Ks, F[0, :, 0] + 0.1 * r.normal(size=30), n_permutations=99)
+    result.save(tmp_path / "result")
+    assert str(dmkl.load(tmp_path / "result")) == str(result)
+    assert result.data["permutation_p_value"][0].item() == 0.01
+    assert "kernel_0 (p = " in str(result)
+
+
+def test_bad_questions_are_refused():
+    r = np.random.default_rng(6)
+    _, Ks = linear(r, 2, 30, 2)
+    x = r.normal(size=30)
+    with pytest.raises(InputError, match="separate the two classes"):
+        dmkl.association_test(Ks, x > 0, covariates=x)
+    with pytest.raises(InputError, match="determine the labels"):
+        dmkl.association_test(Ks, x, covariates=x)
+    with pytest.raises(InputError, match="3 classes; give a column of 0 and 1"):
+        dmkl.association_test(Ks, np.repeat(["a", "b", "c"], 10))
+    with pytest.raises(InputError, match="needs labels"):
+        dmkl.association_test(Ks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("m", "n_covariates"), [(60, 0), (60, 1), (60, 3), (1000, 1), (1000, 3)])
+@pytest.mark.parametrize("classes", [False, True])
+def test_p_values_are_uniform_without_association(m, n_covariates, classes):
+    r = np.random.default_rng([7, m, n_covariates, classes])
+    p = []
+    for _ in range(20):
+        F, Z = r.normal(size=(100, m, 5)), r.normal(size=(m, n_covariates))
+        mean = Z.sum(axis=1) * 0.5
+        y = (r.random(m) < expit(mean)).astype(int) if classes else mean + r.normal(size=m)
+        data = dmkl.association_test(features(F), y, covariates=Z if n_covariates else None).data
+        p.append(data["p_value"].values)
+    # Kernels of one set of labels share these, so that only the independence between sets is assumed.
+    p = np.array(p)
+    assert kstest(p[:, 0], "uniform").pvalue > 1e-3
+    assert abs((p < 0.05).mean() - 0.05) < 4 * (p < 0.05).mean(axis=1).std() / np.sqrt(len(p)) + 0.005
+    assert kstest(p.ravel(), "uniform").statistic < 0.05
