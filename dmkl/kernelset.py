@@ -707,7 +707,8 @@ def create(
         Largest difference of mirrored entries, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.
     symmetrize
         Store (K + Kᵀ)/2 of kernels whose mirrored entries differ; `provenance` records the largest difference. Where
-        all entries on one side of the diagonal are 0 or NaN, the triangle on the other is mirrored and recorded.
+        all entries on one side of the diagonal are 0 or NaN, the triangle on the other is mirrored and recorded, also
+        without this option.
     overwrite
         Replace a finished set; it stays until the new one is complete.
 

@@ -44,6 +44,8 @@ DEFAULTS: dict[str, Any] = {
     "workers-timeout": 60,
     # Read other files that an HDF5 file refers to: external storage, external links, virtual data sets.
     "external-files": False,
+    # The value of a pair that a list of pairs gives several: "refuse", the "first" one, "max" or "mean".
+    "duplicates": "refuse",
     # Options of fsspec for URLs, such as {"endpoint_url": …}, in addition to its configuration files.
     "storage": {},
     # Show a line of progress on standard error: "auto" if that is a terminal or belongs to a notebook, True or False.

@@ -61,6 +61,7 @@ def import_(
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     repair: options.Repair = None,
+    duplicates: options.Duplicates = None,  # a setting (see `dmkl.cli.options`)
     symmetrize: bool = flag(
         "Take (K + Kᵀ)/2 of kernels whose halves differ; mirror a triangle.", "--symmetrize", panel="Storage"
     ),
@@ -116,12 +117,15 @@ def import_(
             overwrite=overwrite,
         )
     K = dmkl.open(out)
-    for record in K.provenance if symmetrize else ():
-        difference = record["symmetrized"]["largest_asymmetry"]
-        how = f"symmetrized: mirrored entries differed by at most {difference:.3g}"
+    for record in K.provenance:
         if half := record.get("mirrored"):
-            how = f"mirrored: all entries outside its {half} triangle were 0 or NaN"
-        say_aside("note", f"kernel {record['name']!r} was {how}")
+            say_aside(
+                "note", f"kernel {record['name']!r} was mirrored: all entries outside its {half} triangle were 0 or NaN"
+            )
+        elif symmetrize:
+            difference = record["symmetrized"]["largest_asymmetry"]
+            how = f"symmetrized: mirrored entries differed by at most {difference:.3g}"
+            say_aside("note", f"kernel {record['name']!r} was {how}")
     _say_written(out, K, started)
     say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
 
@@ -172,6 +176,7 @@ def build(
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
+    duplicates: options.Duplicates = None,
     transpose: bool = flag("Samples are columns of the tables.", "--transpose", panel="Samples"),
     repair: options.Repair = None,
     storage: Literal["auto", "factors", "tiles"] = storage_option(

@@ -10,12 +10,15 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
+import dask
 import typer
 from typer.models import OptionInfo
 
 from dmkl.files.urls import local_path
 
 _LAST_PANELS = ("Folds and choice", "Samples", "Compute resources")
+_SETTINGS = ("duplicates",)
+"""Options that are settings while a command runs, since readers of all files ask them."""
 STEPS_HELP = (
     "Steps applied to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
     "multiplicative (unit variance), residualize=FILE (in place of center: removes the covariates in a table with a "
@@ -98,6 +101,10 @@ MissingFeatures = Annotated[
     Literal["refuse", "zero", "mean"],
     samples_option("Columns of new features that are missing: refuse, or fill in 0 or the mean in training."),
 ]
+Duplicates = Annotated[
+    Literal["first", "max", "mean"] | None,
+    storage_option("Value of a pair that a list of pairs gives several. [default: such pairs are refused]"),
+]
 Tile = Annotated[int | None, storage_option("Side of a tile in samples.", "N", min=1)]
 Dtype = Annotated[
     Literal["float32", "float64"] | None,
@@ -145,9 +152,11 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
             for path in value if isinstance(value, list) else [value]:
                 if isinstance(path, Path):
                     local_path(path, "what stands there")
+        chosen = {f"dmkl.{key}": value for key in _SETTINGS if (value := values.get(key)) is not None}
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        command(**values)
+        with dask.config.set(chosen):
+            command(**values)
 
     expanded = [
         _annotated(item)

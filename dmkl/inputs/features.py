@@ -18,6 +18,7 @@ from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, float_dtype, is_title, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, stem, vector
+from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names_of_arrays
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.formats.text_kernels import names_beside
@@ -353,8 +354,9 @@ def _take_files(paths: Sequence[PathLike], expected: set[str] | None, unaligned:
     for path in files:
         file_format = check_file(path, "features")
         table = None if file_format.columns is None else file_format.columns(path, expected, None)
-        if table is None or (isinstance(table, Text) and table.is_triangle):
-            _take_arrays(path, file_format.arrays(path), unaligned)
+        pairs = pairs_of(table) if isinstance(table, Text) else []
+        if table is None or pairs or (isinstance(table, Text) and table.is_triangle):
+            _take_arrays(path, pairs or file_format.arrays(path), unaligned)
         else:
             unaligned.matrices.append(_matrix_of_columns(stem(path), table, unaligned, expected))
             unaligned.places.append((path, ""))

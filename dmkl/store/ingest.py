@@ -12,7 +12,7 @@ from zarr.abc.store import Store
 
 from dmkl import progress, settings
 from dmkl.arrays import Array, Index
-from dmkl.errors import IndefiniteKernelWarning, refuse, warn
+from dmkl.errors import IndefiniteKernelWarning, InputError, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
 from dmkl.inputs.matrices import Lazy, Matrix, fingerprint
@@ -154,9 +154,20 @@ class _Intake:
         if not self.asked_dtype and _narrowest([dtype]).itemsize > np.dtype(header.dtype).itemsize:
             what = f"kernel {name!r} is {dtype}, but the set would be stored as {header.dtype}, as its first kernel is"
             refuse(f"{what}; choose one, dtype='float32' or dtype='float64'")
-        if self.symmetrize and (lower := self._is_lower_triangle(matrix)) is not None:
-            provenance |= {"mirrored": "lower" if lower else "upper"}
-            matrix = _mirrored(matrix, lower=lower)
+        lower = self._is_lower_triangle(matrix) if self.symmetrize else None
+        try:
+            self._write(j, name, matrix if lower is None else _mirrored(matrix, lower=lower), provenance, diagonal)
+        except InputError:
+            # Only kernels that are refused are read again to see whether one half of them is 0 or NaN.
+            lower = self._is_lower_triangle(matrix) if header.symmetric and not self.symmetrize else None
+            if lower is None:
+                raise
+            self._write(j, name, _mirrored(matrix, lower=lower), provenance, diagonal)
+        if lower is not None:
+            self.writer.add_provenance(j, {"mirrored": "lower" if lower else "upper"})
+
+    def _write(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
+        header = self.header
         if self.repair is not None:
             if not header.symmetric:
                 refuse(f"repair={self.repair!r} is for symmetric kernels; these are rectangular")

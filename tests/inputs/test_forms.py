@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
 
+import dmkl
 from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError
 from dmkl.inputs import as_features, open_files, read_covariates
@@ -206,6 +208,34 @@ def pairs(header, sep):
     return write
 
 
+def of_pairs(name, line, titles="", diagonal=True, values=K):
+    """A line for each pair of samples in one order, by a function of both names and the value."""
+
+    def write(folder, frame, use):
+        matrix = symmetric(frame.index, values)
+        ends = [(a, b) for i, a in enumerate(matrix) for b in list(matrix)[: i + diagonal]]
+        return text(folder / name, titles + "".join(line(a, b, matrix.loc[a, b]) for a, b in ends))
+
+    return write
+
+
+kin0 = of_pairs(
+    "king.kin0",
+    lambda a, b, value: f"{a}\t{a}\t{b}\t{b}\t5000\t0.1\t0.02\t{value}\n",
+    "#FID1\tIID1\tFID2\tIID2\tNSNP\tHETHET\tIBS0\tKINSHIP\n",
+)
+blast = of_pairs("hits.tsv", lambda a, b, v: f"{a}\t{b}\t98.2\t300\t5\t0\t1\t300\t1\t300\t1e-20\t{v}\n")
+mash = of_pairs("mash.tab", lambda a, b, v: f"{a}\t{b}\t{v}\t0\t991/1000\n", diagonal=False, values=DISTANCES)
+
+
+def grm_sparse(folder, frame, use):
+    """Lines of two individuals, counted from 0, and the value."""
+    matrix = symmetric(frame.index).to_numpy()
+    write_ids(folder / "table.grm.id", frame.index)
+    lines = [f"{i}\t{k}\t{matrix[i, k]}\n" for i in range(N) for k in range(i + 1)]
+    return text(folder / "table.grm.sp", "".join(lines))
+
+
 def phylip(name, triangle=None, values=K):
     """The number of samples, and their names in ten columns; triangles are "with" or "without" their diagonal."""
 
@@ -394,8 +424,14 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
         {**dict.fromkeys(("labels", "groups", "splits", "covariates"), IN_A_ROW), "features": TURNED},
     ),
     # Kernels
-    "pairs `id id value`": (Form(pairs(False, " ")), {**ONLY_KERNELS, "features": KERNEL}),
-    "pairs with titles": (Form(pairs(True, "\t")), {**ONLY_KERNELS, "features": KERNEL}),
+    "pairs `id id value`": (Form(pairs(False, " "), titles="none", square=K), ONLY_KERNELS),
+    "pairs with titles": (Form(pairs(True, "\t"), titles="none", square=K), ONLY_KERNELS),
+    "pairs, KING and PLINK 2 `.kin0`": (Form(kin0, titles="none", square=K), ONLY_KERNELS),
+    "pairs, BLAST outfmt 6": (Form(blast, titles="none", square=K), ONLY_KERNELS),
+    "pairs, Mash distances": (
+        Form(mash, titles="none", square=DISTANCES),
+        {**ONLY_KERNELS, "kernels": DISTANCE},
+    ),
     "PHYLIP, square": (Form(phylip("table.phy"), titles="none", square=K), ONLY_KERNELS),
     "PHYLIP, triangle with diagonal": (Form(phylip("table.phy", "with"), titles="none", square=K), ONLY_KERNELS),
     "PHYLIP, triangle without diagonal": (
@@ -408,6 +444,7 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     "GCTA list of prefixes (`--mgrm`)": (Form(grm_list), OF_GENETICISTS),
     "GCTA `.grm.gz`": (Form(grm_text), OF_GENETICISTS),
     "GCTA `x.part_3_2.grm.bin`": (Form(grm_part), {**OF_GENETICISTS, "kernels": PART}),
+    "fastGWA `.grm.sp`": (Form(grm_sparse), OF_GENETICISTS),
     "PLINK `.rel.gz`": (Form(rel_text), OF_GENETICISTS),
 }
 
@@ -524,7 +561,7 @@ def check_features(form, folder, beside):
             continue  # rows without names take the given names
         features = as_features(paths, samples=samples)
         assert features.samples == form.names
-        *_, block = features.blocks.values()
+        *_, block = (block for block in features.blocks.values() if not block.by_name)
         values = block.read(slice(0, N))
         if form.square is not None:
             columns = [form.names[at] for at in ROWS] if block.columns is None else list(block.columns)
@@ -617,9 +654,54 @@ def test_a_pair_has_one_value(tmp_path):
     first, second, value = lines[0].split()
     text(path, "".join([*lines, lines[0]]))  # the same value again
     np.testing.assert_array_equal(sorted(whole(next(iter(open_files(path)[0].matrices()))).ravel()), sorted(K.ravel()))
+    text(path, "".join([*lines, f"{second} {first} {float(value) + 1}\n"] + [lines[0]] * 2))
+    values = {"first": float(value), "max": float(value) + 1, "mean": float(value) + 0.25}
+    for rule, expected in values.items():
+        with dask.config.set({"dmkl.duplicates": rule}):
+            source, _ = open_files(path)
+            (matrix,) = map(whole, source.matrices())
+        at = [list(source.samples).index(own) for own in (first, second)]
+        assert matrix[tuple(at)] == matrix[tuple(at[::-1])] == pytest.approx(expected)
     text(path, "".join([*lines, f"{first} {second} {float(value) + 1}\n"]))
-    with pytest.raises(InputError, match=r"lists the pair of rows \d+ and \d+ twice, with the values"):
+    with pytest.raises(InputError, match=r"lists the pair of rows \d+ and \d+ twice, .*--duplicates first"):
         [whole(matrix) for matrix in open_files(path)[0].matrices()]
+
+
+def test_each_column_of_pairs_is_a_kernel_by_its_title(tmp_path):
+    path = kin0(tmp_path, symmetric(WORDS), "kernels")
+    source, _ = open_files(path, variables=["IBS0"])
+    (matrix,) = map(whole, source.matrices())
+    assert (matrix == 0.02).all()
+    lines = path.read_text().splitlines(keepends=True)
+    text(path, "".join(line for line in lines if line.split()[1] != line.split()[3]))
+    with pytest.raises(InputError, match=r"none with itself, which a kernel needs; .*0\.5 is the kinship"):
+        [whole(matrix) for matrix in open_files(path)[0].matrices()]
+
+
+def test_shares_of_identity_are_kernels_and_distances(tmp_path):
+    """As FastANI lists them, in both orders: percent, and the numbers of fragments."""
+    share = 100 * np.exp(-DISTANCES / DISTANCES.max())
+    lines = [f"{a}\t{b}\t{share[i, k]:.4f}\t90\t100\n" for i, a in enumerate(WORDS) for k, b in enumerate(WORDS)]
+    path = text(tmp_path / "ani.txt", "".join(lines))
+    (matrix,) = map(whole, open_files(path)[0].matrices())
+    np.testing.assert_allclose(matrix, share, atol=1e-4)
+    K = dmkl.build(None, path, {"function": "distance"})
+    expected = np.exp(-(1 - share / 100) / np.mean(1 - share / 100))
+    assert K.samples.tolist() == WORDS
+    np.testing.assert_allclose(np.corrcoef(np.asarray(K)[0].ravel(), expected.ravel())[0, 1], 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("first", ["1", "0"])
+def test_a_triangle_may_begin_with_a_whole_number(first, tmp_path):
+    values = np.corrcoef(X) if first == "1" else np.sqrt(DISTANCES)
+    rows = [" ".join(map(str, values[i, : i + 1].round(6))) for i in range(N)]
+    path = text(tmp_path / "triangle.txt", "\n".join([first, *rows[1:]]) + "\n")
+    if first == "0":
+        (block,) = as_features(path).blocks.values()
+        np.testing.assert_allclose(block.read(slice(0, N)), values, atol=1e-6)
+        return
+    (matrix,) = map(whole, open_files(path)[0].matrices())
+    np.testing.assert_allclose(matrix, values, atol=1e-6)
 
 
 # --- the documentation -----------------------------------------------------------------------------------------------

@@ -139,13 +139,16 @@ def test_symmetrize_takes_the_mean_and_says_how_far_apart(tile, full):
 
 
 @pytest.mark.parametrize(("lower", "empty"), [(True, 0.0), (False, np.nan)])
-@pytest.mark.parametrize(("tile", "full", "repair"), [(2, False, None), (4, True, None), (8, False, "clip")])
-def test_symmetrize_mirrors_a_triangle(notes_of, tmp_path, lower, empty, tile, full, repair):
+@pytest.mark.parametrize(
+    ("tile", "full", "repair", "symmetrize"),
+    [(2, False, None, True), (4, True, None, False), (8, False, "clip", False)],
+)
+def test_a_triangle_is_mirrored(notes_of, tmp_path, lower, empty, tile, full, repair, symmetrize):
     given = np.tril(np.ones(K[0].shape, dtype=bool)) if lower else np.triu(np.ones(K[0].shape, dtype=bool))
     triangle = np.where(given, K[0], empty)
-    made = dmkl.create(None, [triangle], tile=tile, full=full, repair=repair, symmetrize=True)
+    made = dmkl.create(None, [triangle], tile=tile, full=full, repair=repair, symmetrize=symmetrize)
     np.testing.assert_allclose(np.asarray(made)[0], K[0], atol=1e-12)
     assert made.provenance[0]["mirrored"] == ("lower" if lower else "upper")
     np.save(tmp_path / "k.npy", triangle)
-    told = notes_of("import", tmp_path / "k.zarr", tmp_path / "k.npy", "--symmetrize")
+    told = notes_of("import", tmp_path / "k.zarr", tmp_path / "k.npy", *["--symmetrize"] * symmetrize)
     assert f"was mirrored: all entries outside its {'lower' if lower else 'upper'} triangle were 0 or NaN" in told

@@ -93,6 +93,7 @@ FORMATS = (
     Format((".mtx",), text_kernels.mtx_arrays, is_folder=text_kernels.is_10x, streams=True),
     Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),
     Format((".grm.gz",), text_kernels.gcta_text_arrays, ("kernels",)),
+    Format((".grm.sp",), text_kernels.gcta_sparse_arrays, ("kernels",)),
     Format((".rel", ".rel.gz"), text_kernels.plink_text_arrays, ("kernels",)),
     Format((".bed",), bed_arrays),
     Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation, is_folder=is_annotated),

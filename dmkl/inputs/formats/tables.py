@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Names, listed_names
 from dmkl.settings import check_memory
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FAM_TITLES = ("FID", "IID", "PAT", "MAT", "SEX", "PHENO")
 """The columns of PLINK's .fam files, which have no titles."""
@@ -110,15 +113,16 @@ class Text(Columns):
             has_titles, doubtful = self._find_titles(rows, head[0], expected, title)
         for comment in comments[:3]:
             self._note(*comment, "a comment")
-        self._index_rows(max(self._first + has_titles, types[0] + 1))
+        self._begin = max(self._first + has_titles, types[0] + 1)  # the number of the line after titles
         if at and self.titles:
             kinds = zip(self.titles, self._split(types[1]), strict=False)
             self.categories = {title for title, kind in kinds if kind in ("D", "categorical")}
             self.titles = ("FID", "IID", *self.titles[2:]) if self.titles[1].lower() == "id_2" else self.titles
+        self.first_rows = rows[has_titles:]
         if self.n_columns == len(FAM_TITLES) and content_name(path.name).endswith(".fam"):
             self.titles = self.titles or FAM_TITLES
         # Titles that may be a row are taken if each has a row, of the same name if the first column holds names.
-        more = len(rows[0]) - self.n_rows
+        more = len(rows[0]) - self.n_rows if doubtful else 0
         if doubtful and (more not in (0, 1) or (more == 1 and set(self.texts([0])[0]) != set(rows[0][1:]))):
             self.refuse_first_line(rows[0])
 
@@ -128,23 +132,27 @@ class Text(Columns):
         way_out = "title the first column 'sample' if it holds titles, add a line of titles if it does not"
         refuse(f"{what}, so it may hold titles or be a row; {way_out}")
 
-    def _index_rows(self, first: int) -> None:
-        """Find the positions of the rows, from the line with this number on."""
-        self._starts, self._numbers = array("q"), array("q")
-        self._size, self._has_comments = 0, False
+    @cached_property
+    def _lines(self) -> tuple[array[int], array[int], bool]:
+        """The positions of the rows in the file and their line numbers, and whether comments are among them."""
+        starts, numbers, has_comments = array("q"), array("q"), False
         for number, position, text in lines_of(self.path):
-            self._size = position + len(text)
-            if number < first or not text.strip():
+            if number < self._begin or not text.strip():
                 continue
             if self._is_row(text):
-                self._starts.append(position)
-                self._numbers.append(number)
-                if len(self._starts) % _ROWS_CHECKED == 0:
-                    check_memory(f"the positions of the rows of {self.path}", 16 * len(self._starts), _ALLOW)
+                starts.append(position)
+                numbers.append(number)
+                if len(starts) % _ROWS_CHECKED == 0:
+                    check_memory(f"the positions of the rows of {self.path}", 16 * len(starts), _ALLOW)
             else:
                 self._note(number, text, "a comment")
-                self._has_comments = True
-        self.n_rows = len(self._starts)
+                has_comments = True
+        return starts, numbers, has_comments
+
+    @property
+    def n_rows(self) -> int:  # type: ignore[override]
+        """The number of rows."""
+        return len(self._lines[0])
 
     def _is_row(self, text: str) -> bool:
         """Whether a line is no comment: a line that begins so is a row if it has the usual number of cells."""
@@ -153,9 +161,10 @@ class Text(Columns):
 
     def _is_count(self, lines: Sequence[tuple[int, str]]) -> bool:
         """Whether the first of some lines states the number of rows."""
-        # The first row of PHYLIP's triangles is only a name.
+        # The first row of PHYLIP's triangles is only a name; a triangle of numbers may begin with its entry 0 or 1.
         has_cells = any(len(re.split(r"[\s,;]+", text.strip())) > 1 for _, text in lines[1:3])
-        return self.count is None and lines[0][1].strip().isdecimal() and has_cells
+        first = lines[0][1].strip()
+        return self.count is None and first.isdecimal() and first not in ("0", "1") and has_cells
 
     def _take_titles_of(self, comments: list[tuple[int, str]]) -> bool:
         """Take the titles from the last comment, which is removed from the list, if it holds them."""
@@ -198,9 +207,9 @@ class Text(Columns):
     def take_first_row_as_titles(self) -> None:
         """Take the first row for titles of the columns, which the shape of the table shows."""
         self.titles = tuple(self.head_row())
-        self._note(self._numbers[0], " ".join(self.titles), "titles of the columns, since one row follows for each")
-        del self._starts[0], self._numbers[0]
-        self.n_rows -= 1
+        starts, numbers, _ = self._lines
+        self._note(numbers[0], " ".join(self.titles), "titles of the columns, since one row follows for each")
+        del starts[0], numbers[0]
 
     def head_row(self) -> Sequence[str]:
         """Return the cells of the first row; the titles if no row follows."""
@@ -237,7 +246,7 @@ class Text(Columns):
 
     def ragged(self) -> list[list[str]]:
         """Return the cells of all rows, which may differ in length."""
-        check_memory(f"the cells of {self.path}", 8 * self._size, "allow more")
+        check_memory(f"the cells of {self.path}", 8 * self._lines[0][-1], "allow more")
         return [self._split(text) for _, text in self._texts(0, self.n_rows)]
 
     def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
@@ -246,9 +255,9 @@ class Text(Columns):
         for first in range(start, stop, step):
             last = min(first + step, stop)
             lines = [line.strip("\r") for line in self._bytes(first, last).decode().split("\n") if line.strip()]
-            if self._has_comments:
-                lines = list(filter(self._is_row, lines))
-            yield from zip(self._numbers[first:last], lines, strict=True)
+            _, numbers, has_comments = self._lines
+            lines = list(filter(self._is_row, lines)) if has_comments else lines
+            yield from zip(numbers[first:last], lines, strict=True)
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[int, list[str]]]:
         """Return the line numbers, from 1, and the cells of some rows, as many as the columns."""
@@ -315,7 +324,7 @@ class Text(Columns):
         delimiter, n_rows = self.delimiter, stop - start
         raw = self._bytes(start, stop)
         n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
-        if n_cells != n_rows * (self.n_columns + self._trailing) or self._has_comments:
+        if n_cells != n_rows * (self.n_columns + self._trailing) or self._lines[2]:
             return None
         text = io.StringIO(raw.decode().replace(",", ".") if self.decimal_comma else raw.decode())
         quote = '"' if b'"' in raw else None
@@ -332,8 +341,29 @@ class Text(Columns):
             if self._unpacked is None and self.path.suffix.lower() in COMPRESSED:
                 # It stays open with the table: opening it again would unpack it from the beginning.
                 self._open, self._unpacked = stack.pop_all(), file
-            file.seek(self._starts[start])
-            return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
+            starts, *_ = self._lines
+            file.seek(starts[start])
+            return file.read(starts[stop] - starts[start] if stop < len(starts) else -1)
+
+    def read_frame(self, texts: Sequence[int], numbers: Sequence[int]) -> pd.DataFrame:
+        """Read some columns of words and of numbers by pandas, which is fast; rows that are too short end in NaN."""
+        import pandas as pd
+
+        kinds: dict[int, Any] = {**dict.fromkeys(texts, str), **dict.fromkeys(numbers, np.float64)}
+        how: dict[str, Any] = {"sep": self.delimiter or r"\s+", "decimal": "," if self.decimal_comma else "."}
+        how |= {"header": None, "skiprows": self._begin - 1, "usecols": list(kinds), "dtype": kinds}
+        how |= {"keep_default_na": False, "na_values": {at: sorted(UNKNOWN_TEXTS) for at in numbers}}
+        parts, n_rows = [], 0
+        with damaged_as(f"{self.path} cannot be read as a table", Exception), _opened(self.path) as file:
+            for part in pd.read_csv(file, chunksize=_ROWS_CHECKED, skipinitialspace=True, **how):
+                parts.append(part)
+                n_rows += len(part)
+                needed = file.tell() + n_rows * (_TEXT_BYTES * len(texts) + 8 * len(numbers))
+                check_memory(f"the cells of {self.path}", 2 * needed, _ALLOW)
+        frame = pd.concat(parts, ignore_index=True)
+        if len(frame.columns) < len(kinds):
+            refuse(f"{self.path}, line {self._begin}: found {frame.shape[1]} cells, expected more")
+        return frame
 
 
 def parquet_columns(path: Path, expected: Expected = None, title: str | None = None) -> Columns:

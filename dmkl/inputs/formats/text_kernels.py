@@ -20,6 +20,7 @@ from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
 from dmkl.inputs.formats.compressed import COMPRESSED, unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.pairs import matrix_of_pairs, pairs_of
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
 from dmkl.inputs.matrices import Lazy, dense_rows
@@ -38,12 +39,10 @@ def parquet_arrays(path: Path) -> list[FileArray]:
 def text_arrays(path: Path) -> list[FileArray]:
     """Return the matrix in a text file, with the names of its rows and columns."""
     text = Text(path)
+    if pairs := pairs_of(text):
+        return pairs
     if text.is_triangle or (text.count is not None and text.n_rows > text.count):
         return [_ragged_matrix(text)]
-    if (pairs := _pairs_of(text)) is not None:
-        (names, rows, cols), n = pairs, len(pairs[0])
-        text.notes.append(f"{path} was taken for entries of pairs: name, name, value")
-        return [_array(text, (n, n), partial(_matrix_of_pairs, text, rows, cols, n, 2), names)]
     if text.titles is None and text.n_rows == text.n_columns + 1 and all(map(str.isdecimal, text.head_row())):
         text.take_first_row_as_titles()
     if text.count not in (None, text.n_rows):
@@ -109,44 +108,6 @@ def _row_names(table: Columns) -> tuple[Names, list[int]]:
     return tuple(cells[-1]) if cells else None, rest
 
 
-def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
-    """Return the names, and the positions of both in each row, if a table lists all pairs once or twice."""
-    if text.n_columns != 3 or text.n_rows < 4:
-        return None
-    import pandas as pd
-
-    first, second = text.texts([0, 1])
-    places, names = pd.factorize(np.array([*first, *second], dtype=object))
-    n = len(names)
-    numeric = all(map(is_number, text.head_row()[:2]))
-    # Missing pairs are refused when the matrix is read.
-    of_samples = not numeric and 2 * len(set(first).intersection(second)) > n and text.n_rows > 2 * n
-    if not of_samples and (text.n_rows not in (n * (n + 1) // 2, n * n) or (n == 3 and numeric)):
-        return None
-    rows, cols = np.split(places.astype(np.int64), 2)
-    return tuple(names), rows, cols
-
-
-def _matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -> Float:
-    """Return the matrix (n, n) whose entries a column lists at positions from 0, each pair in one order or in both."""
-    check_memory(f"the matrix of {text.path}", 16 * n * n, "save it in a binary format, or allow more")
-    values = np.full((n, n), np.nan)
-    entries = text.strip(0, text.n_rows, [column])[:, 0]
-    values[rows, cols] = entries
-    differing = np.flatnonzero((values[rows, cols] != entries) & ~np.isnan(entries))
-    if len(differing):
-        i, k, first = int(rows[differing[0]]), int(cols[differing[0]]), entries[differing[0]]
-        what = f"{text.path} lists the pair of rows {i} and {k} twice, with the values {first:g} and {values[i, k]:g}"
-        refuse(f"{what} ({len(differing)} such lines), expected one value for each pair; remove the wrong lines")
-    other_order = np.isnan(values)
-    values[other_order] = values.T[other_order]
-    missing = np.argwhere(np.isnan(values))
-    if len(missing):
-        i, k = missing[0].tolist()
-        refuse(f"{text.path} lacks {len(missing)} entries of pairs, the first of rows {i} and {k}; give all")
-    return values
-
-
 def _ragged_matrix(text: Text) -> FileArray:
     """Return a triangle of a line a row, or a matrix whose rows PHYLIP has wrapped; it is read as a whole."""
     rows, comma, n = text.ragged(), text.decimal_comma, text.count or 0
@@ -158,8 +119,8 @@ def _ragged_matrix(text: Text) -> FileArray:
     named = not text.is_triangle or not is_number(rows[-1][0], comma)
     values = _matrix_of_rows(text.path, [row[named:] for row in rows], decimal_comma=comma)
     names = tuple(row[0] for row in rows) if named else None
-    # PHYLIP ends rows of distances before the diagonal.
-    of_distances = len(rows[0]) == named or (not text.is_triangle and values[0, 0] == 0)
+    # Rows of distances end before the diagonal, or are zero there.
+    of_distances = len(rows[0]) == named or not values.diagonal().any()
     return _array(text, values.shape, lambda: values, names, holds="distances" if of_distances else "")
 
 
@@ -212,11 +173,31 @@ def gcta_text_arrays(path: Path) -> list[FileArray]:
     if text.n_columns != 4 or text.n_rows != n_pairs:
         expected = f"{n_pairs} of 4 (row, column, variants, entry), one for each pair of the {n} individuals of the .id"
         refuse(f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {expected} file beside it")
-    at = text.strip(0, text.n_rows, [0, 1]) - 1
-    if not np.isin(at, np.arange(n)).all():
-        refuse(f"{path} has positions outside 1 to {n}, the individuals of the .id file beside it")
-    rows, cols = at.astype(np.int64).T
-    return [_array(text, (n, n), partial(_matrix_of_pairs, text, rows, cols, n, 3), names)]
+    *at, entries = text.read_frame([], [0, 1, 3]).to_numpy().T
+    rows, cols = _positions(path, at, n, 1)
+    return [_array(text, (n, n), partial(matrix_of_pairs, path, n, rows, cols, entries), names)]
+
+
+def gcta_sparse_arrays(path: Path) -> list[FileArray]:
+    """Return the sparse relationship matrix of GCTA in NAME.grm.sp: lines of row, column (from 0) and entry."""
+    import scipy.sparse
+
+    names = _individuals(path)
+    n, text = len(names), Text(path)
+    *at, entries = text.read_frame([], [0, 1, 2]).to_numpy().T
+    rows, cols = _positions(path, at, n, 0)
+    half = scipy.sparse.csr_array((entries, (rows, cols)), shape=(n, n))
+    if not np.isfinite(entries).all() or half.nnz < len(entries):
+        refuse(f"{path} lacks a value, or lists a pair more than once; expected each pair once; write it again")
+    matrix = half + half.T - scipy.sparse.diags_array(half.diagonal())
+    return [_array(text, (n, n), partial(dense_rows, matrix), names)]
+
+
+def _positions(path: Path, at: Sequence[Array], n: int, first: int) -> list[Index]:
+    """Return the positions from 0 of the individuals of rows and columns, which are counted from `first`."""
+    if not np.isin(at, np.arange(first, n + first)).all():
+        refuse(f"{path} has positions outside {first} to {n + first - 1}, the individuals of the .id file beside it")
+    return [part.astype(np.int64) - first for part in at]
 
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
@@ -244,7 +225,7 @@ def _individuals(path: Path) -> tuple[str, ...]:
         whole, pattern = (path.name.replace(part[0], text) for text in (".", f".part_{part[1]}_*."))
         way_out = f"put all parts and their .grm.id files together: cat {pattern} > {whole}"
         refuse(f"{path} is part {int(part[2])} of {part[1]} of a relationship matrix of GCTA, not the whole; {way_out}")
-    id_file = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
+    id_file = path.with_name(re.sub(r"(?i)\.(gz|bin|sp)$", "", path.name) + ".id")
     if not id_file.is_file():
         refuse(f"{path} needs {id_file.name} beside it, which names its individuals, and there is none; copy it there")
     names = _listed_individuals(id_file)

@@ -47,6 +47,7 @@ M = 6
 _X = np.random.default_rng(0).normal(size=(M, 3)).round(3)
 _K = np.stack([_X @ _X.T + np.eye(M), _X[:, :1] @ _X[:, :1].T + np.eye(M)])
 _NAMES = [f"s{i}" for i in range(M)]
+_LOWER = [(i, k) for i in range(M) for k in range(i + 1)]
 _Y = np.array(["a", "b"])[np.arange(M) % 2]
 _CODES = np.arange(M) % 2
 _FRAME = pd.DataFrame(_X, index=_NAMES, columns=["u", "v", "w"])
@@ -326,7 +327,20 @@ def _relationships() -> list[Files]:
         {"a.grm.bin": _K[0][np.tril_indices(M)].astype("<f4").tobytes(), "a.grm.id": names},
         {"a.rel.bin": _K[0].astype("<f8").tobytes(), "a.rel.id": names},
         {"a.rel": text, "a.rel.id": names},
+        {"a.grm.sp": "".join(f"{i}\t{k}\t{_K[0, i, k]}\n" for i, k in _LOWER).encode(), "a.grm.id": names},
     ]
+
+
+def _pairs() -> list[Files]:
+    lines = [f"{_NAMES[i]}\t{_NAMES[k]}\t{_K[0, i, k]}" for i, k in _LOWER]
+    king = [f"f\t{_NAMES[i]}\tf\t{_NAMES[k]}\t9\t{_K[0, i, k]}" for i, k in _LOWER]
+    return _texts(
+        {
+            "pairs.txt": "\n".join(lines),
+            "mash.tab": "\n".join(f"{line}\t0\t9/10" for line in lines),
+            "x.kin0": "\n".join(["FID1\tID1\tFID2\tID2\tN_SNP\tKinship", *king]),
+        }
+    )
 
 
 def _phenotypes() -> list[Files]:
@@ -370,7 +384,8 @@ FORMATS = {
     "compressed": Format(_packed, _kernels, (mutated_packed,)),
     "LIBSVM": Format(_libsvm, _features, (mutated_numbers,)),
     "typed": Format(_typed, lambda folder: read_covariates(_only(folder)), (mutated_numbers,)),
-    "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id")),
+    "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id", ".sp")),
+    "pairs": Format(_pairs, _kernels, (mutated_numbers,)),
     "phenotypes": Format(_phenotypes, _labels, (mutated_numbers,)),
     "labels": Format(_values, _labels, (mutated_numbers,)),
     "groups": Format(_values, _groups, (mutated_numbers,)),
