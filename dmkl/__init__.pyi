@@ -46,6 +46,11 @@ from .kernelset import KernelSet as KernelSet
 from .kernelset import create as create
 from .kernelset import open as open
 from .numerics.covariates import residualize as residualize
+from .numerics.losses import Huber as Huber
+from .numerics.losses import Loss as Loss
+from .numerics.losses import Poisson as Poisson
+from .numerics.losses import SmoothedQuantile as SmoothedQuantile
+from .numerics.losses import SquaredEpsilonInsensitive as SquaredEpsilonInsensitive
 from .outputs import prediction_table as prediction_table
 from .progress import ConsoleWatch as ConsoleWatch
 from .reports.contents import report as report
@@ -63,3 +68,4 @@ from .solvers.fisher.problem import CG as CG
 from .solvers.fisher.problem import Direct as Direct
 from .solvers.fisher.problem import Dual as Dual
 from .solvers.fisher.problem import Subspace as Subspace
+from .solvers.smooth import solve_mkglm as solve_mkglm

@@ -138,7 +138,7 @@ RESULTS = {
 }
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
              "plot_contributions", "plot_predictions", "prediction_table", "report", "residualize",
-             "solve_mkfda"}  # fmt: skip
+             "solve_mkfda", "solve_mkglm"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.TrainingRowsWarning")

@@ -1,0 +1,385 @@
+"""Multiple kernel learning with a smooth convex loss: the oracle of `dmkl.solvers.fisher.mkfda.maximize` for it.
+
+With labels y, weights d of the samples and fixed effects X (an intercept, covariates), which are not penalized,
+
+    P(f, b) = Σ_i d_i ℓ(y_i, f_i + x_iᵀb) + (λ/2) R(f),    R = min over β of the set of Σ_j ‖f_j‖²/β_j,    f = Σ_j f_j
+
+is minimized (Yan et al., JMLR 13, 2012, Eqs. 23 to 35). For given β, f = K(β)α and R = αᵀK(β)α. At any (α, b) whose
+gradient u = −dℓ′ has Xᵀu = 0, convexity, ℓ(η*) ≥ ℓ(η) + ℓ′(η* − η), bounds P at any other point:
+
+    P* ≥ D(u) = Σ_i d_i ℓ_i + uᵀf − (1/2λ) max over β of uᵀK(β)u,
+
+without the conjugate of ℓ. As a problem of `maximize`, S(u, β) = −Σdℓ − uᵀf + βᵀq with q_j = (1/2λ) uᵀK_ju, whose
+maximum F over β is −D(u); and −P(α, b, β) = S − (1/2λ)(u − λα)ᵀK(β)(u − λα), which takes the place of S − ‖R‖². So the
+gap is P − D = (λ/2)R + (1/2λ) max uᵀK(β)u − uᵀf, computed from the returned numbers, for every loss, and the iteration,
+the line search and the status are those of MK-FDA. At the minimum over (α, b), with W = dℓ″,
+
+    −∂²J/∂β_i∂β_j = (1/λ) (K_iu)ᵀ[M − MX(XᵀMX)⁻¹XᵀM](K_ju),    M = (K(β) + λW⁻¹)⁻¹ = W^½B⁻¹W^½/λ, B = I + W^½K(β)W^½/λ.
+
+For given β, (α, b) are found by Newton's method, λα + W(K(β)(α − α₀) + X(b − b₀)) = u₀, Xᵀα = 0, one factor of B a
+step, with an exact search along it: P along a line takes m operations. B needs no inverse of W, so that curvatures and
+weights of samples may be zero. Several columns of labels share β: P is the sum over the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.arrays import Array, Float
+from dmkl.errors import refuse
+from dmkl.numerics.cholesky import Cholesky, compressed, definite_factor
+from dmkl.numerics.fisher import Certificate, as_exponent, gap_scale
+from dmkl.numerics.losses import Loss, as_loss
+from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, maximize
+from dmkl.solvers.in_memory import answer
+from dmkl.solvers.interface import CombinedEntries, EachProduct, Outcome, Step, run_with
+from dmkl.solvers.masters import Factored
+from dmkl.solvers.weight_sets import Ball, WeightSet
+
+_ROUNDING = 4 * float(np.finfo(np.float64).eps)
+_MOST_STEPS = 100
+"""Most Newton steps for one β; two or three are usual after the first β."""
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothProblem:
+    """One problem: y (m, c) are the labels, `fixed` are X, (m, q), with linearly independent columns or without any.
+
+    `sample_weight` are d, (m,), 0 or more, and `offset` is added to the predictor, (m,) or a number. `start` is the
+    initial β, a member of the set of weights, and `name` begins messages.
+    """
+
+    y: Float
+    loss: Loss
+    lam: float
+    weights: WeightSet
+    fixed: Float
+    sample_weight: Float | float = 1.0
+    offset: Float | float = 0.0
+    name: str = ""
+    start: Float | None = None
+    tol: float = 1e-4
+    max_iter: int = 200
+
+
+@dataclass(eq=False)
+class _Column:
+    """(α, b) of one column of labels, with f = K(β)α at the last β, and the factor of the last Newton step there."""
+
+    y: Float
+    problem: SmoothProblem
+    alpha: Float = field(init=False)
+    b: Float = field(init=False)
+    f: Float = field(init=False)
+    null: float = field(init=False)
+    """The minimum of P over b for f = 0."""
+    factor: tuple[Float, Cholesky, Float] | None = None
+
+    def __post_init__(self) -> None:
+        self.alpha, self.f, self.b = np.zeros(len(self.y)), np.zeros(len(self.y)), np.zeros(self.problem.fixed.shape[1])
+        self.fit_fixed()
+        self.null = self.loss(self.eta)
+
+    @property
+    def eta(self) -> Float:
+        return np.asarray(self.f + self.problem.fixed @ self.b + self.problem.offset)
+
+    @property
+    def primal(self) -> float:
+        """P at these (α, b)."""
+        return self.loss(self.eta) + 0.5 * self.problem.lam * float(self.alpha @ self.f)
+
+    def loss(self, eta: Float) -> float:
+        """Σ_i d_i ℓ(y_i, η_i)."""
+        return float(np.sum(self.problem.sample_weight * self.problem.loss.value(self.y, eta)))
+
+    def residual(self, eta: Float) -> Float:
+        """The dual variables u = −dℓ′, (m,)."""
+        return np.asarray(-self.problem.sample_weight * self.problem.loss.gradient(self.y, eta))
+
+    def curvature(self, eta: Float) -> Float:
+        """The diagonal W = dℓ″, (m,)."""
+        return np.asarray(self.problem.sample_weight * self.problem.loss.curvature(self.y, eta))
+
+    def search(self, toward: Float, slope: float = 0.0, bend: float = 0.0) -> float:
+        """The length t of a step along which P falls most, for the predictor η + t·toward.
+
+        `slope` and `bend` are the derivatives of (λ/2)R at t = 0.
+        """
+        eta = self.eta
+
+        def along(t: float) -> tuple[float, float, float]:
+            at = eta + t * toward
+            first = float(-self.residual(at) @ toward) + slope + t * bend
+            return self.loss(at) + t * (slope + 0.5 * t * bend), first, float(self.curvature(at) @ toward**2) + bend
+
+        return minimize_convex(along)
+
+    def fit_fixed(self) -> None:
+        """Minimize P over b: Xᵀu = 0 to rounding, which the certificate takes for granted."""
+        X, least = self.problem.fixed, np.inf
+        for _ in range(_MOST_STEPS if X.shape[1] else 0):
+            eta = self.eta
+            u, W = self.residual(eta), self.curvature(eta)
+            slope, system = X.T @ u, X.T @ (W[:, None] * X)
+            size = float(np.abs(slope).max())
+            step = np.linalg.lstsq(system, slope, rcond=None)[0] if system.any() else slope
+            # Newton's steps converge quadratically: the last ones, whose fall of P is rounding, need no search.
+            is_last = step @ slope <= 1e-12 * abs(self.loss(eta))
+            rounding = _ROUNDING * float(np.abs(u).sum() + W @ np.abs(eta))
+            if size <= rounding or (is_last and size > 0.5 * least):
+                return
+            step, least = step if step @ slope > 0 else slope, size
+            self.b = self.b + (step if is_last else self.search(X @ step) * step)
+
+    def begin(self, K: Float) -> None:
+        """Start at other weights: (α, b) of the last ones, α times a number, since f = K(β)α may have become large."""
+        along, self.f, self.factor = K @ self.alpha, np.zeros_like(self.f), None
+        t = self.search(along, 0.0, self.problem.lam * float(self.alpha @ along))
+        self.alpha, self.f = t * self.alpha, t * along
+        self.fit_fixed()
+
+    def newton(self, K: Float) -> bool:
+        """One step of Newton's method for (α, b) at K = K(β); whether P fell by more than rounding."""
+        problem, lam, before = self.problem, self.problem.lam, self.primal
+        u, (root, factor, basis) = self.residual(self.eta), self._factorized(K)
+
+        def solve(v: Float) -> Float:
+            """λMv."""
+            return root * factor.solve(root * v)
+
+        # λα = r − M(Kr + λXδ) with r = Wf + u, δ = b − b₀ and Xᵀα = 0; for T = L⁻¹W^½X, λXᵀMX = TᵀT.
+        r = root**2 * self.f + u
+        alpha = r - solve(K @ r) / lam
+        delta = np.linalg.lstsq(basis.T @ basis, problem.fixed.T @ alpha, rcond=None)[0] if basis.size else self.b
+        alpha = (alpha - solve(problem.fixed @ delta)) / lam
+        f, step = K @ alpha, alpha - self.alpha
+        along = f - self.f
+        t = self.search(along + problem.fixed @ delta, lam * float(self.alpha @ along), lam * float(step @ along))
+        self.alpha, self.b, self.f = self.alpha + t * step, self.b + t * delta, self.f + t * along
+        self.fit_fixed()
+        return before - self.primal > _ROUNDING * (abs(before) + abs(self.null))
+
+    def _factorized(self, K: Float) -> tuple[Float, Cholesky, Float]:
+        """W^½, the factor of B, and L⁻¹W^½X."""
+        root = np.sqrt(self.curvature(self.eta))
+        system = K * (root / self.problem.lam)[:, None] * root
+        system[np.diag_indices(len(system))] += 1.0
+        factor = definite_factor(system.T, self.problem.lam)
+        X = self.problem.fixed
+        self.factor = root, factor, factor.half_solve(root[:, None] * X) if X.size else X
+        return self.factor
+
+    def curvature_root(self, K: Float, products: Array) -> Float:
+        """R with RRᵀ = C, (n, m), from K_ju, (n, m)."""
+        root, factor, basis = self.factor or self._factorized(K)
+        rows = factor.half_solve((products * root).T)
+        if basis.size:
+            Q = np.linalg.svd(basis, full_matrices=False)[0]
+            rows = rows - Q @ (Q.T @ rows)
+        return np.asarray(rows.T / self.problem.lam)
+
+
+def minimize_convex(along: Callable[[float], tuple[float, float, float]]) -> float:
+    """A t > 0 near the minimum of a convex function that falls at 0; `along` has its value and two derivatives.
+
+    Newton's steps from t = 1 within the interval that the signs of derivatives leave, until the derivative is a tenth
+    of that at 0 and the function has fallen.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        value, first, _ = along(0.0)
+        low, high, t = 0.0, np.inf, 1.0
+        for _ in range(_MOST_STEPS if first < 0 else 0):
+            at, slope, bend = along(t)
+            if abs(slope) <= 0.1 * abs(first) and (slope <= 0 or at <= value + _ROUNDING * abs(value)):
+                return t
+            low, high = (low, t) if slope > 0 or not np.isfinite(slope) else (t, high)
+            newton = t - slope / bend if bend > 0 else np.nan
+            wide = 10.0 * max(t, 1e-300) if np.isinf(high) else high
+            inside = low + 0.05 * (wide - low) < newton < wide - 0.05 * (wide - low)
+            t = newton if inside else (2.0 * t if np.isinf(high) else 0.5 * (low + high))
+        return low
+
+
+class SmoothOracle:
+    """α, b, S and its gradient for a smooth loss, from the combined kernel in memory (see `Oracle`)."""
+
+    def __init__(self, problem: SmoothProblem, facts: KernelFacts = UNKNOWN) -> None:
+        self.problem, self.facts = problem, facts
+        self.columns = [_Column(y, problem) for y in problem.y.T]
+        self.null = sum(column.null for column in self.columns)
+
+    def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
+        """Minimize P over (α, b) at β, until what is left of it is far below the gap to prove."""
+        problem, lam = self.problem, self.problem.lam
+        K = yield CombinedEntries(beta, np.arange(len(problem.y)))
+        for column in self.columns:
+            column.begin(K)
+        for _ in range(_MOST_STEPS):
+            _, _, excess = self._excess(K)
+            primal = sum(column.primal for column in self.columns)
+            allowed = (0.1 * tol) ** 2 * gap_scale(abs(primal), self.null - primal) / len(self.columns)
+            steps = [column.newton(K) for column, of in zip(self.columns, excess, strict=True) if of > allowed]
+            if not any(steps):
+                break
+        alpha, u, excess = self._excess(K)
+        products = yield EachProduct(u)
+        q = np.einsum("mc,nmc->n", u, products, dtype=np.float64) / (2.0 * lam)
+        check_forms(q, self.facts, float(np.sum(u * u)) / (2.0 * lam))
+        linear = -sum(
+            column.loss(column.eta) + float(v @ column.f) for column, v in zip(self.columns, u.T, strict=True)
+        )
+        left = max(float(excess.sum()), 0.0)
+        # With P = left − S: rest + βᵀq is P at f = 0 less P, which is what kernels, and so their weights, change.
+        certificate = Certificate.of(beta, q, linear, problem.weights, left, self.null + linear - left)
+        pair = alpha, np.stack([column.b for column in self.columns], axis=1)
+        return Evaluation(pair, certificate, (K, products, [copy(column) for column in self.columns]))
+
+    def _excess(self, K: Float) -> tuple[Float, Float, Float]:
+        """α and u, (m, c), and (1/2λ)(u − λα)ᵀK(β)(u − λα), (c,): P less its minimum for this β is at most that."""
+        alpha = np.stack([column.alpha for column in self.columns], axis=1)
+        u = np.stack([column.residual(column.eta) for column in self.columns], axis=1)
+        left = u - self.problem.lam * alpha
+        return alpha, u, np.asarray(np.einsum("mc,mc->c", left, K @ left) / (2.0 * self.problem.lam))
+
+    def curvature(self, evaluation: Evaluation) -> Generator[Any, Any, Float | Factored]:
+        """C; see the module."""
+        yield from ()
+        K, products, columns = evaluation.state
+        pairs = zip(columns, products.astype(np.float64, copy=False).transpose(2, 0, 1), strict=True)
+        rows = np.hstack([column.curvature_root(K, of) for column, of in pairs])
+        return rows @ rows.T if len(rows) <= DENSE else Factored(compressed(rows))
+
+
+def minimize_smooth(
+    problem: SmoothProblem, n_kernels: int, facts: KernelFacts = UNKNOWN
+) -> Generator[Any, Any, Outcome]:
+    """Solve a problem over n kernels; yields requests for the combined kernel and for products with all kernels.
+
+    `objective` of the outcome is P, `bound` D below the optimum, `dual` α, and `extra["effects"]` b, (q, c).
+    """
+    start = problem.weights.start(n_kernels) if problem.start is None else problem.start
+    how: dict[str, Any] = {"max_steps": problem.max_iter, "name": problem.name}
+    solution = yield from maximize(SmoothOracle(problem, facts), problem.weights, start, problem.tol, **how)
+    (alpha, effects), steps = solution.alpha, [_step(step) for step in solution.steps]
+    c = solution.certificate
+    outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects})
+    return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)
+
+
+def _step(step: Step) -> Step:
+    """A step of the history with P and D, in place of S and F, which are negative."""
+    objective, upper, residual_sq = (step.figures[name] for name in ("objective", "upper", "residual_sq"))
+    return Step(step.weights, {"objective": residual_sq - objective, "lower": -upper, "gap": step.figures["gap"]})
+
+
+def solve_mkglm(
+    kernels: npt.ArrayLike,
+    y: npt.ArrayLike,
+    loss: str | Loss = "logistic",
+    p: float = 2.0,
+    lam: float = 1.0,
+    *,
+    covariates: npt.ArrayLike | None = None,
+    intercept: bool = True,
+    sample_weight: npt.ArrayLike | None = None,
+    offset: npt.ArrayLike = 0.0,
+    tol: float = 1e-6,
+    max_iter: int = 200,
+    start: npt.ArrayLike | None = None,
+) -> Outcome:
+    r"""Solve ℓp-norm multiple kernel learning with a smooth convex loss on plain arrays.
+
+    With labels y, weights d of the samples and covariates z the problem is
+
+    .. math::
+        \min_{β ≥ 0,\; ‖β‖_p ≤ 1} \; \min_{α, b} \; \sum_i d_i\, ℓ(y_i, f_i + b_0 + z_i^⊤b + o_i)
+        + \tfrac{λ}{2} α^⊤K(β)α, \quad f = K(β)α, \quad K(β) = \sum_j β_j K_j.
+
+    The score of a sample x is Σ_j β_j Σ_i k_j(x, x_i) α_i + b_0 + zᵀb. `MKLogistic` and `MKGLM` solve the same problem
+    on stored kernels.
+
+    Parameters
+    ----------
+    kernels
+        K_j, (n, m, m), symmetric and positive semidefinite.
+    y
+        Labels, (m,), or (m, c) of c problems that share the weights: the sum over them is minimized.
+    loss
+        "logistic", "squared_hinge" (labels 1 and −1), "poisson" (counts), "huber", "squared_epsilon_insensitive",
+        "quantile" (numbers), or a `Loss`, such as ``dmkl.Huber(delta=2.0)`` or one of your own.
+    p
+        Norm of the weights, 1 ≤ p ≤ ∞.
+    lam
+        λ > 0, in units of the loss times the kernels' eigenvalues.
+    covariates
+        Z, (m, q): fixed effects, which are not penalized, in their own units. They need not be independent.
+    intercept
+        Whether there is b_0.
+    sample_weight
+        d, (m,), 0 or more: a whole number is the same as so many copies of the sample.
+    offset
+        o, (m,) or a number, added to the predictor, such as the logarithm of an exposure.
+    tol
+        Relative gap to prove.
+    max_iter
+        Most weights β that are tried.
+    start
+        β to begin with, (n,); equal weights where None.
+
+    Returns
+    -------
+    dmkl.solvers.interface.Outcome
+        With `weights` β, `dual` α, ``extra["effects"]`` (b_0, b), `objective` P, its `bound` from below, the proven
+        `gap` relative to what kernels change of P, or to P if that is smaller, `status` and the history `steps`.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, labels are not those of the loss, p is below 1, or λ is not positive.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+
+    Examples
+    --------
+    >>> import numpy as np, dmkl
+    >>> X = np.random.default_rng(0).normal(size=(2, 60, 3))
+    >>> kernels = X @ X.transpose(0, 2, 1)
+    >>> counts = np.round(np.exp(0.5 * X[0, :, 0]))
+    >>> solution = dmkl.solve_mkglm(kernels, counts, "poisson", p=1, lam=5.0)
+    >>> solution.gap <= 1e-6, solution.weights.round(2)
+    (True, array([1., 0.]))
+    """
+    K, labels, kind = np.asarray(kernels, dtype=np.float64), np.asarray(y, dtype=np.float64), as_loss(loss)
+    labels = labels[:, None] if labels.ndim == 1 else labels
+    m = len(labels)
+    if K.ndim != 3 or labels.ndim != 2 or K.shape[1:] != (m, m):
+        refuse(f"kernels must have the shape (n, m, m) and y (m,) or (m, c), got {K.shape} and {np.shape(y)}")
+    if not kind.accepts(labels):
+        refuse(f"the labels of {type(kind).__name__} are {kind.labels}; y has others")
+    if not 0 < lam < np.inf:
+        refuse(f"lam must be positive and finite, got {lam!r}")
+    d = np.broadcast_to(np.asarray(1.0 if sample_weight is None else sample_weight, dtype=np.float64), (m,))
+    if not (np.isfinite(d).all() and (d >= 0).all() and d.any()):
+        refuse("sample_weight must be finite numbers, 0 or more and not all 0")
+    weights = Ball(as_exponent(p))
+    design = np.zeros((m, 0)) if covariates is None else np.asarray(covariates, dtype=np.float64).reshape(m, -1)
+    design = np.hstack([np.ones((m, 1)), design]) if intercept else design
+    # Columns of equal length, of which independent combinations are kept.
+    size = np.linalg.norm(design, axis=0)
+    left, values, right = np.linalg.svd(design / np.where(size > 0, size, 1.0), full_matrices=False)
+    kept = values > 1e-10 * values.max(initial=0.0)
+    begin = None if start is None else np.asarray(start, dtype=np.float64)
+    of_samples = d, np.asarray(offset, dtype=np.float64)
+    problem = SmoothProblem(labels, kind, lam, weights, left[:, kept], *of_samples, "", begin, tol, max_iter)
+    outcome = run_with(minimize_smooth(problem, len(K)), partial(answer, K))
+    effects = (right[kept].T / values[kept]) @ outcome.extra["effects"] / np.where(size > 0, size, 1.0)[:, None]
+    return replace(outcome, bias=effects[0] if intercept else 0.0, extra={"effects": effects})

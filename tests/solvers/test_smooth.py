@@ -1,0 +1,170 @@
+"""Smooth convex losses: optima by cvxpy, certificates of random problems, weights, covariates, a loss of one's own."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dmkl
+from dmkl.numerics.losses import LOSSES, Loss
+
+pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # cvxpy's, compared to 1e-6 here
+
+LAMBDAS = (10.0, 1.0, 0.1, 0.01)
+PS = (1, 1.25, 2, 8, np.inf)
+
+
+def problem(seed: int, m: int = 60, n: int = 4, width: int = 3):
+    """Features of each kernel, labels of each loss, covariates, and weights of samples with zeros."""
+    rng = np.random.default_rng(seed)
+    X, Z = rng.normal(size=(n, m, width)), rng.normal(size=(m, 2))
+    eta = X[0, :, 0] + 0.5 * X[-1, :, -1] + 0.3 * Z[:, 0]
+    signs = np.where(eta + rng.logistic(size=m) > 0.5, 1.0, -1.0)
+    numbers = eta + rng.standard_t(2, size=m)
+    labels = dict.fromkeys(LOSSES, numbers) | dict.fromkeys(("logistic", "squared_hinge"), signs)
+    labels["poisson"] = rng.poisson(np.exp(np.clip(eta, -3, 2))).astype(float)
+    return X, labels, Z, rng.integers(0, 3, size=m).astype(float)
+
+
+def cone(name: str, y, eta):
+    """The loss of each sample in cvxpy's atoms."""
+    r = eta - y
+    return {
+        "logistic": lambda: cp.logistic(-cp.multiply(y, eta)),
+        "squared_hinge": lambda: 0.5 * cp.square(cp.pos(1 - cp.multiply(y, eta))),
+        "poisson": lambda: cp.exp(eta) - cp.multiply(y, eta) + (y * np.log(np.maximum(y, 1e-300)) - y),
+        "huber": lambda: 0.5 * cp.huber(r, 1.0),
+        "squared_epsilon_insensitive": lambda: 0.5 * cp.square(cp.pos(cp.abs(r) - 0.1)),
+        # |r|/2 smoothed for |r| ≤ h is Huber's function divided by 2h, plus h/4.
+        "quantile": lambda: cp.huber(r, 0.1) / 0.4 + 0.025,
+    }[name]()
+
+
+def optimum(name: str, X, y, Z, d, p: float, lam: float) -> float:
+    """The minimum over functions w_j of the features of each kernel, f_j = X_jw_j, and b, by a conic program."""
+    w, b, b0 = [cp.Variable(X.shape[2]) for _ in X], cp.Variable(Z.shape[1]), cp.Variable()
+    r = 2.0 if np.isinf(p) else 2 * p / (p + 1)
+    eta = sum(x @ of for x, of in zip(X, w, strict=True)) + Z @ b + b0
+    size = cp.pnorm(cp.hstack([cp.norm(of) for of in w]), r)
+    objective = cp.sum(cp.multiply(d, cone(name, y, eta))) + 0.5 * lam * cp.square(size)
+    options = {f"tol_{key}": 1e-9 for key in ("gap_abs", "gap_rel", "feas")}
+    return cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL, **options)
+
+
+def check_against_cvxpy(name: str, p: float, lam: float) -> None:
+    X, labels, Z, d = problem(1)
+    y, kernels = labels[name], X @ X.transpose(0, 2, 1)
+    solution = dmkl.solve_mkglm(kernels, y, name, p, lam, covariates=Z, sample_weight=d, tol=1e-8)
+    expected = optimum(name, X, y, Z, d, p, lam)
+    assert solution.status.word == "certified"
+    assert solution.objective == pytest.approx(expected, rel=1e-6)
+    # The objective follows from the returned numbers alone.
+    f = np.tensordot(solution.weights, kernels, 1) @ solution.dual[:, 0]
+    eta = f + np.column_stack([np.ones(len(y)), Z]) @ solution.extra["effects"][:, 0]
+    returned = d @ LOSSES[name]().value(y, eta) + 0.5 * lam * solution.dual[:, 0] @ f
+    assert solution.objective == pytest.approx(returned, rel=1e-9)
+    assert np.linalg.norm(solution.weights, p) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "lam"), [*zip(LOSSES, (1, 1.25, 2, 8, np.inf, 2), (1, 0.1, 10, 0.01, 1, 1), strict=True)]
+)
+def test_optimum_is_that_of_a_conic_program(name, p, lam):
+    check_against_cvxpy(name, p, lam)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lam", LAMBDAS)
+@pytest.mark.parametrize("p", PS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_optimum_is_that_of_a_conic_program_everywhere(name, p, lam):
+    check_against_cvxpy(name, p, lam)
+
+
+def check_certificate(seed: int) -> None:
+    """A fit that ends early is proven to be no better than it is."""
+    rng = np.random.default_rng(seed)
+    m, n, width = (int(rng.integers(*ends)) for ends in ((8, 40), (1, 7), (1, 6)))
+    X, labels, Z, d = problem(seed, m, n, width)
+    name, p, lam = rng.choice(list(LOSSES)), float(rng.choice([1, 1.5, 4, np.inf])), 10.0 ** rng.uniform(-3, 4)
+    X *= 10.0 ** rng.uniform(-2, 2, size=(len(X), 1, 1))
+    given = X @ X.transpose(0, 2, 1), labels[name], name, p, lam
+    more = {"covariates": Z[:, : rng.integers(0, 3)], "sample_weight": d if d.any() else None}
+    best = dmkl.solve_mkglm(*given, **more, tol=1e-8)
+    early = dmkl.solve_mkglm(*given, **more, tol=1e-8, max_iter=int(rng.integers(1, 4)))
+    rounding = 1e-9 * max(abs(best.objective), 1.0)
+    for solution in (best, early):
+        assert np.isfinite(solution.gap)
+        assert solution.bound <= best.objective + rounding
+        assert solution.objective >= best.bound - rounding
+    assert best.gap < 1e-4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_hold_wherever_a_fit_ends(seed):
+    check_certificate(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 303))
+def test_bounds_hold_in_random_problems(seed):
+    check_certificate(seed)
+
+
+class Square(Loss):
+    """½(y − η)²."""
+
+    def value(self, y, eta):
+        return 0.5 * (y - eta) ** 2
+
+    def gradient(self, y, eta):
+        return eta - y
+
+    def curvature(self, y, eta):
+        return np.ones_like(eta)
+
+
+def test_the_square_as_a_loss_of_ones_own_is_ridge_regression():
+    X, labels, _, _ = problem(2)
+    y, kernels, lam = labels["huber"], X @ X.transpose(0, 2, 1), 5.0
+    center = np.eye(len(y)) - 1 / len(y)
+    solution = dmkl.solve_mkglm(kernels, y, Square(), 1.5, lam, tol=1e-9)
+    ridge = dmkl.solve_mkfda(center @ kernels @ center, y - y.mean(), 1.5, lam, tol=1e-9)
+    np.testing.assert_allclose(solution.weights, ridge.weights, atol=1e-4)
+    # P is −½S for MK-FDA's S = −min Σ(y − f)² + λR.
+    assert solution.objective == pytest.approx(-0.5 * ridge.objective, rel=1e-7)
+
+
+def test_whole_weights_are_copies_of_samples_and_an_offset_is_an_exposure():
+    X, labels, Z, d = problem(3)
+    y, K, copies = labels["poisson"], X @ X.transpose(0, 2, 1), np.repeat(np.arange(len(d)), d.astype(int))
+    weighted = dmkl.solve_mkglm(K, y, "poisson", lam=3.0, covariates=Z, sample_weight=d, tol=1e-9)
+    of_copies = K[:, copies[:, None], copies], y[copies], "poisson"
+    copied = dmkl.solve_mkglm(*of_copies, lam=3.0, covariates=Z[copies], tol=1e-9)
+    np.testing.assert_allclose(weighted.weights, copied.weights, atol=1e-5)
+    np.testing.assert_allclose(weighted.extra["effects"], copied.extra["effects"], atol=1e-4)
+    exposure = 1.0 + d
+    offset = dmkl.solve_mkglm(K, y, "poisson", lam=3.0, offset=np.log(exposure), tol=1e-9)
+    rates = dmkl.solve_mkglm(K, y / exposure, "poisson", lam=3.0, sample_weight=exposure, tol=1e-9)
+    np.testing.assert_allclose(offset.dual, rates.dual, atol=1e-4)
+
+
+def test_problems_that_share_weights_add_up():
+    X, labels, _, _ = problem(4)
+    y, K = labels["logistic"], X @ X.transpose(0, 2, 1)
+    one, two = (dmkl.solve_mkglm(K, of, p=1.5, lam=2.0, tol=1e-9) for of in (y, np.column_stack([y, y])))
+    np.testing.assert_allclose(two.weights, one.weights, atol=1e-4)
+    assert two.objective == pytest.approx(2 * one.objective, rel=1e-7)
+
+
+def test_what_does_not_fit_is_refused():
+    X, labels, _, _ = problem(5, m=12)
+    K = X @ X.transpose(0, 2, 1)
+    for arguments, more, message in [
+        ((K, labels["huber"]), {}, "the labels of Logistic are 1 and -1"),
+        ((K[:, :5], labels["logistic"]), {}, "kernels must have the shape"),
+        ((K, labels["logistic"], "hinge"), {}, "loss must be 'logistic'"),
+        ((K, labels["logistic"]), {"lam": 0.0}, "lam must be positive"),
+        ((K, labels["logistic"]), {"sample_weight": -np.ones(12)}, "sample_weight must be"),
+    ]:
+        with pytest.raises(dmkl.errors.InputError, match=message):
+            dmkl.solve_mkglm(*arguments, **more)
