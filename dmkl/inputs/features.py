@@ -35,6 +35,7 @@ from dmkl.inputs.matrices import (
     plain,
     square,
     transposed,
+    upper_triangles,
 )
 from dmkl.inputs.names import Join, Named, Names, listed_names, places, sample_names
 from dmkl.settings import check_memory
@@ -61,6 +62,7 @@ class FeatureMatrix:
     by_name: bool = False  # whether it is taken only if it is named
     genotypes: bool = False  # whether it holds dosages of variants, by its format
     is_table: bool = False  # whether it is a file that could name its rows
+    note: str = ""  # how it was read, if that could have been otherwise
     order: npt.NDArray[np.intp] | None = None  # the row of each sample, -1 for missing ones; None for all rows in order
 
     @property
@@ -155,6 +157,7 @@ def as_features(
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
     unaligned = _find_features(features, wanted)
     matrices, notes, stored = unaligned.matrices, unaligned.notes, unaligned.samples
+    notes += [matrix.note for matrix in matrices if matrix.note]
     if not matrices:
         refuse("kernels are computed from at least one matrix of features (samples, columns), got none")
     if transpose:
@@ -243,6 +246,10 @@ def _matrix(
         more["holds"] = "distances"
         vector_of, get = get, lambda: square(vector_of(), n)
         values, shape = square(values, n), (n, n)
+    if len(shape) == 3 and shape[1] == shape[2] > 1:
+        stack_of, get = get, lambda: upper_triangles(f"features {name!r}", stack_of())
+        more["note"] = f"features {name!r} are the entries above the diagonals of {shape[0]} matrices {shape[1:]}"
+        shape, columns = (shape[0], shape[1] * (shape[1] - 1) // 2), None
     if len(shape) != 2:
         way_out = "; give one column as values.reshape(-1, 1)" if len(shape) == 1 else ""
         refuse(f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}")
@@ -371,6 +378,7 @@ def _take_files(paths: Sequence[PathLike], expected: set[str] | None, unaligned:
 
 def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned) -> None:
     """Take the feature matrices among the arrays of a file or object, and its labels and such."""
+    arrays = list(map(_samples_first, arrays))
     labels = [variable for variable in arrays if variable.name and variable.role == "labels"]
     n_labels = [length for variable in labels for length in (*variable.views, variable)[0].shape[:2] if length > 1]
     others = [variable for variable in arrays if not variable.name or variable.role is None]
@@ -390,10 +398,24 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
         unaligned.places.append((path, variable.name))
 
 
+def _samples_first(variable: FileArray) -> FileArray:
+    """Return matrices (m, m, samples) of MATLAB as (samples, m, m)."""
+    if not variable.matlab or variable.cell or len(variable.shape) != 3 or variable.shape[0] != variable.shape[1]:
+        return variable
+    shape = variable.shape[::-1]
+
+    def opened() -> Lazy:
+        stack = variable.open()
+        return Lazy(shape, variable.dtype, lambda key: np.moveaxis(np.asarray(stack[key[1], key[2], key[0]]), 2, 0))
+
+    return replace(variable, shape=shape, open=opened, matlab=False)
+
+
 def _is_features(variable: FileArray) -> bool:
     """Whether an array is a feature matrix, as is the one array of a file without names."""
     # The shape of an array in another file is not known.
-    if variable.name and variable.problem != ELSEWHERE and (len(variable.shape) != 2 or variable.is_text):
+    is_matrix = len(variable.shape) == 2 or (len(variable.shape) == 3 and variable.shape[1] == variable.shape[2])
+    if variable.name and variable.problem != ELSEWHERE and (not is_matrix or variable.is_text):
         return False
     variable.refuse()
     # MATLAB shows vectors and empty arrays with two dimensions.

@@ -12,6 +12,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index, Mask, is_instance
 from dmkl.errors import refuse
+from dmkl.settings import check_memory
 
 _STRIP_ENTRIES = 2**20
 """Entries of a kernel that are in memory at a time while means are computed."""
@@ -136,6 +137,22 @@ def square(values: Any, n: int) -> Lazy:
 def transposed(matrix: Any) -> Lazy:
     """Return a matrix whose columns are read as rows."""
     return Lazy(matrix.shape[::-1], matrix.dtype, lambda key: np.asarray(matrix[key[::-1]]).T)
+
+
+def upper_triangles(what: str, stack: Any) -> Lazy:
+    """Return symmetric matrices (n, m, m) as rows of their entries above the diagonal, (n, m(m − 1)/2)."""
+    n, m = stack.shape[:2]
+    check_memory(f"the pairs in {what}", 32 * m * m, "allow more")
+    pairs = np.triu_indices(m, 1)
+
+    def rows_of(key: tuple[Any, Any]) -> Array:
+        matrices = np.asarray(stack[key[0], :, :])
+        upper, lower = (matrices[:, i, k] for i, k in (pairs, pairs[::-1]))
+        if not np.allclose(upper, lower, equal_nan=True):
+            refuse(f"{what} are matrices that are not symmetric; give their entries as rows, (samples, columns)")
+        return np.asarray(upper[:, key[1]])
+
+    return Lazy((n, len(pairs[0])), stack.dtype, rows_of)
 
 
 class Layer(Lazy):

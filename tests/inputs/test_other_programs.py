@@ -198,6 +198,24 @@ def test_principal_components_without_titles(tmp_path, name, family):
     np.testing.assert_allclose(features(tmp_path / name)[0]["pc"], X[:, :2] / 4)
 
 
+def test_stacks_of_connectomes_are_rows_of_their_upper_triangles(tmp_path):
+    stack = RNG.normal(size=(6, 4, 4)).round(3)
+    stack += stack.transpose(0, 2, 1)
+    rows = stack[:, *np.triu_indices(4, 1)]
+    np.save(tmp_path / "c.npy", stack)
+    np.savez(tmp_path / "c.npz", c=stack, subject=CELLS, labels=Y)
+    scipy.io.savemat(tmp_path / "c.mat", {"c": stack.transpose(1, 2, 0), "y": Y})
+    for source in (tmp_path / "c.npy", tmp_path / "c.npz", tmp_path / "c.mat", {"c": stack}):
+        taken = as_features(source)
+        np.testing.assert_array_equal(taken.blocks["c"].read(slice(0, 6)), rows)
+        np.testing.assert_array_equal(taken.blocks["c"].read(np.array([4, 1])), rows[[4, 1]])
+        assert "'c' are the entries above the diagonals of 6 matrices (4, 4)" in "".join(taken.notes)
+        assert taken.labels.labels is None or taken.labels.labels.tolist() == Y.tolist()
+    assert as_features(tmp_path / "c.npz").samples == CELLS
+    with pytest.raises(InputError, match="not symmetric; give their entries as rows"):
+        as_features({"c": RNG.normal(size=(6, 4, 4))}).blocks["c"].read(slice(0, 6))
+
+
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
