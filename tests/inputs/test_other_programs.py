@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import shutil
 
 import dask
 import h5py
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pytest
 import scipy.io
 import scipy.sparse
+import xarray as xr
+import zarr
 from sklearn.datasets import dump_svmlight_file
 
 from dmkl.errors import InputError, MemoryBudgetError
@@ -196,6 +199,35 @@ def test_principal_components_without_titles(tmp_path, name, family):
     np.testing.assert_array_equal(frame, X[:, :2] / 4)
     assert (list(frame.index), list(frame)) == (CELLS, ["pc_1", "pc_2"])
     np.testing.assert_allclose(features(tmp_path / name)[0]["pc"], X[:, :2] / 4)
+
+
+@pytest.mark.parametrize("inside", ["", "folder"])
+def test_datasets_in_files_of_netcdf_and_zipped_zarr(tmp_path, inside):
+    data = xr.Dataset({"x": (("sample", "gene"), X), "y": ("sample", Y.astype("i4"))}, {"sample": CELLS, "gene": GENES})
+    data.to_netcdf(tmp_path / "x.nc", engine="scipy")
+    data.to_zarr(tmp_path / "zip" / inside, consolidated=False, zarr_format=2)
+    shutil.make_archive(str(tmp_path / "x.zarr"), "zip", tmp_path / "zip")
+    for name in ("x.nc", "x.zarr.zip"):
+        taken = as_features(tmp_path / name)
+        frame = pd.DataFrame(taken.blocks["x"].read(slice(0, 6)), taken.samples, taken.blocks["x"].columns)
+        pd.testing.assert_frame_equal(frame, COUNTS)
+        assert taken.labels.labels.tolist() == Y.tolist()
+
+
+def test_packed_variables_of_netcdf_are_refused(tmp_path):
+    with h5py.File(tmp_path / "k.nc", "w") as file:
+        file["k"] = K
+        file["subject"] = np.array(CELLS, "S")
+    with h5py.File(tmp_path / "packed.nc", "w") as file:
+        file["k"] = K.astype("i2")
+        file["k"].attrs["scale_factor"] = 0.5
+    zarr.create_array(tmp_path / "k.zarr", data=K.astype("i2")).attrs["add_offset"] = 1.0
+    (matrix,), labels = kernels(tmp_path / "k.nc")
+    np.testing.assert_array_equal(matrix, K)
+    assert labels.samples == tuple(CELLS)
+    for name in ("packed.nc", "k.zarr"):
+        with pytest.raises(InputError, match=r"packed by NetCDF.*xarray\.open_dataset"):
+            kernels(tmp_path / name)
 
 
 def test_stacks_of_connectomes_are_rows_of_their_upper_triangles(tmp_path):

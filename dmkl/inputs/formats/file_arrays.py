@@ -6,7 +6,7 @@ import math
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,15 @@ from dmkl.inputs.matrices import Lazy, Matrix, dense_rows
 from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
 
-ELSEWHERE, OBJECTS = "kept in other files", "Python objects"
+ELSEWHERE, OBJECTS, PACKED = "kept in other files", "Python objects", "packed"
 PROBLEMS = {
     "sparse": "is sparse, but kernels are stored dense; save full({name})",
     "complex": "is complex, expected real numbers; save real({name}) if the imaginary part is rounding, or both parts "
     "as variables of their own",
     OBJECTS: "holds Python objects, never unpickled: they can run any code; save numbers, or strings as "
     "np.array(names, dtype=str)",
+    PACKED: "is packed by NetCDF's scale_factor and add_offset, which are not applied; write it unpacked by xarray: "
+    "xarray.open_dataset(file).drop_encoding().to_zarr(folder)",
     ELSEWHERE: "keeps its values in other files, which are not read by default: a file may name any file of this "
     "machine. Set dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
 }
@@ -115,6 +117,11 @@ def unreadable(
 
     array = FileArray(path, name, shape, np.dtype(object), refuse, problem=problem, **more)
     return array
+
+
+def is_packed(attributes: Mapping[str, Any]) -> bool:
+    """Whether the numbers of an array stand for others, by the conventions of NetCDF that xarray applies."""
+    return "scale_factor" in attributes or "add_offset" in attributes
 
 
 def natural_order(text: str) -> list[tuple[int, int | str]]:

@@ -18,11 +18,13 @@ from dmkl.arrays import Array
 from dmkl.errors import refuse
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
+    PACKED,
     SPARSE_PARTS,
     TEXT_BYTES,
     FileArray,
     check_part,
     damaged_as,
+    is_packed,
     n_bytes,
     natural_order,
     sparse_array,
@@ -100,7 +102,8 @@ def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
     array = H5Array(path, name, node)
     if h5py.check_string_dtype(node.dtype) is not None:
         return FileArray(path, name, array.shape, np.dtype("U1"), lambda: copy(array).strings())
-    return FileArray(path, name, array.shape, array.dtype, partial(copy, array))
+    problem = PACKED if is_packed(node.attrs) else ""
+    return FileArray(path, name, array.shape, array.dtype, partial(copy, array), problem=problem)
 
 
 def nodes_of(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from dmkl.errors import needing, refuse
+from dmkl.errors import refuse
 from dmkl.files.regular import check_regular
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
@@ -20,6 +20,7 @@ from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
 from dmkl.inputs.formats.genotypes import bed_arrays
 from dmkl.inputs.formats.libsvm import is_libsvm, libsvm_arrays, libsvm_labels
 from dmkl.inputs.formats.matlab import matlab_arrays
+from dmkl.inputs.formats.netcdf import hdf5_arrays, netcdf_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
 from dmkl.inputs.formats.tables import Text, looks_like_text, parquet_columns
 from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
@@ -46,10 +47,15 @@ _ADVICE = {
 """What to do with files of other formats."""
 
 
-def _hdf5_arrays(path: Path) -> list[FileArray]:
-    with needing("h5py", f"{path} is read with"):
-        from dmkl.inputs.formats.hdf5 import hdf5_arrays
-    return hdf5_arrays(path)
+def _zip_arrays(path: Path) -> list[FileArray]:
+    """Return the arrays of a zipped Zarr folder, which may be the only one inside."""
+    folder = unpacked(path)
+    inside = list(folder.iterdir())
+    folder = folder if is_zarr(folder) or len(inside) != 1 else inside[0]
+    if not is_zarr(folder):
+        refuse(f"{path} holds no Zarr folder, expected one; unzip it, and give the files inside")
+    read = annotated_arrays if is_annotated(folder) else zarr_arrays
+    return [replace(array, path=path) for array in read(folder)]
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,9 @@ FORMATS = (
     Format((".npy",), npy_arrays),
     Format((".npz",), npz_arrays),
     Format((".mat",), matlab_arrays),
-    Format((".h5", ".hdf5"), _hdf5_arrays),
+    Format((".h5", ".hdf5"), hdf5_arrays),
+    Format((".nc", ".nc4", ".cdf"), netcdf_arrays),
+    Format((".zip",), _zip_arrays),
     Format((".parquet",), text_kernels.parquet_arrays, columns=parquet_columns),
     Format((".mtx",), text_kernels.mtx_arrays, is_folder=text_kernels.is_10x, streams=True),
     Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),

@@ -14,7 +14,16 @@ from zarr.storage import LocalStore
 from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore
 from dmkl.files.regular import check_plain
-from dmkl.inputs.formats.file_arrays import FileArray, check_part, damaged_as, n_bytes, natural_order, ranges_of
+from dmkl.inputs.formats.file_arrays import (
+    PACKED,
+    FileArray,
+    check_part,
+    damaged_as,
+    is_packed,
+    n_bytes,
+    natural_order,
+    ranges_of,
+)
 from dmkl.settings import memory_budget_bytes
 
 KERNEL_SET = "dmkl-kernel-set"
@@ -64,7 +73,8 @@ def zarr_array(path: Path, name: str, array: Any) -> FileArray:
     """Return a Zarr array as an array of a folder."""
     lazy = _ZarrArray(path, name, array)
     dtype = np.dtype("U1") if lazy.dtype.kind in "OSTU" else lazy.dtype
-    return FileArray(path, name, lazy.shape, dtype, lambda: lazy)
+    problem = PACKED if is_packed(array.attrs) else ""
+    return FileArray(path, name, lazy.shape, dtype, lambda: lazy, problem=problem)
 
 
 class _ZarrArray:

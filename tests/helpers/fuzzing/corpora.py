@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import scipy.io
 import scipy.sparse
+import xarray as xr
 import zarr
 from sklearn.datasets import dump_svmlight_file
 from zarr.storage import MemoryStore
@@ -313,6 +315,17 @@ def _libsvm() -> list[Files]:
     ]
 
 
+def _write_dataset(path: Path, X: Any) -> None:
+    coordinates = {"sample": _NAMES, "gene": list("uvw")}
+    data = xr.Dataset({"X": (("sample", "gene"), X), "y": ("sample", _CODES.astype("i4"))}, coordinates)
+    if path.suffix == ".nc":
+        data.to_netcdf(path, engine="scipy")
+        return
+    data.to_zarr(path.with_suffix(""), consolidated=False)
+    shutil.make_archive(str(path.with_suffix("")), "zip", path.with_suffix(""))
+    shutil.rmtree(path.with_suffix(""))
+
+
 def _typed() -> list[Files]:
     lines = "".join(f"{name} {name} 0 {1 + i % 2} {i}.5\n" for i, name in enumerate(_NAMES))
     rows = "".join(f"{name}\t{1 + i % 2}\t{i}.5\n" for i, name in enumerate(_NAMES))
@@ -382,6 +395,8 @@ FORMATS = {
     "sparse": Format(_sparse_files, _kernels, (mutated_npz,), ".npz"),
     "10x": Format(_cells, _features, (mutated_numbers,), (".tsv", ".mtx")),
     "compressed": Format(_packed, _kernels, (mutated_packed,)),
+    "NetCDF": Format(lambda: _written("x.nc", _write_dataset, _X), _features),
+    "zipped": Format(lambda: _written("x.zarr.zip", _write_dataset, _X), _features, (mutated_npz,)),
     "LIBSVM": Format(_libsvm, _features, (mutated_numbers,)),
     "typed": Format(_typed, lambda folder: read_covariates(_only(folder)), (mutated_numbers,)),
     "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id", ".sp")),

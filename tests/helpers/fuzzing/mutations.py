@@ -156,7 +156,8 @@ def mutated_npz(random: Random, data: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = random.choice(list(members))
-    change = random.choice((mutated_npy, mutated_bytes, lambda *_: b"\0" * 3_000_000))
+    changes = (mutated_json if name.endswith(".json") else mutated_npy, mutated_bytes, lambda *_: b"\0" * 3_000_000)
+    change = random.choice(changes)
     members[name] = change(random, members[name])
     if random.random() < 0.3:
         members[random.choice(("../x.npy", "/x.npy", ".npy", "a/b.npy", "é.npy"))] = members[name]

@@ -1,0 +1,55 @@
+"""Variables of NetCDF files: version 4 is HDF5, the versions before are read by xarray in a child process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmkl.arrays import Array
+from dmkl.errors import needing
+from dmkl.inputs.formats.file_arrays import FileArray
+from dmkl.inputs.formats.reader_process import run
+
+
+def hdf5_arrays(path: Path) -> list[FileArray]:
+    """Return the data sets of an HDF5 file."""
+    with needing("h5py", f"{path} is read with"):
+        from dmkl.inputs.formats import hdf5
+    return hdf5.hdf5_arrays(path)
+
+
+def netcdf_arrays(path: Path) -> list[FileArray]:
+    """Return the variables of a NetCDF file."""
+    with path.open("rb") as file:
+        if file.read(3) != b"CDF":
+            return hdf5_arrays(path)
+    variables, _ = run(_variables, str(path), path)
+    return [
+        FileArray(path, name, tuple(shape), np.dtype(kind), partial(_values_of, path, name))
+        for name, shape, kind in variables
+    ]
+
+
+def _values_of(path: Path, name: str) -> Array:
+    return run(_values, f"variable {name!r} of {path}", path, name)[1][0]
+
+
+def _variables(file: str) -> tuple[list[Any], list[Array]]:
+    """Return names, shapes and types (in the child process)."""
+    import xarray as xr
+
+    with xr.open_dataset(file, engine="scipy", decode_times=False) as dataset:
+        kinds = {name: "U1" if v.dtype.kind in "OSTU" else v.dtype.str for name, v in dataset.variables.items()}
+        return [(str(name), v.shape, kinds[name]) for name, v in dataset.variables.items()], []
+
+
+def _values(file: str, name: str) -> tuple[None, list[Array]]:
+    """Return the values of a variable, unpacked and with NaN for missing ones (in the child process)."""
+    import xarray as xr
+
+    with xr.open_dataset(file, engine="scipy", decode_times=False) as dataset:
+        values = dataset.variables[name].to_numpy()
+        return None, [values.astype(str) if values.dtype.kind in "OST" else values.copy()]
