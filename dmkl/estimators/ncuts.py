@@ -25,7 +25,6 @@ from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import (
     SVM,
     CombinedEntries,
-    GroupClassifier,
     Outcome,
     Projection,
     Solver,
@@ -88,14 +87,11 @@ class CutClassifier(WeightedMachines, abstract=True):
 
         def solver_of(k: int) -> partial[Solver[Outcome]]:
             own, history = weights[k % len(weights)], steps[k % len(steps)]
-            wanted: SVM | GroupClassifier
             if self.loss == "hinge":
                 noise = float(np.sum(own * data.facts.noise))
                 wanted = SVM(own, problems.h[k], self._prices(data, k), self.tol, noise=noise)
             else:
-                # One group: its composite kernel is Σ_l √α_l √α_l K_l.
-                everywhere = np.zeros(len(columns[k]), dtype=np.intp)
-                wanted = GroupClassifier(np.sqrt(own)[:, None], everywhere, columns[k], None, self.tol, lam=ridges[k])
+                wanted = SVM(own, columns[k], None, self.tol, lam=ridges[k])
             return partial(_classifier, wanted, own, history, self.tol, statuses[k % len(statuses)])
 
         return data.jobs(solver_of)
@@ -431,14 +427,12 @@ def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition
     return partitions
 
 
-def _classifier(
-    wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float, of_weights: Status
-) -> Solver[Outcome]:
+def _classifier(wanted: SVM, weights: Float, steps: Sequence[Step], tol: float, of_weights: Status) -> Solver[Outcome]:
     """Learn a classifier on fixed weights; the steps are those of the weights, `of_weights` is their status."""
     answer = yield wanted
     gap = relative_gap(answer.primal, answer.dual, answer.primal)
     status = Status.CERTIFIED if gap <= tol else Status.STALLED
-    if isinstance(wanted, SVM) and not answer.concave:
+    if wanted.lam is None and not answer.concave:
         # The gap is zero at every local optimum, of which there may be several.
         gap, status = np.nan, Status.CONVERGED if gap <= tol else status
     if of_weights is not Status.CERTIFIED:

@@ -23,10 +23,10 @@ from dmkl.passes.execute import again, run_tasks
 from dmkl.passes.rows import inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, by_factors, factor_pass, inverse_diagonals_pass
-from dmkl.passes.sweep import Columns, Want
+from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, covering, has_thin_factors
 from dmkl.solvers import interface
-from dmkl.solvers.interface import CombinedProduct, EachProduct, Request, Result, Round, Solver, check_finite
+from dmkl.solvers.interface import Product, Request, Result, Round, Solver, check_finite
 from dmkl.solvers.margin.svm import train_together
 
 Asked = Sequence[tuple[Lens, Any]]
@@ -121,16 +121,16 @@ def _several(request: Request | tuple[Request, ...]) -> tuple[Request, ...]:
 def _answered(requests: Asked, tally: Tally) -> list[Any]:
     """The answers in order; all requests of one kind are answered together."""
     answers: list[Any] = [None] * len(requests)
-    for kinds, kind, answer in ANSWERS:
+    for kind, purpose, answer in ANSWERS:
         # Requests of one kind share a pass, also those of different solvers and training sets.
-        places = [k for k, (_, request) in enumerate(requests) if isinstance(request, kinds)]
+        places = [k for k, (_, request) in enumerate(requests) if isinstance(request, kind)]
         if not places:
             continue
         started = time.monotonic()
         of_kind = [requests[k] for k in places]
         results, passes = answer(of_kind)
         views = [lens.view for lens in _lenses(of_kind)[0]]
-        tally.add(kind, passes, time.monotonic() - started, covering(views).bytes_per_pass)
+        tally.add(purpose, passes, time.monotonic() - started, covering(views).bytes_per_pass)
         for k in reversed(places):
             answers[k] = results.pop()
             check_finite(answers[k])
@@ -179,7 +179,7 @@ def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
     return inverse_diagonals_pass(*_sums(requests), lams, vectors), 1.0
 
 
-def _classifiers(requests: Asked) -> tuple[list[Any], float]:
+def _machines(requests: Asked) -> tuple[list[Any], float]:
     lenses, places = _lenses(requests)
     solutions, passes = train_together(lenses, list(zip(places, (request for _, request in requests), strict=True)))
     return solutions, float(passes)
@@ -207,7 +207,7 @@ def _apply(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 def _products(requests: Asked) -> tuple[list[Any], float]:
     lenses, places = _lenses(requests)
     # All requests for whole kernels share their solver's lens; each request for columns has its own lens.
-    parts = [request.columns if isinstance(request, EachProduct) else None for _, request in requests]
+    parts = [request.columns for _, request in requests]
     in_parts = all(part is not None for part in parts)
     seen = [] if in_parts else list(lenses)
     columns = []
@@ -238,46 +238,43 @@ def _finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float
     return products
 
 
-def _columns(lens: Lens, number: int, request: EachProduct | CombinedProduct | interface.Projection) -> Columns:
-    double = np.dtype(np.float64)
-    if not isinstance(request, CombinedProduct):
-        want: Want = "each" if isinstance(request, EachProduct) else "project"
-        return Columns(request.block, want, None, double, number)
+def _columns(lens: Lens, number: int, request: Product) -> Columns:
     weights = request.weights
-    if weights.ndim == 1:
+    if weights is not None and weights.ndim == 1:
         weights = np.repeat(weights[:, None], request.block.shape[1], axis=1)
-    return Columns(request.block, "sum", weights, double if request.exact else lens.view.source.dtype, number)
+    dtype = np.dtype(np.float64) if request.exact else lens.view.source.dtype
+    return Columns(request.block, request.want, weights, dtype, number)
 
 
-def _verb(requests: Sequence[Request]) -> str:
+def _verb(requests: Sequence[Product]) -> str:
     """The name of the pass on a dashboard."""
-    if not all(isinstance(request, CombinedProduct) for request in requests):
+    if any(request.want != "sum" for request in requests):
         return "apply"
-    return "predict" if any(isinstance(r, CombinedProduct) and r.exact for r in requests) else "cg"
+    return "predict" if any(request.exact for request in requests) else "cg"
 
 
-ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
-    ((interface.Task,), "task", _tasks),
+ANSWERS: list[tuple[type[Request], str, Answer]] = [
+    (interface.Task, "task", _tasks),
     (
-        (interface.Tasks,),
+        interface.Tasks,
         "task",
         _each(lambda _, r: run_tasks(r.name, r.work, *r.shared, own=r.own, task_bytes=r.task_bytes)),
     ),
-    ((interface.Pass,), "pass", _each(lambda _, r: again(r.function, r.name))),
-    ((interface.CombinedFactor,), "factor", _factors),
-    ((interface.FactorSolve,), "solve", _by_factors("solve", Factor.solve, "block")),
-    ((interface.FactorForms,), "curvature", _by_factors("curvature", Factor.root_of_forms, "products")),
-    ((interface.FactorDiagonal,), "diagonal", _by_factors("diagonal", Factor.inverse_diagonal)),
-    ((interface.FactorLogDeterminant,), "determinant", _by_factors("determinant", Factor.log_determinant)),
-    ((interface.FactorTraces,), "traces", _each(lambda _, r: traces_by_factor(r.factor), 1.0)),
+    (interface.Pass, "pass", _each(lambda _, r: again(r.function, r.name))),
+    (interface.CombinedFactor, "factor", _factors),
+    (interface.FactorSolve, "solve", _by_factors("solve", Factor.solve, "block")),
+    (interface.FactorForms, "curvature", _by_factors("curvature", Factor.root_of_forms, "products")),
+    (interface.FactorDiagonal, "diagonal", _by_factors("diagonal", Factor.inverse_diagonal)),
+    (interface.FactorLogDeterminant, "determinant", _by_factors("determinant", Factor.log_determinant)),
+    (interface.FactorTraces, "traces", _each(lambda _, r: traces_by_factor(r.factor), 1.0)),
     (
-        (interface.InnerProducts,),
+        interface.InnerProducts,
         "alignment",
         _each(lambda lens, r: projected_inner_products(lens, r.basis, r.products), 1.0),
     ),
-    ((interface.InverseDiagonals,), "leave-out", _inverse_diagonals),
-    ((interface.SVM, interface.GroupClassifier), "train", _classifiers),
-    ((interface.CombinedEntries,), "entries", _entries),
-    ((EachProduct, CombinedProduct, interface.Projection), "products", _products),
+    (interface.InverseDiagonals, "leave-out", _inverse_diagonals),
+    (interface.SVM, "train", _machines),
+    (interface.CombinedEntries, "entries", _entries),
+    (Product, "products", _products),
 ]
 """Kinds of requests, the purpose of their passes, and the functions that return answers and numbers of passes."""

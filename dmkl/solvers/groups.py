@@ -66,7 +66,7 @@ from dmkl import progress
 from dmkl.arrays import Float, Index
 from dmkl.numerics.grouping import one_hot
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.solvers.interface import CombinedEntries, EachProduct, GroupClassifier, Outcome, Projection, Status, Step
+from dmkl.solvers.interface import SVM, CombinedEntries, EachProduct, Outcome, Projection, Status, Step
 from dmkl.solvers.masters import LineSearch
 
 WeightForm = Literal["softmax", "root"]
@@ -134,7 +134,7 @@ def gs_mkl(
     spread: float = 1.0,
     tol: float = 1e-4,
     max_iter: int = 100,
-) -> Generator[GroupClassifier | Projection, Any, Outcome]:
+) -> Generator[SVM | Projection, Any, Outcome]:
     """Learn weights for each group by descent with a line search (Algorithm 1): a generator of requests.
 
     The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
@@ -190,7 +190,8 @@ def _descend(
     # The descent compares objectives, so a training must be more accurate than the decrease that it has to show.
     def train(at: Float, start: Float | None) -> Generator[Any, Any, tuple[Float, Any]]:
         weights = group_weights(logits(at), weighting)
-        answer = yield GroupClassifier(weights, problem.groups, problem.y, problem.C, 0.1 * tol, start, problem.lam)
+        groups, lam = problem.groups, problem.lam
+        answer = yield SVM(weights, problem.y, problem.C, 0.1 * tol, start, groups=groups, lam=lam)
         return weights, answer
 
     weights, answer = yield from train(theta, None)

@@ -201,9 +201,9 @@ def _solve(
 def answer(K: Float, request: Any) -> Any:
     """The answer of `driver` to requests of SVM-type solvers, from kernels in memory, (n, m, m)."""
     match request:
-        case interface.SVM(rows=None):
+        case interface.SVM(rows=None, groups=None):
             return train(combined(K, request.weights), request)
-        case interface.GroupClassifier():
+        case interface.SVM(rows=None):
             return train(composite(K, request.weights[:, request.groups]), request)
         case interface.EachProduct(columns=None):
             return np.matmul(K, request.block)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -55,10 +55,22 @@ def spread(values: Float, places: Index, size: int) -> Float:
     return wide
 
 
+class Product(Request):
+    """A product with kernels; requests of all kinds share a pass."""
+
+    want: ClassVar[Literal["each", "sum", "project"]]
+    block: Float
+    weights: Float | None = None
+    columns: Index | None = None
+    exact: bool = True
+    """Whether the product is in float64; otherwise it is in the precision of the kernels."""
+
+
 @dataclass(frozen=True, eq=False)
-class EachProduct(Request):
+class EachProduct(Product):
     """K_jV for every kernel, in float64; answered by (n, rows, b)."""
 
+    want = "each"
     block: Float
     """V, (columns, b)"""
     columns: Index | None = None
@@ -78,21 +90,22 @@ class EachProduct(Request):
 
 
 @dataclass(frozen=True, eq=False)
-class CombinedProduct(Request):
+class CombinedProduct(Product):
     """Σ_j K_j V diag(w_j); answered by (rows, b)."""
 
+    want = "sum"
     block: Float
     """V, (columns, b)"""
-    weights: Float
+    weights: Float = field()
     """w, (n,) for all columns, or (n, b)"""
     exact: bool = False
-    """Whether the product is in float64; otherwise it is in the precision of the kernels."""
 
 
 @dataclass(frozen=True, eq=False)
-class Projection(Request):
+class Projection(Product):
     """BᵀK_jB for every kernel, in float64; answered by (n, b, b) for a block B (m, b)."""
 
+    want = "project"
     block: Float
 
     def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
@@ -189,14 +202,18 @@ class InverseDiagonals(Request):
 
 @dataclass(frozen=True, eq=False)
 class SVM(Request):
-    """A support vector machine on K(β); answered by a `SVMSolution`."""
+    """A support vector machine on K(β), or regularized least squares if `lam` is given; answered by a `SVMSolution`.
+
+    With `groups` it is of all samples, on the composite kernel Σ_j β_j^{c(i)} β_j^{c(k)} K_j(i, k) of group-sensitive
+    MKL.
+    """
 
     weights: Float
-    """β, (n,)"""
+    """β, (n,), or (n, G) with groups"""
     y: Float
-    """(m,), 1 and −1"""
-    C: float | Float
-    """The bound on α, or one for each sample, (m,)"""
+    """(m,), 1 and −1, or targets"""
+    C: float | Float | None
+    """The bound on α, or one for each sample, (m,); None for least squares"""
     tol: float
     """The relative gap that is requested; the solution may be worse where rounding prevents it."""
     start: Float | None = None
@@ -208,31 +225,13 @@ class SVM(Request):
     noise: float | None = None
     """How far below zero rounding may bring xᵀK(β)x for unit vectors x, if K(β) is to be tested for indefiniteness;
     None for kernels that are assumed to be positive semidefinite."""
+    groups: Index | None = None
+    """c, (m,)"""
+    lam: float | None = None
 
     def on_rows(self, rows: Index, n_samples: int) -> Translated:
         """See `Request.on_rows`."""
         return replace(self, rows=rows), _unchanged
-
-
-@dataclass(frozen=True, eq=False)
-class GroupClassifier(Request):
-    """A classifier on the composite kernel Σ_j β_j^{c(i)} β_j^{c(k)} K_j(i, k) of group-sensitive MKL.
-
-    It is answered by a `SVMSolution`, which is regularized least squares if lam is given.
-    """
-
-    weights: Float
-    """β, (n, G)"""
-    groups: Index
-    """c, (m,)"""
-    y: Float
-    """(m,): 1 and −1, or targets"""
-    C: float | Float | None
-    """The bound on α, or one for each sample, (m,)"""
-    tol: float
-    """The relative gap that is requested."""
-    start: Float | None = None
-    lam: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

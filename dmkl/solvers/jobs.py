@@ -241,7 +241,7 @@ class SideBySide(Method):
 
     width: int = 1
     files: bool = False
-    """Whether requests are answered through files: `SVM` and `GroupClassifier`."""
+    """Whether requests are answered through files: those of machines."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""

@@ -12,7 +12,7 @@ from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.grouping import group_by_kmeans, one_hot
 from dmkl.solvers.groups import GroupProblem, group_weights, gs_mkl, localized_mkl, parameter_gradients
 from dmkl.solvers.in_memory import answer
-from dmkl.solvers.interface import GroupClassifier, Status, run_with
+from dmkl.solvers.interface import SVM, Status, run_with
 from dmkl.solvers.margin.svm import fit_square, solve_dense
 
 
@@ -20,7 +20,7 @@ def run(solver, kernels):
     """Run a solver on kernels in memory, with classifiers that are trained from zero."""
 
     def cold(request):
-        return replace(request, start=None) if isinstance(request, GroupClassifier) else request
+        return replace(request, start=None) if isinstance(request, SVM) else request
 
     return run_with(solver, lambda request: answer(kernels, cold(request)))
 

@@ -52,7 +52,7 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import check_memory, machine, run_tasks, shared_folder
 from dmkl.passes.sums import Combination, StoredSum, SumColumns, combine_pass
 from dmkl.passes.view import Lens, strips
-from dmkl.solvers.interface import SVM, EachProduct, GroupClassifier, Task
+from dmkl.solvers.interface import SVM, EachProduct, Task
 
 Bounds = float | Float
 """C: one for all samples, or (m,), one for each."""
@@ -194,13 +194,10 @@ def solve_among_free(kernel: Float, right: Float) -> Float:
     return np.asarray(solved - solved.mean(axis=0))
 
 
-Classifier = SVM | GroupClassifier
-
-
 # --- training, as tasks -----------------------------------------------------------------------------------------------
 
 
-def train_together(lenses: Sequence[Lens], requests: Sequence[tuple[int, Classifier]]) -> tuple[list[SVMSolution], int]:
+def train_together(lenses: Sequence[Lens], requests: Sequence[tuple[int, SVM]]) -> tuple[list[SVMSolution], int]:
     """Train several SVMs, each with the position of its lens; returns the solutions in their order.
 
     SVMs with the same weights share a sum; sums share a pass, as many as a task can add up at once. Also returns the
@@ -209,7 +206,7 @@ def train_together(lenses: Sequence[Lens], requests: Sequence[tuple[int, Classif
     host = machine()
     sums: dict[tuple[int, bytes, bytes], list[int]] = {}
     for number, (place, request) in enumerate(requests):
-        groups = b"" if isinstance(request, SVM) else request.groups.tobytes()
+        groups = b"" if request.groups is None else request.groups.tobytes()
         sums.setdefault((place, request.weights.tobytes(), groups), []).append(number)
     # Entries of composite kernels have their own weights, which apply after the steps: through separate lenses.
     seen = [*lenses, *(Lens(lens.view, replace(lens.fitted, entrywise=True)) for lens in lenses)]
@@ -234,29 +231,28 @@ def train_together(lenses: Sequence[Lens], requests: Sequence[tuple[int, Classif
     return [solutions[number] for number in range(len(requests))], len(batches)
 
 
-def _combination(place: int, request: Classifier, n_lenses: int) -> Combination:
-    if isinstance(request, SVM):
+def _combination(place: int, request: SVM, n_lenses: int) -> Combination:
+    if request.groups is None:
         return Combination(place, request.weights)
     return Combination(n_lenses + place, np.ones(len(request.weights)), request.weights[:, request.groups])
 
 
-def train(kernel: Float, request: Classifier) -> SVMSolution:
+def train(kernel: Float, request: SVM) -> SVMSolution:
     """Train an SVM, or fit least squares, on the combined kernel of its samples, (m, m)."""
-    if isinstance(request, GroupClassifier) and request.lam is not None:
+    if request.lam is not None:
         return fit_square(kernel, request.y, request.lam)
     assert request.C is not None
     concave = None
-    if isinstance(request, SVM):
-        if request.ridge:
-            kernel = np.array(kernel)
-            kernel[np.diag_indices(len(kernel))] += request.ridge
-        if request.noise is not None:
-            concave = is_concave(kernel, request.noise)  # its copy is freed before K_FF takes memory
+    if request.ridge:
+        kernel = np.array(kernel)
+        kernel[np.diag_indices(len(kernel))] += request.ridge
+    if request.noise is not None:
+        concave = is_concave(kernel, request.noise)  # its copy is freed before K_FF takes memory
     return replace(solve_dense(kernel, request.y, request.C, request.tol, request.start), concave=concave)
 
 
-def _train(total: StoredSum, task_bytes: int, tasks_per_machine: int, request: Classifier) -> SVMSolution:
-    rows, ridge = (request.rows, request.ridge) if isinstance(request, SVM) else (None, 0.0)
+def _train(total: StoredSum, task_bytes: int, tasks_per_machine: int, request: SVM) -> SVMSolution:
+    rows, ridge = request.rows, request.ridge
     # The matrix, a second time if its rows are reordered, and the working memory of the SVM.
     needed = 16 * total.lens.view.shape[1] ** 2 + dense_bytes(len(request.y))
     with pinned_blas(blas_threads(tasks_per_machine)):
@@ -649,10 +645,10 @@ class FactoredKernels:
     def answer(self, request: Any) -> Any:
         """The answer of `dmkl.solvers.driver` to requests of support vector machines."""
         match request:
-            case SVM(rows=None, noise=None):
+            case SVM(rows=None, noise=None, groups=None, lam=None, C=C) if C is not None:
                 pairs = zip(request.weights, self.factors, strict=True)
                 Z = np.concatenate([np.sqrt(w) * Z for w, Z in pairs if w > 0] or [0.0 * self.factors[0]], axis=1)
-                return solve_linear(Z, request.y, request.C, request.tol, request.ridge)
+                return solve_linear(Z, request.y, C, request.tol, request.ridge)
             case EachProduct(columns=None):
                 return np.stack([Z @ (Z.T @ request.block) for Z in self.factors])
             case Task():
