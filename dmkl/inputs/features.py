@@ -384,6 +384,7 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
     others = [variable for variable in arrays if not variable.name or variable.role is None]
     cells = [variable for variable in others if variable.views]
     chosen = [variable for variable in others if not variable.views and _is_features(variable)]
+    chosen = [variable for variable in chosen if len(variable.shape) != 3] or chosen  # stacks only without tables
     views = [view for variable in cells for view in _matrices_of_cells(variable, n_labels, unaligned.notes)]
     rest = [variable for variable in arrays if variable not in cells]
     data, side = sort_arrays(path, rest, [*chosen, *views], unaligned.notes)
