@@ -1,10 +1,20 @@
-"""Descriptions of results in words: a title, and sentences by subject."""
+"""Descriptions of results: sentences, facts, tables and figures by key, of which all outputs are renderings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import html
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dmkl.errors import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Key = Literal[
     "choice",
@@ -23,11 +33,298 @@ Key = Literal[
 """Subjects of sentences: the chosen point, or one line for each of several; scores; their p-values; the score of the
 kernels' part given covariates; simpler models; scores in the folds that chose; what is known of the kernels; what is
 lost without a kernel, and others that a table has; cautions; fits, passes and the proof; seconds by phase."""
+Form = Literal["number", "exact", "gap", "share", "mark", "text", "kernel"]
+MOST_ROWS = 30
+"""Rows of a table that are shown at once."""
+
+
+# --- texts ---------------------------------------------------------------------------------------------------------
+
+
+def number(value: Any) -> str:
+    """Three significant digits, and all those before the point; a dash where there is no number."""
+    if value != value:
+        return "–"
+    is_whole = abs(value) < 1e6 and (abs(value) >= 1e3 or value == round(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if is_whole else f"{value:#.3g}".rstrip(".")
+
+
+def count(n: float, noun: str) -> str:
+    """A number and its noun; a number that is not whole has four digits."""
+    number = f"{n:,.0f}" if n == round(n) else f"{n:,.4g}"
+    return f"{number} {noun}" if n == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def listed(names: Iterable[object], most: int) -> str:
+    """Names as a list, at most so many."""
+    texts = list(map(str, names))
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def with_error(mean: Any, error: Any, form: str = ".4g") -> str:
+    """A mean, with its standard error if that is finite."""
+    return f"{float(mean):{form}}".rstrip(".") + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
+
+
+def with_interval(mean: float, margin: float, limits: tuple[float, float], form: str = ".4g") -> str:
+    """A mean ± half the width of its interval; its two ends where the `limits` of the score cut it off."""
+    lower, upper = mean - margin, mean + margin
+    if not (lower < limits[0] or upper > limits[1]):
+        return with_error(mean, margin, form)
+    return f"{with_error(mean, math.nan, form)} ({ends_text(lower, upper, limits)})"
+
+
+def ends_text(lower: float, upper: float, limits: tuple[float, float]) -> str:
+    """The ends of an interval, cut off at the limits of the score."""
+    return f"{max(lower, limits[0]):.2g} to {min(upper, limits[1]):.2g}"
+
+
+_SHARED_START = re.compile(r"[/|:,; ]|(?<!\de)-")
+"""Where a part of a name ends that all names share; not in a number such as 1e-3."""
+_COLLECTION = re.compile(r"(?:.*[^A-Za-z])?[A-Z]{2,}_")
+"""A beginning that ends with the name of a collection of gene sets, such as HALLMARK_."""
+_SMALL_WORDS = frozenset({"AND", "BY", "FOR", "IN", "OF", "ON", "THE", "TO", "UP", "VIA", "WITH"})
+
+
+def human_names(names: Iterable[Any]) -> tuple[list[str], str, str]:
+    """Names of kernels without the beginning and the end that all share, and these two.
+
+    Names are parted at / | : , ; - and spaces, so that numbers stay whole, and after the name of a collection of gene
+    sets. Names of such sets are in lower case, except short words and those with digits or without vowels.
+
+    Examples
+    --------
+    >>> human_names(["X-linear-HALLMARK_B_CELL", "X-linear-HALLMARK_DNA_REPAIR"])
+    (['B cell', 'DNA repair'], 'X-linear-HALLMARK_', '')
+    """
+    names = list(map(str, names))
+    if len(set(names)) < 2:
+        return names, "", ""
+    start = _common_start(names)
+    collection = _COLLECTION.match(start)
+    ends = [match.end() for match in _SHARED_START.finditer(start)] + ([collection.end()] if collection else [])
+    start = start[: max(ends, default=0)]
+    rests = [name[len(start) :] for name in names]
+    end = _common_start([rest[::-1] for rest in rests])[::-1]
+    end = end[parted.start() :] if (parted := _SHARED_START.search(end)) else ""
+    labels = [rest[: len(rest) - len(end)] for rest in rests]
+    human = [_human(label, of_collection=start.endswith("_")) for label in labels]
+    return (human if len(set(human)) == len(set(labels)) else labels), start, end
+
+
+def _common_start(names: Sequence[str]) -> str:
+    """The longest common beginning of all names, shorter than any name."""
+    return commonprefix(names)[: min(map(len, names)) - 1]  # noqa: RUF071  by characters
+
+
+def _human(label: str, *, of_collection: bool) -> str:
+    if not re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*" if of_collection else r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+", label):
+        return label
+    first, *others = (
+        word if re.search(r"\d|^[^AEIOUY]+$", word) or (len(word) < 4 and word not in _SMALL_WORDS) else word.lower()
+        for word in label.split("_")
+    )
+    return " ".join([first[0].upper() + first[1:], *others])
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+class Figure(NamedTuple):
+    """A figure that is drawn when it is needed."""
+
+    caption: str
+    """What it shows, for readers who do not see it."""
+    draw: Callable[[], Any]
+
+
+class Cell(NamedTuple):
+    """A cell of a table as it is shown."""
+
+    text: str
+    full: str = ""
+    """The name of a kernel, if the text is shorter."""
+    bar: float = math.nan
+    """The share of a bar that is filled; NaN without a bar."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column of a table is shown.
+
+    Parameters
+    ----------
+    value
+        Its name in the data.
+    title
+        The heading; the name with spaces for underscores if None.
+    form
+        "number" with three significant digits; "exact" for values of parameters; "gap"; "share" in percent; "mark" for
+        the name of the column where it is true; "text"; "kernel" for names of kernels. By default "text" if the data
+        are texts, and "number" otherwise.
+    error
+        Name of the column with the standard error, or half the width of an interval, which `limits` cut off.
+    upper
+        Name of the column with the upper end of an interval whose lower end is `value`.
+    bar
+        The value whose bar is full, 0 for the largest; None for no bar.
+    sign
+        "+" for signs of positive numbers too.
+    """
+
+    value: str
+    title: str | None = None
+    form: Form | None = None
+    error: str = ""
+    upper: str = ""
+    limits: tuple[float, float] = (-math.inf, math.inf)
+    bar: float | None = None
+    sign: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title as it is shown."""
+        return self.title if self.title is not None else {"lam": "λ"}.get(self.value, self.value.replace("_", " "))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is aligned to the left, and may be wrapped."""
+        return self.form in ("mark", "text", "kernel")
+
+    def texts(self, frame: pd.DataFrame) -> list[str]:
+        """The cells."""
+        values = frame[self.value].tolist()
+        if self.error:
+            pairs = zip(values, frame[self.error].tolist(), strict=True)
+            return [
+                "" if mean != mean else with_interval(mean, e, self.limits, f"{self.sign}#.3g") for mean, e in pairs
+            ]
+        if self.upper:
+            return list(map(self._between, values, frame[self.upper].tolist()))
+        return list(map(self._text, values))
+
+    def _between(self, lower: Any, upper: Any) -> str:
+        if lower != lower:
+            return "–"
+        low, high = self._text(lower), self._text(upper)
+        return f"≥ {low}" if upper != upper else high if lower >= upper or low == high else f"{low} to {high}"
+
+    def _text(self, value: Any) -> str:
+        if self.form == "mark":
+            return self.heading if value else ""
+        if self.is_text or isinstance(value, str) or value is None:
+            return "none" if value is None else "" if value != value else str(value)
+        if self.form == "gap":
+            return "none" if value != value else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
+        if self.form == "share":
+            return "–" if value != value else f"{100 * value:.3g} %"
+        if self.form == "exact":
+            return "" if value != value else f"{value:g}" if isinstance(value, float) else str(value)
+        return number(value) if isinstance(value, float | int) and not isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Labeled data, and how they are shown.
+
+    Parameters
+    ----------
+    frame
+        The data, a row for each item.
+    columns
+        The columns that are shown; all by default.
+    title
+        A line above the table.
+    rows
+        Positions of the rows that a terminal shows; the first by default.
+    kernels
+        All names of kernels, whose common beginning and end cells of the form "kernel" leave out.
+    note
+        Sentences below the table.
+    """
+
+    frame: pd.DataFrame
+    columns: Sequence[Column] = ()
+    title: str = ""
+    rows: Iterable[int] | None = None
+    kernels: Iterable[Any] = ()
+    note: str = ""
+
+    @cached_property
+    def shown(self) -> list[Column]:
+        """The columns, each with its form; without those that are empty."""
+        from pandas.api.types import is_numeric_dtype
+
+        columns = self.columns or [Column(str(name)) for name in self.frame]
+        columns = [column for column in columns if len(self.frame) == 0 or (self.frame[column.value] != "").any()]
+        return [
+            column
+            if column.form
+            else replace(column, form="number" if is_numeric_dtype(self.frame[column.value]) else "text")
+            for column in columns
+        ]
+
+    @property
+    def first_rows(self) -> pd.DataFrame:
+        """The rows that a terminal shows."""
+        return self.frame.head(MOST_ROWS) if self.rows is None else self.frame.iloc[list(self.rows)]
+
+    def cells(self, frame: pd.DataFrame) -> list[list[Cell]]:
+        """The cells of some rows of the data, as they are shown."""
+        labels, *_ = human_names(self.kernels)
+        short = dict(zip(map(str, self.kernels), labels, strict=True))
+        columns = []
+        for column in self.shown:
+            texts = column.texts(frame)
+            cells = [Cell(text) for text in texts]
+            if column.form == "kernel":
+                cells = [Cell(short.get(text, text), "" if short.get(text, text) == text else text) for text in texts]
+            elif column.bar is not None:
+                full = column.bar or float(self.frame[column.value].max())
+                shares = (value / full if full > 0 else 0.0 for value in frame[column.value])
+                cells = [Cell(text, bar=share) for text, share in zip(texts, shares, strict=True)]
+            columns.append(cells)
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    @property
+    def names(self) -> str:
+        """What the names of all kernels have in common, if cells leave it out."""
+        labels, start, end = human_names(self.kernels)
+        if all(column.form != "kernel" for column in self.shown) or labels == list(map(str, self.kernels)):
+            return ""
+        words = all(map(str.__eq__, (start + label + end for label in labels), map(str, self.kernels)))
+        return f"Names of kernels: {start}…{end}{'' if words else ', in capitals, with _ for spaces'}"
+
+    @property
+    def notes(self) -> list[str]:
+        """The note, what names have in common, and the number of rows that a terminal omits."""
+        n_more = len(self.frame) - len(self.first_rows)
+        more = f"… and {n_more:,} more {'row' if n_more == 1 else 'rows'} in the result" if n_more else ""
+        return [line for line in (self.note, self.names, more) if line]
+
+    def as_html(self) -> str:
+        """The first rows in HTML; names in full are titles of their cells."""
+        head = "".join(f"<th>{_escaped(column.heading)}</th>" for column in self.shown)
+        rows = (
+            "".join(f'<td title="{_escaped(cell.full)}">{_escaped(cell.text)}</td>' for cell in row)
+            for row in self.cells(self.first_rows)
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in (head, *rows))
+        notes = "<br>".join(map(_escaped, self.notes))
+        return f"<table><caption>{_escaped(self.title)}</caption>{body}</table><div>{notes}</div>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
+
+
+# --- descriptions --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Description:
-    """A result in words, of which summaries, reports and JSON are renderings.
+    """A result in words, data, tables and figures, of which summaries, printed tables, reports and JSON are renderings.
 
     Parameters
     ----------
@@ -37,11 +334,20 @@ class Description:
         The grid, the folds or the resamples; may be empty.
     sentences
         Lines by subject, in the order of reading. Renderings choose by key, never by words.
+    facts
+        A function that returns data by key.
+    tables
+        Functions that return tables, by key.
+    figures
+        Figures by their titles; that of the title of a table belongs to the table.
     """
 
     title: str
     scope: str
     sentences: Mapping[Key, Sequence[str]]
+    facts: Callable[[], Mapping[str, Any]] = dict
+    tables: Mapping[str, Callable[[], Table]] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
 
     @property
     def headline(self) -> str:
@@ -61,5 +367,14 @@ class Description:
         """Title, scope and sentences by key, for JSON."""
         return {"title": self.title, "scope": self.scope, **{key: list(of) for key, of in self.sentences.items() if of}}
 
+    def as_data(self) -> dict[str, Any]:
+        """Tables as lists of rows, and facts, by key, for JSON; names of kernels are in full."""
+        facts = dict(self.facts())
+        return {k: make().frame.to_dict("records") for k, make in self.tables.items() if k not in facts} | facts
+
     def __str__(self) -> str:
         return "\n".join([self.headline, *self.lines()])
+
+    def _repr_html_(self) -> str:
+        lines = "<br>".join(_escaped(line) for line in (self.headline, *self.lines()))
+        return f"<div>{lines}</div>{''.join(make().as_html() for make in self.tables.values())}"

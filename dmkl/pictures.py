@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from os.path import commonprefix
 from textwrap import fill
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 
 from dmkl.arrays import Array, Float, weight_shares
+from dmkl.description import human_names
 from dmkl.errors import FontWarning, printable, refuse, warn
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
@@ -31,8 +31,6 @@ ROOM_FOR_LABELS = 50
 """Total characters of labels that fit along an axis."""
 widest: ContextVar[float] = ContextVar("widest", default=12.0)
 """Greatest width of a figure in inches; panels that do not fit side by side are one below the other."""
-_SHARED_START = re.compile(r"[/|:,; ]|(?<!\de)-")
-"""Where a part of a name ends that all names share; not in a number such as 1e-3."""
 
 
 def image_of(axes: Any, form: str, **options: Any) -> bytes:
@@ -168,30 +166,15 @@ def shortened(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def kernel_labels(names: Iterable[Any]) -> tuple[list[str], str]:
-    """Labels without the beginning and the end that all names share, and these as a line of a title.
-
-    Names are parted at / | : , ; - and spaces only, so that numbers stay whole.
+    """Labels as `dmkl.description.human_names` makes them, and a line of a title with what names have in common.
 
     Examples
     --------
     >>> kernel_labels(["layers/rbf-T_CELL", "layers/rbf-B_CELL"])
-    (['T_CELL', 'B_CELL'], 'Kernels: layers/rbf-…')
+    (['T cell', 'B cell'], 'Kernels: layers/rbf-…')
     """
-    names = list(map(str, names))
-    if len(set(names)) < 2:
-        return list(map(shortened, names)), ""
-    start = _common_start(names)
-    start = start[: max((match.end() for match in _SHARED_START.finditer(start)), default=0)]
-    rests = [name[len(start) :] for name in names]
-    end = _common_start([rest[::-1] for rest in rests])[::-1]
-    end = end[parted.start() :] if (parted := _SHARED_START.search(end)) else ""
-    shared = f"Kernels: {shortened(start)}…{shortened(end)}" if start or end else ""
-    return [shortened(rest[: len(rest) - len(end)]) for rest in rests], shared
-
-
-def _common_start(names: Sequence[str]) -> str:
-    """The longest common beginning of all names, shorter than any name."""
-    return commonprefix(names)[: min(map(len, names)) - 1]  # noqa: RUF071  by characters
+    labels, start, end = human_names(names)
+    return list(map(shortened, labels)), f"Kernels: {shortened(start)}…{shortened(end)}" if start or end else ""
 
 
 def largest(values: Array, top: int | None = None) -> tuple[Array, str]:

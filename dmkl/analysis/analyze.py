@@ -44,7 +44,7 @@ from scipy.spatial.distance import squareform
 
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index
-from dmkl.description import Description
+from dmkl.description import Column, Description, Figure, Table, human_names, listed
 from dmkl.errors import IndefiniteKernelWarning, refuse
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.alignment import (
@@ -81,6 +81,8 @@ _LEAST_WIDTH = 64
 """Random vectors for eigenvalues: ten more than the eigenvalues, and at least 64, with which a pass takes little longer
 than with one. A flat spectrum would need more; its bounds show that.
 """
+_MOST_COLUMNS, _MOST_PAIRS, _MOST_LISTED = 10, 15, 200
+"""Most kernels with a matrix of alignments; pairs that a terminal shows, and that a table has."""
 _MOST_NAMES = 5
 """Most names that a sentence lists."""
 
@@ -205,17 +207,88 @@ class Analysis(Result):
                 lines.append(f"{what} of different kernels from {low:.3f} to {high:.3f}, median {middle:.3f}")
         repeated = [name for name, first in zip(self.names, data["repeats"].values, strict=True) if first]
         if repeated:
-            lines.append(f"multiples of earlier kernels: {_listed(repeated)}")
-        lines += [f"alike ({attrs['threshold']:g} or more): {_listed(names)}" for names in self.groups()]
+            lines.append(f"multiples of earlier kernels: {listed(repeated, _MOST_NAMES)}")
+        lines += [f"alike ({attrs['threshold']:g} or more): {listed(names, _MOST_NAMES)}" for names in self.groups()]
         if "is_labels" in data and data["is_labels"].values.any():
             flagged = data["kernel"].values[data["is_labels"].values.astype(bool)].tolist()
-            lines.append(f"the labels under another name, to be left out: {_listed(flagged)}")
+            lines.append(f"the labels under another name, to be left out: {listed(flagged, _MOST_NAMES)}")
         if "target_alignment" in data:
             fit = data["target_alignment"] if self.tasks is None else data["target_alignment"].mean("task")
             best = np.argsort(-np.nan_to_num(fit.values, nan=-np.inf), kind="stable")[:3]
             fits = ", ".join(f"{self.names[j]} {fit.values[j]:.3f}" for j in best)
             lines.append(f"best aligned with the labels{'' if self.tasks is None else ' on average'}: {fits}")
-        return Description(title, "", {"kernels": lines})
+        tables = {"kernels": self._kernels_table, "pairs": self._pairs_table}
+        tables |= {"relevant": self._relevant_table} if set(_RELEVANT) <= set(data) else {}
+        tables |= {"alignment": self._alignment_table} if len(self.names) <= _MOST_COLUMNS else {}
+        figures = {"Alignments": Figure("Similar kernels are side by side.", self.plot_alignment)}
+        if "target_alignment" in data:
+            figures["Fit to the labels"] = Figure("How well each kernel alone fits the labels.", self.plot_targets)
+        return Description(title, "", {"kernels": lines}, self._facts, tables, figures)
+
+    def _facts(self) -> dict[str, Any]:
+        data = self.data
+        names = [str(key) for key in data.data_vars if "kernel_2" not in data[key].dims]
+        of_kernels = [{"name": name, **{k: data[k].values[j] for k in names}} for j, name in enumerate(self.names)]
+        return {
+            **{str(key): value for key, value in data.attrs.items()},
+            "kernels": of_kernels,
+            "tasks": data["task"].values.astype(str) if "task" in data.dims else None,
+            "alignment": data["alignment"].values,
+            "alignment_error": data["alignment_error"].values if "alignment_error" in data else None,
+            "unbiased_alignment": self.similarity.values,
+            "groups": self.groups(),
+        }
+
+    def _with_fit(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Column]]:
+        """A table with the alignment with the labels, the mean over tasks if there are several, if it is known."""
+        if "target_alignment" not in self.data:
+            return frame, []
+        by_task, has_error = self.tasks is not None, "target_alignment_error" in self.data and self.tasks is None
+        fit = self.data["target_alignment"].mean("task") if by_task else self.data["target_alignment"]
+        title = "fit to labels, mean of tasks" if by_task else "fit to labels"
+        error = "target_alignment_error" if has_error else ""
+        return frame.assign(target_alignment=fit.values), [Column("target_alignment", title, error=error, bar=1.0)]
+
+    def _kernels_table(self) -> Table:
+        frame, fit = self._with_fit(self.table().reset_index())
+        columns = [
+            Column("kernel", form="kernel"),
+            *fit,
+            Column("trace"),
+            Column("effective_rank"),
+            Column("largest_share_least", "first eigenvalue", form="share", upper="largest_share_most"),
+            Column("components_90_least", "90 % of trace in", upper="components_90_most"),
+            Column("components_99_least", "99 % in", upper="components_99_most"),
+            Column("repeats", "a multiple of", form="kernel"),
+        ]
+        frame["largest_share_most"] = frame["largest_share_most"].clip(upper=1.0)
+        return Table(frame, columns, "Kernels", kernels=self.names)
+
+    def _relevant_table(self) -> Table:
+        """The fit to the labels, their noise, and the relevant dimension; means over tasks."""
+        names = ["label_noise", "relevant_dimension", "relevant_dimension_most"]
+        over = [dim for dim in self.data["label_noise"].dims if dim != "kernel"]
+        frame, fit = self._with_fit(self.data[names].mean(over, skipna=False).to_dataframe().reset_index())
+        dimension = Column("relevant_dimension", upper="relevant_dimension_most")
+        columns = [Column("kernel", form="kernel"), *fit, Column("label_noise"), dimension]
+        return Table(frame, columns, "Relevant dimensions", kernels=self.names)
+
+    def _pairs_table(self) -> Table:
+        least, pairs = float(self.data.attrs["threshold"]), self.pairs(least=-1.0)
+        n_similar = int((pairs["unbiased_alignment"] >= least).sum())
+        columns = [Column("kernel", form="kernel"), Column("kernel_2", "kernel", form="kernel")]
+        columns += [Column("unbiased_alignment"), Column("alignment")]
+        note = f"{n_similar:,} of {len(pairs):,} pairs have an unbiased alignment of {least:g} or more."
+        rows = range(min(_MOST_PAIRS, len(pairs)))
+        return Table(pairs.head(_MOST_LISTED), columns, "Most similar pairs", rows, self.names, note)
+
+    def _alignment_table(self) -> Table:
+        """The matrix of unbiased alignments, with similar kernels side by side."""
+        order, labels = self.data["order"].values, human_names(self.names)[0]
+        frame = pd.DataFrame(self.similarity.values[np.ix_(order, order)], columns=[self.names[j] for j in order])
+        frame.insert(0, "", [self.names[j] for j in order])
+        columns = [Column("", "", form="kernel"), *(Column(self.names[j], labels[j]) for j in order)]
+        return Table(frame, columns, "Unbiased alignments", kernels=self.names)
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
@@ -245,11 +318,6 @@ class Analysis(Result):
         from dmkl.analysis.figures import plot_spectra
 
         return plot_spectra(self.data, ax)
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 @one_blas_thread
@@ -427,8 +495,9 @@ def _to_dataset(
     if negative:
         refuse_damage(K.view)
         msg = (
-            f"no positive semidefinite kernel: {_listed(list(map(repr, negative)))}. Their eigenvalues are NaN here; "
-            "`dmkl check` shows how negative they are, and importing with repair='clip', 'flip' or 'shift' repairs them"
+            f"no positive semidefinite kernel: {listed(map(repr, negative), _MOST_NAMES)}. Their eigenvalues are NaN "
+            "here; `dmkl check` shows how negative they are, and importing with repair='clip', 'flip' or 'shift' "
+            "repairs them"
         )
         warnings.warn(msg, IndefiniteKernelWarning, stacklevel=3)
     # Eigenvalues of a kernel that is only rounding error are meaningless.

@@ -17,8 +17,8 @@ from rich.text import Text
 import dmkl
 from dmkl.cli.options import Json, Store, option, resources_option
 from dmkl.cli.output import STYLES, print_json, say, say_aside, show, table
+from dmkl.description import count
 from dmkl.errors import DmklError, refuse, size_text
-from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -19,11 +19,11 @@ from dmkl.cli.options import flag, labels_option, option, samples_option, storag
 from dmkl.cli.output import refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_names, parse_numbers, parse_value
 from dmkl.cli.samples import find_names
+from dmkl.description import count
 from dmkl.errors import refuse, size_text
 from dmkl.features.functions import FUNCTIONS
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
-from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.arrays import Index

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import option
-from dmkl.cli.output import console, save_figure, say, show
+from dmkl.cli.output import console, save_figure, say, show_tables
+from dmkl.description import count
 from dmkl.errors import size_text
 from dmkl.progress import ConsoleWatch
-from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,7 +46,8 @@ def demo(
     """
     import xarray as xr
 
-    from dmkl.cli.tables import summary_table, weights_table
+    from dmkl.cli.tables import MOST_COLUMNS, models_table
+    from dmkl.estimators.tables import weights_table
 
     out = console()
     store, saved, drawn = output / "digits.zarr", output / "model", output / "weights.png"
@@ -72,7 +73,7 @@ def demo(
     learned = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
     weights = xr.Dataset(learned).to_array("norm").transpose("kernel", "norm")
     out.print()
-    show(weights_table(weights), summary_table(models, seconds, accuracy))
+    show_tables(weights_table(weights, MOST_COLUMNS), models_table(models, seconds, accuracy))
     say(
         "The proven gap bounds how far the objective is from its optimum, relative to the part of it that weights can "
         f"change. Cross-validation finds {models['single best'].best_!r} to be the best single kernel.",

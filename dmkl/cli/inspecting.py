@@ -15,12 +15,12 @@ from rich.text import Text
 import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import Anything, Json, Kernels, flag, option
-from dmkl.cli.output import STYLES, console, facts_table, number, print_json, say, say_aside, show, table
+from dmkl.cli.output import STYLES, console, facts_table, print_json, say, say_aside, show, table
 from dmkl.cli.samples import open_kernels
+from dmkl.description import count, number
 from dmkl.errors import DmklError, IncompleteStoreError, StoreNotFoundError, size_text
 from dmkl.files.urls import Place, as_place, files_in, resolved
 from dmkl.progress import ConsoleWatch
-from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -429,7 +429,7 @@ def _has_checksums(folder: Place, kind: _Kind) -> bool:
 def _model_facts(folder: Place) -> dict[str, Any]:
     import numpy as np
 
-    from dmkl.cli.tables import effects_as_mapping
+    from dmkl.estimators.tables import effects_as_mapping
 
     model = dmkl.load(folder)
     weights = model.weights_.values.reshape(len(model.kernel_names_), -1)

@@ -28,17 +28,18 @@ from dmkl.cli.output import (
     save_pictures,
     say,
     say_aside,
-    show,
+    show_tables,
 )
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_scoring, sample_names
 from dmkl.cli.samples import Samples, open_kernels, read_groups
+from dmkl.description import MOST_ROWS, Key, count
 from dmkl.errors import refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
-from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.arrays import Index
+    from dmkl.description import Description
     from dmkl.kernelset import KernelSet
     from dmkl.searching.search import SearchResult
 
@@ -163,28 +164,32 @@ class _Run:
             say_aside("note", f"out-of-fold predictions are in {self.predictions}")
         return result
 
-    def as_mapping(self, result: Any, chosen: Index, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The result for JSON: what all results have, and its `own` entries."""
-        attrs = result.data.attrs
-        shared = {"path": self.options.out, "samples": len(chosen), "summary": result.describe().as_mapping()}
+    def as_mapping(self, result: Any, chosen: Index) -> dict[str, Any]:
+        """The result for JSON: what all results have, and its own facts and tables."""
+        attrs, description = result.data.attrs, result.describe()
+        shared = {"path": self.options.out, "samples": len(chosen), "summary": description.as_mapping()}
         shared |= {name: attrs[name] for name in ("estimator", "scoring")}
-        return {**shared, **own, "passes": result.n_passes_, "seconds": attrs["seconds"]}
+        return {**shared, **description.as_data(), "passes": result.n_passes_, "seconds": attrs["seconds"]}
 
     def print(self, result: Any, chosen: Index, on: str) -> None:
         """Print the summary with tables below its first line, or all as JSON."""
-        from dmkl.cli.tables import PRESENT
-
-        tables, mapping = PRESENT[type(result).__name__](result)
         if self.options.as_json:
-            print_json(self.as_mapping(result, chosen, mapping))
+            print_json(self.as_mapping(result, chosen))
             return
-        description = result.describe()
-        say(f"{description.headline}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
-        show(*tables)
-        say()
-        for line in description.lines(without={"losses"}):  # the table of an importance has these
-            say(line)
+        self.print_summary(result.describe(), chosen, on)
         say(f"Saved in {self.options.out}; dmkl.load reads it.")
+
+    def print_summary(
+        self, description: Description, chosen: Index, on: str, *in_table: Key, many: bool = False
+    ) -> None:
+        """Print the tables and the sentences, but those that tables have; without the points of `many` choices."""
+        say(f"{description.headline}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
+        left_out = {"choices", "points"} if many else {"choices"}
+        show_tables(*(make() for key, make in description.tables.items() if key not in left_out))
+        say()
+        of_models: tuple[Key, ...] = ("baselines",) if "comparison" in description.tables else ()
+        for line in description.lines(without={"losses", *of_models, *in_table}):
+            say(line)
 
 
 def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[Index, str, Any]:
@@ -242,6 +247,7 @@ def fit(
     K = open_kernels(learning.store, learning.kernels)
     estimator = make_learner(learning.model, parameters, K)
     from dmkl.cli import tables  # after `import_base`
+    from dmkl.estimators.tables import describe_model
 
     chosen, on = learning.choose(K)
     measures = parse_scoring(scoring)
@@ -266,16 +272,13 @@ def fit(
         agreement = {"agreement": dmkl.cluster_agreement(estimator.labels_, K.labels[chosen])}
     if learning.as_json:
         held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
-        mapping = tables.model_as_mapping(estimator, model_out, len(chosen), seconds)
-        print_json({**mapping, **held_out_scores, **agreement})
+        print_json({**_model_as_mapping(estimator, model_out, seconds), **held_out_scores, **agreement})
         return
-    weights = tables.weights_table(estimator.weights_)
-    summary = tables.summary_table({learning.model: estimator}, {learning.model: seconds})
-    show(weights, *tables.estimate_tables(estimator), summary)
-    if estimator._learns_weights():
-        say(tables.ON_WEIGHTS)
-    if warning := estimator._default_price():
-        say(warning)
+    description = describe_model(estimator, tables.MOST_COLUMNS)
+    made = [make() for make in description.tables.values()]
+    show_tables(*made, tables.models_table({learning.model: estimator}, {learning.model: seconds}))
+    for note in description.lines():
+        say(note)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if agreement:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in agreement["agreement"].items())
@@ -335,7 +338,6 @@ def search(
         dmkl search kernels.zarr result --grid steps=center+trace,cosine+center
         dmkl search kernels.zarr result --model mksvm -p 1,2 -C 0.25,1,4
     """
-    from dmkl.cli import tables
     from dmkl.searching.search import BEST
 
     run = _Run(question, "a search", "dmkl-search", parameters, predictions=predictions)
@@ -356,41 +358,41 @@ def search(
     over_p = result.plot_weights_over if len(result.grid.get("p", [])) > 1 else None
     save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
     if question.as_json:
-        mapping = run.as_mapping(result, chosen, tables.search_as_mapping(result))
+        mapping = run.as_mapping(result, chosen)
         if best := getattr(result, "best_", None):
             seconds = run.seconds - result.scores.attrs["seconds"]
-            mapping["model"] = tables.model_as_mapping(best, str(run.place / BEST), len(best.train_samples_), seconds)
+            mapping["model"] = _model_as_mapping(best, str(run.place / BEST), seconds)
         print_json(mapping)
         return
-    _print_search(result, run, f"{count(len(chosen), 'sample')} ({on})")
+    _print_search(result, run, chosen, on)
 
 
-def _print_search(result: SearchResult, run: _Run, on: str) -> None:
+def _model_as_mapping(model: Any, path: str, seconds: float) -> dict[str, Any]:
+    """A fitted model that was saved at `path`, for JSON."""
+    from dmkl.estimators.tables import model_facts
+
+    return {**model_facts(model), "path": path, "training_samples": len(model.train_samples_), "seconds": seconds}
+
+
+def _print_search(result: SearchResult, run: _Run, chosen: Index, on: str) -> None:
     from dmkl.cli import tables
+    from dmkl.estimators.tables import describe_model
 
     out = run.options.out
-    description = result.describe()
-    say(f"{description.headline}, on {on}\n", style="bold")
-    many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > tables.MOST_CHOICES
-    if not many:
-        show(tables.points_table(result))
-        say()
+    many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > MOST_ROWS
     # The table has the choices of folds and tasks already, but not those of classes.
-    in_table = result.choosers and not (result.by_class or many)
-    for line in description.lines(without=("choice", "choices") if in_table else ()):
-        say(line)
+    in_table: tuple[Key, ...] = ("choice", "choices") if result.choosers and not (result.by_class or many) else ()
+    run.print_summary(result.describe(), chosen, on, *in_table, many=many)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")
         return
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
     say()
-    show(tables.weights_table(model.weights_))
-    if model._learns_weights():
-        say(tables.ON_WEIGHTS)
+    described = describe_model(model, tables.MOST_COLUMNS)
+    show_tables(*(make() for make in described.tables.values()))
+    for note in described.lines("notes"):
+        say(note)
     say()
-    for estimates in tables.estimate_tables(model):
-        show(estimates)
-        say()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
     say(f"Saved in {out}; use it with: {_predict_command(model, out, run.K, run.options.store)}")

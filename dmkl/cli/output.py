@@ -22,6 +22,7 @@ from dmkl.files.regular import check_regular
 from dmkl.progress import LOGGER, PlainConsole, inside
 
 if TYPE_CHECKING:
+    from dmkl import description
     from dmkl.files.urls import Place
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
@@ -65,6 +66,40 @@ def show(*tables: Table) -> None:
         if number:
             out.print()
         out.print(item)
+
+
+_MOST_COLUMNS = 14
+"""Most columns of a table of a result that is printed."""
+
+
+def show_tables(*tables: description.Table) -> None:
+    """Print the first rows of tables of a result on standard output, an empty line between them."""
+    out, between = console(), False
+    for shown in tables:
+        columns = shown.shown
+        if len(columns) > _MOST_COLUMNS:  # such as a confusion matrix of many classes
+            continue
+        if between:
+            out.print()
+        n_bars = sum(column.bar is not None for column in columns)
+        width = 30 if len(columns) == 2 else 12 if n_bars == 1 else 6
+        cells = shown.cells(shown.first_rows)
+        broadest = [max(len(cell.text) for cell in of_column) for of_column in zip(*cells, strict=True)]
+        rows = ([_with_bar(*cell, width) for cell in zip(row, broadest, strict=True)] for row in cells)
+        made = table(*(column.heading for column in columns), title=shown.title, rows=rows)
+        for column, drawn in zip(columns, made.columns, strict=True):
+            drawn.no_wrap = column.bar is not None
+            drawn.justify = "left" if column.is_text or drawn.no_wrap else "right"
+        out.print(made)
+        for note in shown.notes:
+            say(note, style="dim")
+        between = True
+
+
+def _with_bar(cell: description.Cell, broadest: int, width: int) -> Text:
+    if math.isnan(cell.bar):
+        return Text(cell.text)
+    return Text.assemble(f"{cell.text:{broadest}} ", (bar(cell.bar, width), "cyan"))
 
 
 def say(*parts: Any, style: str = "") -> None:
@@ -189,11 +224,6 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def number(value: float) -> str:
-    """Three digits of a number; a dash where there is none."""
-    return "–" if math.isnan(value) else f"{value:.3g}"
 
 
 def bar(part: float, width: int = 20) -> str:

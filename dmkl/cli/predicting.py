@@ -16,10 +16,10 @@ from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_optio
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
+from dmkl.description import count
 from dmkl.errors import refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
-from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ import dmkl
 from dmkl.cli.options import Unknown, samples_option
 from dmkl.cli.output import say_aside
 from dmkl.cli.parsing import parse_names, sample_names
+from dmkl.description import count
 from dmkl.errors import first_names, refuse
-from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -17,7 +17,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Index
-from dmkl.description import Description, Key
+from dmkl.description import Column, Description, Figure, Key, Table, count, with_interval
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
@@ -30,7 +30,7 @@ from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import Choice, Rule, as_choice, chance_notes, joint_choices, mean_and_margin, mean_over_folds
 from dmkl.searching.scoring import limits
 from dmkl.searching.search import SearchResult, chance_of_search, held_out_parts, shared_value
-from dmkl.searching.texts import cost_and_proof, count, with_interval
+from dmkl.searching.texts import cost_and_proof
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import Result, task_dim
 
@@ -189,7 +189,26 @@ class Importance(Result):
             "costs": [f"{count(attrs['n_fits'], 'fit')} in {costs}{of_search}"],
         }
         scope = f"{count(data.sizes['fold'], 'fold')}, {chosen}"
-        return Description(f"Importance of {sources} to {attrs['estimator']}", scope, sentences)
+        facts = {name: attrs[name] for name in ("rows", "choose", "choice")}
+        return Description(
+            f"Importance of {sources} to {attrs['estimator']}",
+            scope,
+            sentences,
+            lambda: facts,
+            {"sources": self._sources_table},
+            {"Losses and scores alone": Figure(scope, self.plot)},
+        )
+
+    def _sources_table(self) -> Table:
+        frame, dim, scoring = self.table(), task_dim(self.data), str(self.data.attrs["scoring"])
+        columns = [
+            Column("source", form="kernel"),
+            *([] if dim is None else [Column(dim)]),
+            Column("loss", "loss without", error="loss_margin", limits=limits(scoring, of_difference=True)),
+            Column("alone", error="alone_margin", limits=limits(scoring)),
+            *([Column("shapley", error="shapley_standard_error")] if "shapley" in frame else []),
+        ]
+        return Table(frame, columns, "Losses and scores alone", kernels=self.data["kernel"].values)
 
     def _mean_and_margin(self, values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
         return mean_and_margin(values, self.data, str(self.data.attrs.get("rows", "validation")))

@@ -19,7 +19,7 @@ import xarray as xr
 
 from dmkl import progress
 from dmkl.arrays import Array, Index, weight_shares
-from dmkl.description import Description, Key
+from dmkl.description import Column, Description, Figure, Key, Table, count, listed
 from dmkl.errors import refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
@@ -30,7 +30,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import GridFits, Question, as_variable, digest, make_question, run_blocks, values_of
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import choose_each, mean_and_error, shape
-from dmkl.searching.texts import cost_and_proof, count, listed, p_value_text, point_text
+from dmkl.searching.texts import cost_and_proof, p_value_text, point_text
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import Result, task_dim
 
@@ -183,7 +183,23 @@ class PermutationTest(Result):
             )
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], math.nan)
         sentences: dict[Key, list[str]] = {"chance": lines, "notes": [how], "costs": [costs]}
-        return Description(f"Permutation test of {attrs['estimator']}", scope, sentences)
+        return Description(
+            f"Permutation test of {attrs['estimator']}",
+            scope,
+            sentences,
+            self._facts,
+            {"kernels": self._kernels_table},
+            {"Scores of permuted labels": Figure(scope, self.plot)},
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        scores = {name: self.data[name].values for name in ("score", "p_value", "p_value_error")}
+        return {"choose": self.data.attrs["choose"], "permutations": self.n_permutations, **scores}
+
+    def _kernels_table(self) -> Table:
+        frame = self.table()
+        columns = [Column(name, form="kernel" if name == "kernel" else None) for name in map(str, frame)]
+        return Table(frame, columns, "Shares of the weight", kernels=self.data["kernel"].values)
 
     def plot(self, ax: Axes | None = None, *, task: str | None = None) -> Any:
         """Draw the scores of permuted labels and the observed score; see `dmkl.inference.figures.plot_permutations`."""

@@ -19,7 +19,7 @@ import xarray as xr
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.description import Description, Key
+from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
@@ -29,7 +29,7 @@ from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import STATUS_FLAGS, Question, make_question
 from dmkl.searching.folds import Fold, make_folds
-from dmkl.searching.texts import cost_and_proof, count, listed
+from dmkl.searching.texts import cost_and_proof
 from dmkl.store.saved import Result, task_dim
 
 if TYPE_CHECKING:
@@ -211,7 +211,44 @@ class Stability(Result):
             "costs": [f"{count(data.sizes['resample'], 'fit')} in {costs}"],
         }
         scope = f"{resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"
-        return Description(f"Stability of {attrs['estimator']}", scope, sentences)
+        return Description(
+            f"Stability of {attrs['estimator']}",
+            scope,
+            sentences,
+            self._facts,
+            {"kernels": self._kernels_table},
+            {"Weights over resamples": Figure(scope, self.plot)},
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        data, attrs, stable = self.data, self.data.attrs, self.stable()
+        return {
+            **{name: attrs[name] for name in ("how", "threshold", "random_state")},
+            "resamples": data.sizes["resample"],
+            "distinct_resamples": attrs["n_distinct"],
+            "stable": stable["kernel"].values[stable.values] if stable.ndim == 1 else stable.to_series().to_dict(),
+            "mean_selected": np.asarray(self.mean_selected_),
+            "error_bound": np.asarray(self.error_bound()),
+            "unimodal_error_bound": np.asarray(self.error_bound(unimodal=True)),
+            "rank_agreement": data["rank_agreement"].values,
+            "scores": data["score"].values,
+            "largest_gap": float(data["gap"].max()),
+        }
+
+    def _kernels_table(self) -> Table:
+        """The largest weights, if there are many; their data are in the order of the set."""
+        frame = self.table()
+        columns = [
+            Column("kernel", form="kernel"),
+            *(Column(name) for name in frame.columns[1:2] if name == task_dim(self.data)),
+            Column("mean_weight", "weight ± s.e.", error="standard_error"),
+            Column("lower", "95 % of resamples", upper="upper"),
+            Column("selection_frequency", "selected", form="share", bar=1.0),
+        ]
+        order = (
+            None if len(frame) <= MOST_ROWS else np.argsort(-frame["mean_weight"].to_numpy(), kind="stable")[:MOST_ROWS]
+        )
+        return Table(frame, columns, "Weights over resamples", order, self.data["kernel"].values)
 
     def _stable_lines(self) -> list[str]:
         stable, dim = self.stable(), task_dim(self.data)

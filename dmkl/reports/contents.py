@@ -15,13 +15,13 @@ import pandas as pd
 import sklearn.model_selection
 import xarray as xr
 
-from dmkl.analysis.analyze import Analysis
 from dmkl.arrays import plain_repr, weight_shares
-from dmkl.description import Description
+from dmkl.description import Description, Table, count, listed, with_error
 from dmkl.errors import refuse
 from dmkl.estimators.checks import decode, encode
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode_parameters, model_class
+from dmkl.estimators.tables import ON_WEIGHTS, describe_model
 from dmkl.files.writing import write_whole
 from dmkl.inference.importance import Importance
 from dmkl.inference.permutation import PermutationTest
@@ -33,16 +33,7 @@ from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.fits import values_of
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import GridResult, SearchResult
-from dmkl.searching.texts import (
-    chosen_text,
-    count,
-    listed,
-    p_value_text,
-    point_text,
-    value_text,
-    with_error,
-    with_interval,
-)
+from dmkl.searching.texts import chosen_text, p_value_text, point_text, value_text
 from dmkl.store.saved import Result
 
 _TOO_GOOD = (
@@ -50,14 +41,8 @@ _TOO_GOOD = (
     "estimates the score of the same search on new samples."
 )
 
-_ON_WEIGHTS = (
-    "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues "
-    "gets more weight at a small λ. dmkl.permutation_test has p-values."
-)
-_MOST_COLUMNS, _MOST_MAPPED = 12, 40
-"""Most classes, tasks or targets with a column of weights, and with one of a map; more have their distribution."""
-_ESTIMATES = "variance_share variance_share_se liability_share liability_share_se p_value variance variance_se".split()
-"""Columns of the table of variance components."""
+_MOST_COLUMNS = 12
+"""Most classes, tasks or targets with a column of weights; more have their distribution."""
 _TOO_SMALL = (
     "The standard error assumes that outer folds are independent; they share training samples, so it is too small."
 )
@@ -115,9 +100,7 @@ def page_of(result: Any) -> Page:
 def _model(model: KernelLearner) -> Page:
     model._check_fitted()
     weights = model.weights_.transpose("kernel", ...)
-    columns = weights.values.reshape(len(model.kernel_names_), -1)
-    means = np.abs(shares := weight_shares(columns, 0)).mean(axis=1)
-    order = np.argsort(-means, kind="stable")
+    means = np.abs(weight_shares(weights.values.reshape(len(weights), -1), 0)).mean(axis=1)
     gap = float(np.max(np.asarray(model.gap_)))
     answer = _largest_weights(xr.DataArray(means, {"kernel": list(model.kernel_names_)}))
     if "components_" in model.traits.fitted and "target" not in model.components_.dims:
@@ -135,60 +118,17 @@ def _model(model: KernelLearner) -> Page:
         "status": model.status_,
         "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
     }
-    titles: list[str] = ["weight"]
-    if weights.ndim > 1:
-        names = weights.stack(other=weights.dims[1:])["other"].values
-        titles = [" ".join(map(str, np.atleast_1d(np.array(name, dtype=object)))) for name in names]
-    frame = pd.DataFrame(columns, columns=titles)
-    if few := frame.shape[1] > _MOST_COLUMNS:
-        over = pd.DataFrame(shares).agg(["mean", "std", "min", "max"], axis=1)
-        frame = over.set_axis(["mean share of the weight", "standard deviation", "smallest", "largest"], axis=1)
-    frame.insert(0, "kernel", list(model.kernel_names_))
-    frame = frame.iloc[order]
-    dims = " and ".join(map(str, weights.dims[1:]))
-    texts = (f"Over {count(weights[0].size, dims)}; all weights are in weights_ of the model.",) if few else ()
-    variance = _variance_components(model)
-    sections = [
-        Section("Weights", texts, frame, model.plot_weights(), "Weight of each kernel.", named=True),
-        *variance[1:],
-    ]
-    several = [str(dim) for dim in weights.dims[1:] if weights.sizes[dim] > 1]
-    if several and max(weights.sizes[dim] for dim in several) <= _MOST_MAPPED:
-        axes = model.plot_weight_map()
-        sections.append(Section(f"Weights by {several[0]}", axes=axes, caption="Weight of each kernel."))
-    if "gap" in model.history_ and model.history_.sizes["iteration"] >= 2:
-        axes = model.plot_convergence()
-        sections.append(Section("Certificate", axes=axes, caption="The proven relative gap after each step."))
+    description = describe_model(model, _MOST_COLUMNS)
+    lead, sections = _sections(description)
     sections += _model_again(model)
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
     if np.isfinite(gap) and model.traits.bounded != KernelLearner.traits.bounded:
         warnings.append(f"The gap is that of {model.traits.bounded}, and says nothing about the weights.")
-    if model._learns_weights():
-        warnings += [_ON_WEIGHTS, *([price] if (price := model._default_price()) else [])]
+    warnings += description.lines()
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
         warnings.append(model.status_)
     title = f"{type(model).__name__} on {count(len(means), 'kernel')}"
-    return Page(title, answer, facts, tuple(warnings), tuple(sections), next(iter(variance), None))
-
-
-def _variance_components(model: KernelLearner) -> list[Section]:
-    """Shares of the variance with standard errors, variances and fixed effects, if the model has them."""
-    from dmkl.pictures import bars
-
-    if "components_" not in model.traits.fitted:
-        return []
-    components, axes = model.components_, None
-    frame = components[[name for name in (*_ESTIMATES, "boundary") if name in components]].to_dataframe().reset_index()
-    frame["boundary"] = np.where(frame["boundary"] == 1, "yes", "")
-    if "target" not in components.dims:
-        parts, title = components.drop_sel(term="total"), "Shares of the variance (± one standard error)"
-        shares, errors = parts.variance_share.values[:, None], parts.variance_share_se.values
-        axes = bars(parts.term.values, shares, "", title, label="share of the variance", error=errors)
-    lines: tuple[str, ...] = ()
-    if "share_unit" in components and (components["share_unit"].drop_sel(term="total") != 1).any():
-        lines = ("Shares are of σ² times the mean diagonal of each kernel, since not all of these are near one.",)
-    shares_section = Section("Variance components", lines, frame, axes, "Share of the variance of each kernel.")
-    return [shares_section, Section("Fixed effects", table=model.fixed_effects_.to_dataframe().reset_index())]
+    return Page(title, answer, facts, tuple(warnings), tuple(sections), lead)
 
 
 def _explained(components: xr.Dataset) -> str:
@@ -204,44 +144,43 @@ def _explained(components: xr.Dataset) -> str:
 # --- searches and evaluations --------------------------------------------------------------------------------------
 
 
-@page_of.register
-def _search(search: SearchResult) -> Page:
-    scores, attrs = search.scores, search.scores.attrs
-    description = search.describe()
+@page_of.register(GridResult)
+def _of_grid(result: SearchResult | EvaluationResult) -> Page:
+    scores, description, is_search = result.scores, result.describe(), isinstance(result, SearchResult)
+    search = result if isinstance(result, SearchResult) else next(iter(result.searches.values()))
     facts = {
         "searched": " × ".join(f"{name} = {_range(values)}" for name, values in search.grid.items()),
-        "folds": _describe_folds(scores),
-        "measure": str(attrs["scoring"]),
+        "folds" if is_search else "outer folds": _describe_folds(scores),
+        "measures": ", ".join(json.loads(scores.attrs.get("measures", "[]")) or [str(scores.attrs["scoring"])]),
         "kernels": f"{scores.sizes['kernel']:,}",
-        "took": f"{count(search.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, dmkl {attrs['created_by'].split()[-1]}",
+        "took": _took(result, description),
     }
-    sections = [
-        Section("Weights", axes=search.plot_weights(), caption="Kernel weights of the chosen point."),
-        Section(
-            "Scores",
-            tuple(description.lines("costs")),
-            search.table(),
-            search.plot_scores(),
-            "Mean validation scores over the grid; a ring marks the choice.",
-        ),
-    ]
-    if len(search.grid.get("p", [])) > 1:
-        axes = search.plot_weights_over()
-        sections.append(Section("Weights over p", axes=axes, caption="From few kernels to equal weights."))
-    sections += _search_again(search)
-    notes = [*([] if "test_score" in scores else [_TOO_GOOD]), _ON_WEIGHTS, *_notes(description)]
-    n_open = int(np.sum(scores["status"].values == 3))
-    if n_open:
-        gap = float(scores["gap"].max())
-        n_all = int((scores["status"] >= 0).sum())
+    lead, sections = _sections(description)
+    sections += _search_again(result) if isinstance(result, SearchResult) else _evaluation_again(result)
+    too_good = [] if "test_score" in scores else [_TOO_GOOD]
+    notes = [*too_good, ON_WEIGHTS] if is_search else [_TOO_SMALL]
+    notes += [f"{note.removesuffix('.')}." for note in description.lines("notes")]
+    if n_open := int(np.sum(scores["status"].values == 3)):
+        n_all, gap = int((scores["status"] >= 0).sum()), float(scores["gap"].max())
         notes.append(f"{count(n_open, 'fit')} of {n_all} ended open, with gaps up to {gap:.2g}.")
-    return Page(
-        description.title, _answer(search, description), facts, tuple(notes), tuple(sections), _compared(search)
-    )
+    return Page(description.title, _answer(result, description), facts, tuple(notes), tuple(sections), lead)
 
 
-def _notes(description: Description) -> list[str]:
-    return [f"{note.removesuffix('.')}." for note in description.lines("notes")]
+_LEADS = ("Compared with simpler models", "Variance components")
+"""Sections that are read with the answer."""
+
+
+def _sections(description: Description) -> tuple[Section | None, list[Section]]:
+    """A section for each figure and table of a result, and the one that is read first, if there is one."""
+    tables = {made.title: made for made in (make() for make in description.tables.values())}
+    sections = {}
+    for title in dict.fromkeys([*description.figures, *tables]):
+        table, figure = tables.get(title), description.figures.get(title)
+        texts = (table.note,) if table is not None and table.note else ()
+        axes, caption = (None, "") if figure is None else (figure.draw(), figure.caption)
+        sections[title] = Section(title, texts, table, axes, caption)
+    lead = next((sections.pop(title) for title in _LEADS if title in sections), None)
+    return lead, list(sections.values())
 
 
 def _answer(result: SearchResult | EvaluationResult, description: Description) -> str:
@@ -271,31 +210,6 @@ def _verdict(compared: pd.DataFrame) -> list[str]:
     return [f"it {verdict} the {' and the '.join(models)}" for verdict, models in groups]
 
 
-def _compared(result: GridResult) -> Section:
-    """The choice and the baselines, with paired differences."""
-    compared = result.comparison()
-    rows, limits = compared.to_dict("records"), compared.attrs["limits"]
-    differences = (with_interval(row["difference"], row["margin"], limits, "+") for row in rows[1:])
-    measure = f"{result.scores.attrs['scoring']} in {compared.attrs['rows']}".replace("_", " ")
-    frame = pd.DataFrame(
-        {
-            "model": [
-                f"{row['model']} ({row['parameters']})".removesuffix(" ()").replace("lam=", "λ=") for row in rows
-            ],
-            measure: [with_error(row["score"], row["standard_error"]) for row in rows],
-            "difference": ["", *differences],
-        }
-    )
-    texts = [
-        "Means over the folds ± one standard error. Difference: the chosen model minus this one, paired over folds, "
-        "± half the width of its 95 % confidence interval, or its ends where the limits of the score cut it off."
-    ]
-    if compared["p_value"].notna().any():
-        frame["same rows"] = [f"{row['test']} p = {row['p_value']:.2g}" if row["test"] else "" for row in rows]
-        texts.append("Same rows: a test of the two models as they were fitted, by the test rows one by one.")
-    return Section("Compared with simpler models", tuple(texts), frame, named=True)
-
-
 def _largest_weights(weights: xr.DataArray) -> str:
     """The kernels of the largest weights with their shares, as a sentence."""
     shares = 100 * np.abs(weights.values) / (np.abs(weights.values).sum() or 1.0)
@@ -311,89 +225,22 @@ def _range(values: list[Any]) -> str:
     return ", ".join(texts) if len(values) <= 6 else f"{texts[0]} … {texts[-1]} ({len(values)} values)"
 
 
-@page_of.register
-def _evaluation(evaluation: EvaluationResult) -> Page:
-    scores, attrs = evaluation.scores, evaluation.scores.attrs
-    description = evaluation.describe()
-    facts = {
-        "evaluated": description.scope,
-        "outer folds": _describe_folds(scores),
-        "measures": ", ".join(evaluation.measures),
-        "kernels": f"{scores.sizes['kernel']:,}",
-        "took": f"{count(evaluation.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, {attrs['created_by']}",
-    }
-    sections = [
-        Section("Weights", axes=evaluation.plot_weights(), caption="Kernel weights of the tested models."),
-        Section("Outer folds", tuple(description.lines("costs")), evaluation.table()),
-        Section("Choices", ("The number of outer folds that chose each point.",), evaluation.choices),
-        *_by_class(evaluation),
-        *_evaluation_again(evaluation),
-    ]
-    notes, answer = (_TOO_SMALL, *_notes(description)), _answer(evaluation, description)
-    caption = "Test scores of each outer fold, and their means."
-    lead = replace(_compared(evaluation), axes=evaluation.plot(), caption=caption)
-    return Page(description.title, answer, facts, notes, tuple(sections), lead)
-
-
-def _by_class(evaluation: EvaluationResult) -> list[Section]:
-    if "confusion" not in evaluation.scores or "task" in evaluation.scores.dims:
-        return []
-    matrix = evaluation.confusion
-    frame = pd.DataFrame(matrix.values, columns=[str(name) for name in matrix["predicted"].values])
-    frame.insert(0, "true", matrix["true"].values.astype(str))
-    return [
-        Section("Classes", table=evaluation.classes.to_dataframe().reset_index()),
-        Section(
-            "Confusion matrix",
-            ("Test samples of each true class (rows) by the predicted class.",),
-            frame,
-            evaluation.plot_confusion(),
-            "Counts of test samples; recall and precision of each class.",
-            named=True,
-        ),
-    ]
-
-
-# --- analyses and findings -----------------------------------------------------------------------------------------
-
-
-@page_of.register
-def _analysis(analysis: Analysis) -> Page:
-    description, attrs = analysis.describe(), analysis.data.attrs
-    facts = {
-        "kernels": f"{len(analysis.names):,}",
-        "samples": f"{attrs['n_samples']:,}",
-        "steps before": attrs["steps"] or "none",
-        "alignments": attrs["method"],
-    }
-    sections = [
-        Section(
-            "Alignments",
-            tuple(description.lines()),
-            axes=analysis.plot_alignment(),
-            caption="Similar kernels are side by side.",
-        )
-    ]
-    pairs, none = analysis.pairs(), f"No two kernels have an alignment of {attrs['threshold']:g} or more."
-    sections.append(Section("Similar pairs", table=pairs) if len(pairs) else Section("Similar pairs", (none,)))
-    if "target_alignment" in analysis.data:
-        axes, caption = analysis.plot_targets(), "How well each kernel alone fits the labels."
-        sections.append(Section("Fit to the labels", axes=axes, caption=caption))
-    sections.append(Section("Kernels", table=analysis.table().reset_index()))
-    return Page("Comparison of kernels", f"{description.headline}.", facts, (), tuple(sections))
+# --- other results -------------------------------------------------------------------------------------------------
 
 
 @page_of.register
 def _result(result: Result) -> Page:
-    description, made_by = result.describe(), result.data.attrs["created_by"]
-    facts = {"question": description.headline, "took": f"{' '.join(description.lines('costs'))}, {made_by}"}
-    sections = []
-    if hasattr(result, "plot"):
-        sections.append(Section("Picture", axes=result.plot(), caption=description.headline))
-    if hasattr(result, "table"):
-        sections.append(Section("Table", table=result.table().reset_index(drop=True)))
+    description = result.describe()
+    facts = {"question": description.headline, "took": _took(result, description)}
+    facts |= {"steps before": steps} if (steps := result.data.attrs.get("steps")) else {}
     answer = sentences(description.lines(without={"costs"}))
-    return Page(result.TITLE.capitalize(), answer, facts, (), tuple(sections))
+    return Page(result.TITLE.capitalize(), answer, facts, (), tuple(_sections(description)[1]))
+
+
+def _took(result: Result, description: Description) -> str:
+    """What the result cost, how it is proven, and the version that made it."""
+    costs = description.lines("costs") or [count(result.n_passes_, "pass")]
+    return f"{' '.join(costs)}; {result.data.attrs['created_by']}"
 
 
 # --- several results on the same data ---------------------------------------------------------------------------------
@@ -480,8 +327,8 @@ def _several(results: Sequence[Any]) -> Page:
         tuple(dict.fromkeys(warnings)),
         (
             *(section for section in sections if not section.code),
-            Section("How it was computed", table=pd.DataFrame(map(_costs, parts))),
-            Section("Parameters", table=_parameters(parts), named=True),
+            Section("How it was computed", table=Table(pd.DataFrame(map(_costs, parts)))),
+            Section("Parameters", table=_parameters(parts)),
             *(section for section in sections if section.code),
         ),
     )
@@ -537,7 +384,7 @@ def _costs(part: _Part) -> dict[str, str]:
     }
 
 
-def _parameters(parts: Sequence[_Part]) -> pd.DataFrame:
+def _parameters(parts: Sequence[_Part]) -> Table:
     """All parameters of the learners, "searched" if a grid has the values; a column for results of equal parameters."""
     columns: dict[str, tuple[list[str], dict[str, str]]] = {}
     for part in parts:
@@ -546,7 +393,7 @@ def _parameters(parts: Sequence[_Part]) -> pd.DataFrame:
         if part.parameters:
             columns.setdefault(repr(sorted(values.items())), ([], values))[0].append(part.heading)
     frame = pd.DataFrame({", ".join(headings): values for headings, values in columns.values()}).fillna("")
-    return frame.rename_axis("parameter").reset_index()
+    return Table(frame.rename_axis("parameter").reset_index())
 
 
 # --- code that repeats the work ------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import Any
 
-import pandas as pd
-
+from dmkl.description import Cell, Table
 from dmkl.errors import printable
 
 FIRST_ROWS, MOST_ROWS = 10, 200
@@ -42,11 +41,10 @@ class Section:
 
     title: str
     texts: tuple[str, ...] = ()
-    table: pd.DataFrame | None = None
+    table: Table | None = None
     axes: Any = None  # of the picture, or an array of axes
     caption: str = ""  # of the picture, also for readers who do not see it
     code: str = ""
-    named: bool = False  # headings of the table are names given by users, and are shown unchanged
 
     @cached_property
     def svg(self) -> str:
@@ -63,26 +61,17 @@ class Section:
         return text[text.index("<svg") :]
 
     @cached_property
-    def shown(self) -> pd.DataFrame:
-        """The rows that are shown, without empty columns."""
-        assert self.table is not None
-        return self.table.loc[:, (self.table != "").any()].head(MOST_ROWS)
-
-    @cached_property
-    def rows(self) -> list[list[str]]:
+    def rows(self) -> list[list[Cell]]:
         """The cells of the table as they are shown."""
-        if self.table is None or self.shown.empty:
-            return []
-        return [[_cell(value) for value in row] for row in self.shown.itertuples(index=False)]
+        return [] if self.table is None else self.table.cells(self.table.frame.head(MOST_ROWS))
 
     @cached_property
     def columns(self) -> list[Column]:
         """The columns of the table as they are shown."""
         columns = []
-        for k, name in enumerate(self.shown):
-            title = str(name) if self.named else "λ" if name == "lam" else str(name).replace("_", " ")
-            number = pd.api.types.is_numeric_dtype(self.shown[name])
-            broadest = max((len(row[k]) for row in self.rows), default=0)
+        for k, column in enumerate([] if self.table is None else self.table.shown):
+            title, number = column.heading, not column.is_text
+            broadest = max((len(row[k].text) for row in self.rows), default=0)
             word = max(map(len, title.split()), default=0)
             cells = [broadest if number else min(broadest, most) for most in (_WRAPPED, 2 * _WRAPPED)]
             least, broad = (max(min(word, _WRAPPED), cell) for cell in cells)
@@ -109,14 +98,14 @@ class Section:
         return float(points[1]) if points else 0.0
 
     @property
-    def row_blocks(self) -> list[list[list[str]]]:
+    def row_blocks(self) -> list[list[list[Cell]]]:
         """The rows that are shown at once, and those that unfold, if any."""
         return [part for part in (self.rows[:FIRST_ROWS], self.rows[FIRST_ROWS:]) if part]
 
     @property
     def n_more(self) -> int:
         """Rows that are not part of the page."""
-        return 0 if self.table is None else max(0, len(self.table) - MOST_ROWS)
+        return 0 if self.table is None else max(0, len(self.table.frame) - MOST_ROWS)
 
     @property
     def broad(self) -> bool:
@@ -181,9 +170,3 @@ def _breakable(text: str) -> Any:
 
     text = printable(text)
     return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(text))) if len(text) > _WRAPPED else escape(text))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "–" if value != value else f"{value:.2g}" if abs(value) < 1e-3 else f"{value:.4g}"
-    return "none" if value is None else str(value)

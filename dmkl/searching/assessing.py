@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array, Float, is_known
+from dmkl.description import Column, Table
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.inputs.label_tables import matched
@@ -207,3 +210,37 @@ def class_scores(counts: xr.DataArray) -> xr.Dataset:
         called = xr.DataArray(counts.sum("true").values, labels)
     recall, precision = right / support.where(support > 0), right / called.where(called > 0)
     return describe(xr.Dataset({"recall": recall, "precision": precision, "support": support}))
+
+
+def class_tables(counts: xr.DataArray) -> dict[str, Callable[[], Table]]:
+    """The measures of each class, or task, and the confusion matrix of classes."""
+
+    def of_classes() -> Table:
+        frame = class_scores(counts).to_dataframe().reset_index()
+        shown = [Column(str(frame.columns[0]), form="text"), Column("recall"), Column("precision")]
+        return Table(frame, [*shown, Column("support", "samples")], "Classes")
+
+    def matrix() -> Table:
+        named = [(f"predicted {label}", str(label)) for label in counts["predicted"].values]
+        frame = pd.DataFrame(counts.transpose("true", ...).values.astype(int), columns=[name for name, _ in named])
+        frame.insert(0, "true", counts["true"].values.astype(str))
+        note = "Samples of each true class (rows) by the predicted class."
+        shown = [Column("true", "true \\ predicted"), *(Column(*of_class) for of_class in named)]
+        return Table(frame, shown, "Confusion matrix", note=note)
+
+    return {"classes": of_classes} | ({} if "task" in counts.dims else {"confusion": matrix})
+
+
+def class_facts(counts: xr.DataArray) -> dict[str, Any]:
+    """Class-wise measures, and the confusion matrix as a row of counts for each true class (or task)."""
+    classes, rows = class_scores(counts), "task" if "task" in counts.dims else "true"
+    (dim,) = classes["recall"].dims
+    return {
+        "classes": records(classes.rename({dim: "name"})),
+        "confusion": {str(label): counts.sel({rows: label}).values for label in counts[rows].values},
+    }
+
+
+def records(data: xr.Dataset | None) -> list[dict[Hashable, Any]]:
+    """A mapping for each combination of labels, such as baseline, fold and task."""
+    return [] if data is None else data.to_dataframe().reset_index().to_dict("records")

@@ -21,6 +21,7 @@ from sklearn.base import clone
 import dmkl
 from dmkl import settings
 from dmkl.arrays import Float, Mask, weight_shares
+from dmkl.description import ends_text, with_error
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
@@ -32,7 +33,7 @@ from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exa
 from dmkl.searching.grid import Choice, Rule, best_index, joint_choices, mean_and_margin, mean_over_folds, points
 from dmkl.searching.paired import TESTS, rows_test
 from dmkl.searching.scoring import limits
-from dmkl.searching.texts import ends_text, point_text, with_error
+from dmkl.searching.texts import point_text
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import task_dim
 from dmkl.variables import describe

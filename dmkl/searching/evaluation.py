@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl._version import version
-from dmkl.description import Description, Key
+from dmkl.description import Column, Description, Figure, Key, Table, count, with_error
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import predicted_labels
@@ -28,7 +28,7 @@ from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.assessing import class_scores, confusion
+from dmkl.searching.assessing import class_facts, class_scores, class_tables, confusion, records
 from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import (
     GridFits,
@@ -51,15 +51,7 @@ from dmkl.searching.search import (
     fold_models,
     refine,
 )
-from dmkl.searching.texts import (
-    approximate_notes,
-    chosen_text,
-    cost_and_proof,
-    count,
-    data_notes,
-    edge_notes,
-    with_error,
-)
+from dmkl.searching.texts import approximate_notes, chosen_text, cost_and_proof, data_notes, edge_notes
 from dmkl.solvers.interface import WORDS
 from dmkl.store.saved import Saved, task_dim
 
@@ -271,7 +263,41 @@ class EvaluationResult(GridResult):
             "notes": [*([attrs["hint"]] if "hint" in attrs else []), *self.notes()],
             "costs": [f"{n_fits} fits and {count(scores.sizes['fold'], 'refit')} in {costs}"],
         }
-        return Description(f"Evaluation of {attrs['estimator']}", f"{grid}, {folds}{tasks}", sentences)
+        tables = {"folds": self._folds_table, "choices": self._choices_table}
+        tables |= {"comparison": self._comparison_table} if sentences["baselines"] else {}
+        figures = {
+            "Compared with simpler models": Figure("Test scores of each outer fold, and their means.", self.plot),
+            "Weights": Figure("Kernel weights of the tested models.", self.plot_weights),
+        }
+        if "confusion" in scores:
+            tables |= class_tables(self.confusion)
+        if "confusion" in tables:
+            caption = "Counts of test samples; recall and precision of each class."
+            figures["Confusion matrix"] = Figure(caption, self.plot_confusion)
+        title, scope = f"Evaluation of {attrs['estimator']}", f"{grid}, {folds}{tasks}"
+        return Description(title, scope, sentences, self._facts, tables, figures)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "grid": next(iter(self._searches.values())).grid,
+            "outer_folds": self._data.sizes["fold"],
+            "mean_score": np.asarray(self.mean_score_),
+            "standard_error": np.asarray(self.standard_error_),
+            "baselines": records(self.baselines),
+            **self._shared_facts(),
+            **(class_facts(self.confusion) if "confusion" in self._data else {}),
+        }
+
+    def _folds_table(self) -> Table:
+        frame = self.table()
+        columns = [Column("gap", form="gap") if name == "gap" else Column(name) for name in map(str, frame)]
+        columns = [replace(c, form="exact") if c.value in self.parameters else c for c in columns]
+        return Table(frame, columns, "Outer folds")
+
+    def _choices_table(self) -> Table:
+        frame = self.choices
+        columns = [*(Column(name, form="exact") for name in self.parameters), Column("folds")]
+        return Table(frame, columns, "Choices", note="The number of outer folds that chose each point.")
 
     def notes(self) -> list[str]:
         """Cautions: choices at an end of the grid of λ or C, bandwidths from held-out samples."""

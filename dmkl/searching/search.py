@@ -24,7 +24,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Array, Index
-from dmkl.description import Description, Key
+from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, with_error
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import HeldOut, class_index
@@ -34,6 +34,7 @@ from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.estimators.saving import read, write_model
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.assessing import records
 from dmkl.searching.baselines import Baselines, choose_baselines, compare, comparison, fit_with_baselines
 from dmkl.searching.fits import (
     MOST_OUTPUTS,
@@ -60,16 +61,7 @@ from dmkl.searching.grid import (
     mean_over_folds,
 )
 from dmkl.searching.paired import paired_variables
-from dmkl.searching.texts import (
-    approximate_notes,
-    cost_and_proof,
-    count,
-    data_notes,
-    edge_notes,
-    p_text,
-    point_text,
-    with_error,
-)
+from dmkl.searching.texts import approximate_notes, cost_and_proof, data_notes, edge_notes, p_text, point_text
 from dmkl.solvers.interface import WORDS
 from dmkl.solvers.refinement import check_refinement
 from dmkl.store.saved import Result, Saved, task_dim
@@ -150,6 +142,31 @@ class GridResult(Result):
         Raises InputError if no point can be chosen.
         """
         return compare(self.comparison())
+
+    def _comparison_table(self) -> Table:
+        compared, kernels = self.comparison(), self._data["kernel"].values
+        frame = compared.assign(parameters=compared["parameters"].str.replace("lam=", "λ="))
+        of_rows = f"{self._data.attrs['scoring']} in {compared.attrs['rows']}".replace("_", " ")
+        columns = [
+            Column("model"),
+            Column("parameters"),
+            Column("score", of_rows, error="standard_error"),
+            Column("difference", error="margin", limits=compared.attrs["limits"], sign="+"),
+        ]
+        note = (
+            "Means over the folds ± one standard error. Difference: the chosen model minus this one, paired over "
+            "folds, ± half the width of its 95 % confidence interval, or its ends where the limits of the score cut "
+            "it off."
+        )
+        if compared["p_value"].notna().any():
+            columns += [Column("test", "same rows"), Column("p_value", "p")]
+            note += " Same rows: a test of the two models as they were fitted, by the test rows one by one."
+        return Table(frame, columns, "Compared with simpler models", kernels=kernels, note=note)
+
+    def _shared_facts(self) -> dict[str, Any]:
+        """Baselines, p-values under permuted labels, and the score of the kernels' part given covariates."""
+        names = ("chance_p_value", "residual_score", "residual_p_value")
+        return {name: self._data[name].values for name in names if name in self._data}
 
     def residual_lines(self) -> list[str]:
         """A sentence with the score of the kernels' part of a regression on covariates; none without covariates."""
@@ -496,6 +513,9 @@ class SearchResult(GridResult):
             sentences |= {"baselines": self.baseline_lines(), "notes": self.notes()}
         except InputError as error:
             sentences["notes"] = [str(error)]
+        tables = {"points": self._points_table}
+        if sentences.get("baselines"):
+            tables["comparison"] = self._comparison_table
         sentences["notes"] += [attrs["hint"]] if "hint" in attrs else []
         status = scores["status"].values
         counts = np.bincount(status[status >= 0], minlength=len(WORDS))
@@ -507,7 +527,65 @@ class SearchResult(GridResult):
             most = [f"{phase} {seconds:.3g} s" for phase, seconds in phases.items() if seconds >= 0.01 * phases.sum()]
             sentences["time"] = [f"Time: {', '.join(most)}"]
         title, folds = f"Search of {attrs['estimator']}", count(scores.sizes["fold"], "fold")
-        return Description(title, f"{grid}, {folds}{tasks}", sentences)
+        figures = {
+            "Weights": Figure("Kernel weights of the chosen point.", self.plot_weights),
+            "Scores": Figure("Mean validation scores over the grid; a ring marks the choice.", self.plot_scores),
+        }
+        if scores.sizes.get("p", 1) > 1:
+            figures["Weights over p"] = Figure("From few kernels to equal weights.", self.plot_weights_over)
+        return Description(title, f"{grid}, {folds}{tasks}", sentences, self._facts, tables, figures)
+
+    def _facts(self) -> dict[str, Any]:
+        scores, attrs = self._data, self._data.attrs
+        status = scores["status"].values
+        statuses = np.bincount(status[status >= 0], minlength=len(WORDS))
+        return {
+            "grid": self.grid,
+            "folds": scores.sizes["fold"],
+            "rule": self.rule,
+            "choice": attrs["choice"],
+            "best": self._if_chosen("best_params_"),
+            "best_score": self._if_chosen("best_score_"),
+            "baselines": records(self._if_chosen("baselines")),
+            **self._shared_facts(),
+            "fits": dict(zip(WORDS, statuses.tolist(), strict=True)),
+            "largest_gap": float(scores["gap"].max()),
+            "solver": attrs["solver"],
+            **{str(name): scores[name].values for name in scores.data_vars if str(name).startswith("refit_test_score")},
+        }
+
+    def _if_chosen(self, attribute: str) -> Any:
+        """An attribute of the choice; None if no point has a score."""
+        try:
+            return getattr(self, attribute)
+        except InputError:
+            return None
+
+    def _points_table(self) -> Table:
+        """The points, of which a terminal shows the best and the chosen one; or the choice of each fold or task."""
+        frame, by, chosen = self.table(), list(self.choosers), self._if_chosen("chosen")
+        choosers = {dim: xr.DataArray(frame[dim].to_numpy(dtype=str), dims="row") for dim in by}
+        marked, tested = np.full(len(frame), chosen is not None), dict[str, str]()
+        for name in self.parameters if chosen is not None else ():
+            # The value that the fold or the task of the row has chosen.
+            marked &= frame[name].to_numpy() == chosen[name].sel(choosers).values
+        if "fold" in by and chosen is not None:
+            titles = {"test_score": f"test {self._data.attrs['scoring']}", "refit_test_score": "refitted"}
+            tested = {name: title for name, title in titles.items() if name in chosen}
+        of_choice = {name: np.where(marked, chosen[name].sel(choosers).values, np.nan) for name in tested}
+        columns = [
+            *(Column(name, form="text") for name in by),
+            *(Column(name, form="exact") for name in self.parameters),
+            Column("mean_score", str(self._data.attrs["scoring"]), error="standard_error"),
+            *(Column(name, title) for name, title in tested.items()),
+            Column("gap", "worst gap", form="gap"),
+            Column("status"),
+            Column("chosen", form="mark"),
+        ]
+        shown = marked if by else marked | (np.arange(len(frame)) < MOST_LINES)
+        return Table(
+            frame.assign(**of_choice, chosen=marked), columns, "Scores", np.flatnonzero(shown)[:MOST_ROWS].tolist()
+        )
 
     def notes(self) -> list[str]:
         """The gain of refined weights; choices at an end of the grid of λ or C, bandwidths, missing baselines.

@@ -8,16 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dmkl.description import count, listed
+
 _MOST_VALUES = 12
 """Most values of a parameter that are listed."""
 _MOST_CLASSES = 6
 """Most classes whose values are listed."""
-
-
-def count(n: float, noun: str) -> str:
-    """A number and its noun; a number that is not whole has four digits."""
-    number = f"{n:,.0f}" if n == round(n) else f"{n:,.4g}"
-    return f"{number} {noun}" if n == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def point_text(params: Mapping[str, Any]) -> str:
@@ -41,37 +37,12 @@ def chosen_text(name: str, values: Sequence[Any]) -> str:
     return f"{name} = {listed([f'{text} ({n}×)' for text, n in counts], _MOST_VALUES)}"
 
 
-def with_error(mean: Any, error: Any, sign: str = "") -> str:
-    """A mean, with its standard error if that is finite; ``sign="+"`` writes the sign of positive ones too."""
-    return f"{float(mean):{sign}.4g}" + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
-
-
-def with_interval(mean: float, margin: float, limits: tuple[float, float], sign: str = "") -> str:
-    """A mean ± half the width of its interval; its two ends where the `limits` of the score cut it off."""
-    lower, upper = mean - margin, mean + margin
-    if not (lower < limits[0] or upper > limits[1]):
-        return with_error(mean, margin, sign)
-    return f"{mean:{sign}.4g} ({ends_text(lower, upper, limits)})"
-
-
-def ends_text(lower: float, upper: float, limits: tuple[float, float]) -> str:
-    """The ends of an interval, cut off at the limits of the score."""
-    return f"{max(lower, limits[0]):.2g} to {min(upper, limits[1]):.2g}"
-
-
 def p_text(values: Iterable[float]) -> str:
     """A p-value, or how many of those of several tasks are small; "" where all are NaN."""
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 2:
         return f"p = {finite[0]:.2g}" if finite else ""
     return f"p ≤ 0.05 for {sum(value <= 0.05 for value in finite)} of {len(finite)}"
-
-
-def listed(names: Iterable[object], most: int) -> str:
-    """Names as a list, at most so many."""
-    texts = list(map(str, names))
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
 
 
 def cost_and_proof(n_passes: float, seconds: float, gap: float) -> str:

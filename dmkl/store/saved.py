@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import tempfile
@@ -266,8 +265,7 @@ class Result(ABC):
         return self.summary()
 
     def _repr_html_(self) -> str:
-        lines = "<br>".join(map(html.escape, self.summary().split("\n")))
-        return f"<div>{lines}</div>{self._data._repr_html_()}"
+        return f"{self.describe()._repr_html_()}{self._data._repr_html_()}"
 
     def _check_task(self, task: str | None) -> None:
         if task is not None and task not in (self.tasks or ()):

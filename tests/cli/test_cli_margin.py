@@ -8,9 +8,9 @@ import xarray as xr
 
 import dmkl
 from dmkl.cli.parsing import parse_counts, read_constraints, read_kernel_groups, read_prices
-from dmkl.cli.tables import weights_table
 from dmkl.errors import InputError
 from dmkl.estimators.checks import WeightRules
+from dmkl.estimators.tables import weights_table
 
 NAMES = ("clear", "fair", "poor", "noise")
 
@@ -26,10 +26,10 @@ def test_a_machine_for_every_pair(json_of, output_of, tmp_path, store):
     assert model.get_params() == expected.get_params()
     np.testing.assert_allclose(model.objective_, expected.objective_, rtol=2e-3)
     lines = out.splitlines()
-    assert all(label in lines[0] for label in ("apple or pear", "apple or plum", "pear or plum"))
+    assert all(label in lines[1] for label in ("apple or pear", "apple or plum", "pear or plum"))
     for name in NAMES:
         shown = next(line for line in lines if line.startswith(name))
-        assert all(f"{weight:.4f}" in shown for weight in model.weights_.sel(kernel=name).values)
+        assert all(f"{weight:#.3g}" in shown for weight in model.weights_.sel(kernel=name).values)
     assert json_of("predict", path, store, "--split", 0)["accuracy"] == model.score(K[test, rows])
 
 
@@ -125,13 +125,14 @@ def test_constraints_and_prices_that_are_none(tmp_path, read, text, words):
 def test_weights_of_many_classes_are_told_by_their_mean_and_the_largest():
     coords = {"kernel": list(NAMES), "class": np.arange(3, 13)}
     weights = xr.DataArray(np.random.default_rng(0).random((4, 10)), dims=("kernel", "class"), coords=coords)
-    columns = weights_table(weights).columns
-    assert [str(column.header) for column in columns] == ["kernel", "share, mean of 10 classes", "largest", "class"]
+    table = weights_table(weights, 4)
+    titles = ["share, mean of 10 classes", "standard deviation", "smallest", "largest", "class of the largest"]
+    assert [column.heading for column in table.shown] == ["kernel", *titles]
     shares = (weights / weights.sum("kernel")).values
-    for row, cells in zip(shares, zip(*(column.cells for column in columns[1:]), strict=True), strict=True):
-        assert str(cells[0]).startswith(f"{row.mean():.4f} ")
-        assert str(cells[1]).startswith(f"{row.max():.4f} ")
-        assert str(cells[2]) == str(3 + row.argmax())
+    shares = shares[np.argsort(-shares.mean(axis=1))]
+    for row, (_, mean, _, _, largest, label) in zip(shares, table.cells(table.frame), strict=True):
+        assert (mean.text, largest.text) == (f"{row.mean():#.3g}", f"{row.max():#.3g}")
+        assert label.text == str(3 + row.argmax())
 
 
 # --- dmkl search -----------------------------------------------------------------------------------------------------

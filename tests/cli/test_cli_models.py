@@ -36,7 +36,7 @@ def test_fit_prints_what_the_model_holds(error_of, json_of, output_of, tmp_path,
     np.testing.assert_allclose(model.weights_, expected.weights_)
     assert model.gap_ <= 1e-4
     for name, weight in zip(K.names, model.weights_.values, strict=True):
-        assert f"{weight:.4f}" in next(line for line in out.splitlines() if line.startswith(name))
+        assert f"{weight:#.3g}" in next(line for line in out.splitlines() if line.startswith(name))
 
     assert "--overwrite" in error_of("fit", store, path)
     printed = json_of("fit", store, path, "--p", "inf", "--all", "--overwrite")
@@ -210,7 +210,7 @@ def test_a_regression_tells_the_effects_of_covariates(json_of, output_of, tmp_pa
     assert printed["covariate_effects"] == effects == pytest.approx({"age": 1.0}, abs=0.2)
     assert printed["held_out"]["scores"]["r2"] == pytest.approx(model.score(K[30:, :30], y[30:]))
     assert json_of("info", tmp_path / "model")["covariate_effects"] == effects
-    assert f"age {effects['age']:.4g}" in " ".join(output_of(*command, "--overwrite").split())
+    assert f"age {effects['age']:#.3g}" in " ".join(output_of(*command, "--overwrite").split())
     by_covariates = np.polyval(np.polyfit(age[:30], y[:30], 1), age[30:])
     part = model.predict(K[30:, :30]).values - by_covariates
     expected = r2_score(y[30:] - by_covariates, part)

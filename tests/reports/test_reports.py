@@ -14,6 +14,7 @@ from sklearn.metrics import balanced_accuracy_score, make_scorer
 from sklearn.model_selection import GroupKFold, KFold
 
 import dmkl
+from dmkl.description import Table
 from dmkl.reports.page import FIRST_ROWS, MOST_ROWS, Page, Section, render
 
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "stop", "wbr"}
@@ -77,14 +78,14 @@ def test_a_page_of_a_search_answers_at_once(result, report):
     assert f"the largest: {weights.idxmax().item()} (" in answer
     assert "best of many" in page
     # The choice and each baseline with the paired difference; then the first ten points of the grid.
-    assert page.of("th")[:3] == ["model", "accuracy in validation", "difference"]
+    assert page.of("th")[:4] == ["model", "parameters", "accuracy in validation", "difference"]
     scores = result.chosen["score"].values
-    assert page.of("td")[:2] == ["MKFDA", f"{scores.mean():.4g} ± {scores.std(ddof=1) / 3**0.5:.2g}"]
+    assert page.of("td")[:2] == ["MKFDA", f"{scores.mean():#.3g} ± {scores.std(ddof=1) / 3**0.5:.2g}"]
     for row in result.comparison()[1:].to_dict("records"):
         higher = row["difference"] > row["margin"] > 0
         assert ("higher" in re.search(rf"([^.;]+) {row['model']}", answer)[1]) == higher
         assert row["model"] in page
-    assert page.of("th")[3:9] == ["p", "λ", "mean score", "standard error", "gap", "status"]
+    assert page.of("th")[4:10] == ["p", "λ", "accuracy", "worst gap", "status", "chosen"]
 
 
 def run_again(text, K, result, **given):
@@ -212,7 +213,7 @@ def test_what_has_no_report_is_refused(K):
 
 
 def page_of(frame):
-    return render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),), source="found.zarr"))
+    return render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=Table(frame)),), source="found.zarr"))
 
 
 def test_tables_unfold_and_columns_where_nothing_stands_are_left_out():
@@ -242,10 +243,11 @@ def test_thousands_of_targets_have_their_distribution():
     assert len(text) < 200_000
     page, weights = Reader(text), model.weights_.transpose("kernel", ...).values
     shares = weights / weights.sum(axis=0)
-    assert page.of("th") == ["kernel", "mean share of the weight", "standard deviation", "smallest", "largest"]
+    over = ["share, mean of 300 targets", "standard deviation", "smallest", "largest", "target of the largest"]
+    assert page.of("th") == ["kernel", *over]
     largest = shares[np.argmax(shares.mean(axis=1))]
     expected = [largest.mean(), largest.std(ddof=1), largest.min(), largest.max()]
-    assert page.of("td")[1:5] == [f"{value:.4g}" for value in expected]
+    assert page.of("td")[1:5] == [f"{value:#.3g}" for value in expected]
 
 
 def test_names_that_somebody_gave_are_shown_as_they_are(unwieldy_report):

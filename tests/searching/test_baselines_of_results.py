@@ -12,11 +12,11 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
 
 import dmkl
+from dmkl.description import with_interval
 from dmkl.estimators.decisions import DecisionRule
 from dmkl.passes.execute import Machine
 from dmkl.searching import baselines as module
 from dmkl.searching.scoring import limits
-from dmkl.searching.texts import with_interval
 
 Y = np.arange(60) % 3
 NUMBERS = np.random.default_rng(3).normal(size=60)
