@@ -557,7 +557,7 @@ def test_what_all_names_share_is_in_the_title_and_not_in_labels():
         (
             ["log-rbf-T_$CELL", "log-rbf-B_CELL", "log-rbf-1e-3", "log-rbf-1e-4"],
             "Kernels: log-rbf-…",
-            [r"T_\$CELL", "B_CELL", "1e-3", "1e-4"],
+            [r"T_\$CELL", "B cell", "1e-3", "1e-4"],
         ),
         (["a_1, sum", "a_2, sum", "a_3, sum", "b_1, sum"], "Kernels: …, sum", ["a_1", "a_2", "a_3", "b_1"]),
         (["x/y", "x/", "x/yy", "x/yz"], "", ["x/y", "x/", "x/yy", "x/yz"]),
