@@ -30,7 +30,7 @@ from scipy.special import expit
 from scipy.stats import cauchy, false_discovery_control
 
 from dmkl.arrays import Array, Float, Index, is_known
-from dmkl.description import Description
+from dmkl.description import Column, Description, Figure, Table, count, listed
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.covariates import Covariates, basis, residualize
@@ -89,22 +89,31 @@ class Association(Result):
         """Which kernels are associated, and all of them together; see `Result.describe`."""
         attrs, data = self.data.attrs, self.data
         n, covariates = data.sizes["kernel"], attrs["n_covariates"]
-        scope = f"{n} kernel{'' if n == 1 else 's'}, {attrs['n_samples']:,} samples, {attrs['family']} labels"
-        scope += f", given {covariates} covariate{'' if covariates == 1 else 's'}" if covariates else ""
+        scope = f"{count(n, 'kernel')}, {count(attrs['n_samples'], 'sample')}, {attrs['family']} labels"
+        scope += f", given {count(covariates, 'covariate')}" if covariates else ""
         lines = []
         for name in self.tasks or (None,):
             part = data if name is None else data.sel({str(self._dim): name})
             frame = part[["p_value", "q_value"]].to_dataframe().sort_values("p_value", kind="stable")
             selected = frame[frame["q_value"] <= _LEVEL]
-            listed = ", ".join(f"{kernel} (p = {p:.2g})" for kernel, p in selected["p_value"].head(_MOST_NAMES).items())
-            more = f" and {len(selected) - _MOST_NAMES} more" if len(selected) > _MOST_NAMES else ""
+            names = listed((f"{kernel} (p = {p:.2g})" for kernel, p in selected["p_value"].items()), _MOST_NAMES)
             found = f"{len(selected)} of {n} at a false discovery rate of {_LEVEL:g}"
             lines.append(
-                f"{'' if name is None else f'{name}: '}{found}{f': {listed}{more}' if listed else ''}; all kernels "
+                f"{'' if name is None else f'{name}: '}{found}{f': {names}' if names else ''}; all kernels "
                 f"together p = {float(part['omnibus_p_value']):.2g}"
             )
         note = "each kernel is tested alone: kernels that are alike are associated together"
-        return Description("Association of kernels", scope, {"kernels": lines, "notes": [note]})
+        figures = {"Associated kernels": Figure(scope, self.plot)}
+        tables = {"kernels": self._kernels_table}
+        return Description(
+            "Association of kernels", scope, {"kernels": lines, "notes": [note]}, tables=tables, figures=figures
+        )
+
+    def _kernels_table(self) -> Table:
+        titles = {"p_value": "p", "q_value": "q", "permutation_p_value": "p by permutation"}
+        frame = self.table()
+        columns = [Column(name, titles.get(name), "kernel" if name == "kernel" else None) for name in map(str, frame)]
+        return Table(frame, columns, "Associated kernels", kernels=self.data["kernel"].values)
 
     @property
     def _dim(self) -> str | None:
