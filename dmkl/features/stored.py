@@ -132,7 +132,7 @@ class FactorReader(StoreReader):
     def forget(self) -> None:
         """See `StoreReader`."""
         super().forget()
-        vars(self).pop("_diagonal", None)
+        self._kept_diagonal[0] = b"", np.empty(0)
         for table in self.computed.axes[0].tables.values():
             vars(table).pop("_whole", None)
 

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,8 @@ class StoreWriter:
             final.parent.mkdir(parents=True, exist_ok=True)
             self._place = zarr_groups.partial_path(final)
         self._target: str | Store = self.location if self._place is None else str(self._place)
-        self._nodes: dict[str, Any] = {}
+        self._nodes: dict[str, Any] = {}  # arrays that are open, and the writer of tiles
+        self._crc = np.zeros(self.tiling.shape, dtype=np.uint32)  # checksums of the tiles that this object writes
         # `overwrite` refers to the set, not to other content of the folder that the set is written to.
         self._replace = overwrite and final is None
         self._group = self._resume(overwrite)
@@ -119,15 +119,12 @@ class StoreWriter:
             self._nodes[name] = self._group[name]
         return self._nodes[name]
 
-    @cached_property
-    def _crc(self) -> npt.NDArray[np.uint32]:
-        """Checksums of the tiles of a kernel that this object writes."""
-        return np.zeros(self.tiling.shape, dtype=np.uint32)
-
-    @cached_property
+    @property
     def tiles(self) -> TileWriter:
         """Writes the tiles, here or in tasks."""
-        return TileWriter(self._target, self.header.node, self.tiling)
+        if "tiles" not in self._nodes:
+            self._nodes["tiles"] = TileWriter(self._target, self.header.node, self.tiling)
+        return self._nodes["tiles"]  # type: ignore[no-any-return]
 
     # --- begin or continue ------------------------------------------------------------------------------------
 
@@ -223,7 +220,6 @@ class StoreWriter:
                 array = self._group[name]
                 array.resize((n, *array.shape[1:]))
         self._nodes.clear()
-        self.__dict__.pop("tiles", None)
 
     def abandon(self) -> None:
         """Remove the set after bad input, unless a later run can continue it."""
@@ -295,7 +291,7 @@ class StoreWriter:
             is_due = time.monotonic() - self._recorded >= _SECONDS and _UNRECORDED * self._unrecorded >= most
             if is_due or self._unrecorded >= self.n_kernels:
                 self._record()
-        self.__dict__.pop("_crc", None)
+        self._crc[:] = 0
 
     def keep_factors(self, provenances: Mapping[int, dict[str, Any]]) -> None:
         """Record the provenance of kernels that are kept as factors; tiles of an interrupted run are removed."""
