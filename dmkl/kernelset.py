@@ -36,6 +36,7 @@ from dmkl.numerics.steps import (
 )
 from dmkl.passes import statistics
 from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.composed import Composed
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.run import alone, pass_graph
@@ -333,6 +334,82 @@ class KernelSet:
         source = GeometricMean(self._view.source, self._view.kernels)
         view = View(source, np.array([0]), self._view.rows, self._view.cols)
         return KernelSet(view, labels=self._labels, tasks=self._tasks, splits=self._splits)
+
+    def repeat(self, index: Any) -> KernelSet:
+        """The kernels of records, several of which may be of one sample, such as an animal or a genotype.
+
+        Nothing is copied: entries are those of the samples. Folds of a search keep the records of a sample together.
+
+        Parameters
+        ----------
+        index
+            The sample of each record, by name or by position.
+
+        Raises
+        ------
+        InputError
+            If there is no such sample, or rows and columns differ.
+        """
+        if not self.is_square:
+            refuse("repeat() is for a square set, whose rows and columns are the same samples; take K[train, train]")
+        at = named_positions(np.asarray(index).tolist(), list(map(str, self.samples)), "sample")
+        return self[at, at]
+
+    def join(self, *others: KernelSet) -> KernelSet:
+        """The kernels of this set and of others over the same records in the same order, read where they are.
+
+        Names of samples, labels, tasks and splits are those of this set, since sets of records may have the names of
+        genotypes and of environments.
+
+        Raises
+        ------
+        InputError
+            If a set is not square, has steps or other records, or two kernels have one name.
+        """
+        sets = (self, *others)
+        names = [name for each in sets for name in each.names]
+        return self._composed(sets, names, [(k,) for k in range(len(names))])
+
+    def interaction(self, *names: str, name: str | None = None) -> KernelSet:
+        """The set with one more kernel, the entrywise product K_a ∘ K_b of some, computed when it is read.
+
+        It is the kernel of interactions, such as of genotype and environment: two records are alike if they are alike
+        in all factors. It is positive semidefinite if these are.
+
+        Parameters
+        ----------
+        *names
+            Two or more kernels.
+        name
+            The name of the product, that of its factors with colons between by default.
+
+        Raises
+        ------
+        InputError
+            If there is no such kernel, fewer than two are given, the name is taken, or the set is not square or has
+            steps.
+        """
+        places = named_positions(names, self.names, "kernel")
+        if len(places) < 2:
+            refuse(f"interaction() multiplies two or more kernels, got {len(places)}")
+        made = ":".join(self.names[k] for k in places) if name is None else name
+        terms = [(k,) for k in range(len(self.names))]
+        return self._composed((self,), [*self.names, made], [*terms, tuple(map(int, places))])
+
+    def _composed(self, sets: Sequence[KernelSet], names: list[str], terms: Sequence[tuple[int, ...]]) -> KernelSet:
+        for each in sets:
+            if each.view.steps or not each.is_square or each.shape[1] != self.shape[1]:
+                refuse(
+                    f"kernels are joined and multiplied as they are stored, over the same records: expected square "
+                    f"sets of {self.shape[1]} without steps, found {each!r}; call it before center() and normalize()"
+                )
+        twice = [name for number, name in enumerate(names) if name in names[:number]]
+        if twice:
+            refuse(f"two kernels would have the name {twice[0]!r}; give another (name=, or names= when a set is made)")
+        source = Composed([each.view for each in sets], terms, names, self.samples)
+        whole = np.arange(self.shape[1])
+        view = View(source, np.arange(len(names)), whole, whole)
+        return KernelSet(view, labels=self.labels, tasks=self._tasks, splits=self.splits)
 
     def persist(self) -> KernelSet:
         """Load the tiles of this view into memory (that of the workers on a cluster), so that nothing is read later.

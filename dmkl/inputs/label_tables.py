@@ -81,7 +81,7 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     wanted = tuple(map(str, samples))
     table = label_table(values, set(wanted) if named else None)
     names, note = table.row_names, ""
-    if named and names is None:
+    if named and names is None and len(set(wanted)) == len(wanted):  # records that repeat a sample have no other names
         are_numbers = stored is not None and {table.values.dtype.kind, stored.dtype.kind} <= set("fiub")
         kind: Any = float if are_numbers else str
         if stored is None or not np.array_equal(table.values.astype(kind), stored.astype(kind), equal_nan=are_numbers):

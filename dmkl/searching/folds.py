@@ -57,9 +57,10 @@ def make_folds(cv: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
     """Turn `cv` of `dmkl.search` into checked folds, of the `_Rows` of these labels.
 
     An integer means folds in the order of the rows, stratified where the labels are classes, of whole groups where
-    there are groups. Folds are named "0", "1" … in the order of `cv`, by the keys of its mapping, or by the groups if a
-    splitter holds out one of them in each fold. InputError if parts of a fold share rows or groups, or the training
-    rows have fewer than two classes (of the set, or of a task), or lack one that is held out.
+    there are groups, and of whole samples where samples have several rows. Folds are named "0", "1" … in the order of
+    `cv`, by the keys of its mapping, or by the groups if a splitter holds out one of them in each fold. InputError if
+    parts of a fold share rows or groups, or the training rows have fewer than two classes (of the set, or of a task),
+    or lack one that is held out.
     """
     rows = _Rows.of(labels, **of_rows)
     if cv is None:
@@ -121,7 +122,8 @@ def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) ->
         fold = _as_fold(name, title, pair, rows, ("train", "test"), splitter)
         at, groups = fold.train, None if rows.groups is None else rows.groups[fold.train]
         try:
-            made_by, inner_parts = _read_folds(inner, replace(rows, y=rows.y[at], groups=groups, splits=None), "inner")
+            inside = replace(rows, y=rows.y[at], groups=groups, numbers=rows.numbers[at], splits=None)
+            made_by, inner_parts = _read_folds(inner, inside, "inner")
         except InputError as error:
             refuse(f"{title}: {error}", error)
         inner_folds = (
@@ -167,6 +169,12 @@ class _Rows:
         if groups is not None and groups.shape != (len(y),):
             refuse(f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row")
         return cls(y, splits, groups, np.arange(len(y)) if samples is None else sample_numbers(samples), classes)
+
+    @property
+    def together(self) -> Array | None:
+        """(m,) what folds keep whole: groups, or the samples where some have several rows."""
+        repeats = len(np.unique(self.numbers)) < len(self.numbers)
+        return self.numbers if self.groups is None and repeats else self.groups
 
     @property
     def has_validation(self) -> bool:
@@ -224,7 +232,7 @@ def _as_splitter(cv: Any, rows: _Rows, argument: str) -> Any:
         return cv if hasattr(cv, "split") and not isinstance(cv, str | type) else None
     stratified = rows.classes and rows.y.ndim == 1
     try:
-        if rows.groups is not None:
+        if rows.together is not None:
             return (StratifiedGroupKFold if stratified else GroupKFold)(int(cv))
         return check_cv(int(cv), _plain(rows.y), classifier=stratified)
     except ValueError as error:
@@ -237,7 +245,7 @@ def _plain(y: Array) -> Array:
 
 
 def _split(splitter: Any, rows: _Rows) -> list[Any]:
-    y, groups = rows.y, rows.groups
+    y, groups = rows.y, rows.together
     try:
         with warnings.catch_warnings():
             # Splitters without groups warn that they ignore them; whether they split a group is checked later.
