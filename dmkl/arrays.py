@@ -20,8 +20,9 @@ Mask = npt.NDArray[np.bool_]
 UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NULL", "null", "None", "NaT"})
 """Texts that stand for an unknown label, as tables and the printing of pandas, R and SQL have them."""
 
-_MOST_CODES, _MOST_CODED = 2, 0.1
-"""Most different codes of missing values in a column, and the largest share of its values that they are."""
+_MOST_CODES, _MOST_CODED, _MOST_LEVELS = 2, 0.1, 10
+"""Most different codes of missing values in a column, the largest share of its values that they are, and the number of
+different numbers beyond which they are no classes."""
 
 
 def is_instance(value: Any, library: str, *kinds: str) -> bool:
@@ -67,6 +68,32 @@ def is_numeral(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text
+
+
+def far_code(values: npt.ArrayLike) -> str:
+    """Return a whole number that most likely stands for missing values, as text; "" if there is none.
+
+    It is the least or the largest number, not zero, repeats in at most half of the values, and is further from the
+    others than three times their range. It has only nines, as -9 and -999, or there are more than ten others.
+    """
+    numbers = np.asarray(values, dtype=float).ravel()
+    numbers = numbers[np.isfinite(numbers)]
+    for code in (numbers.min(), numbers.max()) if len(numbers) else ():
+        others, text = numbers[numbers != code], f"{code:.0f}"
+        n, width = len(numbers) - len(others), np.ptp(others) if len(others) else 0.0
+        if not (2 <= n <= len(others) and code.is_integer() and np.abs(others - code).min() > 3 * width > 0):
+            continue
+        if not text.strip("-9") or (code and len(np.unique(others)) > _MOST_LEVELS):
+            return text
+    return ""
+
+
+def note_of_code(what: str, values: npt.ArrayLike) -> str:
+    """Return the note on a number among others that most likely stands for missing values; "" if there is none."""
+    code = far_code(values)
+    n = int((np.asarray(values, dtype=float) == float(code)).sum()) if code else 0
+    far = f"{what}: {code} occurs {n} times, far from all other values"
+    return f"{far}; if it stands for a missing value, say so (--unknown {code}), or write NA" if code else ""
 
 
 def refuse_codes(what: str, values: npt.ArrayLike, way_out: str) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from zarr.storage import MemoryStore
 
 from dmkl import kernelset, settings
-from dmkl.arrays import Array, Index, Mask
+from dmkl.arrays import Array, Index, Mask, note_of_code
 from dmkl.errors import FeatureWarning, StoreError, damage, first_names, refuse, warn
 from dmkl.features.approximation import approximate, tables_of_new
 from dmkl.features.functions import WORDS
@@ -44,6 +44,7 @@ from dmkl.store.features import (
     TableOfRows,
     read_tables,
     scan,
+    strips,
     table_in_memory,
     write_table,
 )
@@ -185,6 +186,12 @@ def build(
         scans = dict(zip(tables, scanned, strict=True))
     check_values(planned, tables, scans, given.samples)
     for name, table in tables.items():
+        column = scans[name].lowest[2]
+        if not f"{scans[name].lowest[0]:.0f}".strip("-9"):  # as codes of missing values are written: -999
+            values = np.concatenate([table.read(strip)[:, column] for strip in strips(table)])
+            title = column if table.columns is None else repr(table.columns[column])
+            if note := note_of_code(f"features {name!r}, column {title}", values):
+                warn(note, FeatureWarning)
         _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.result()})
     check_present({name: table.absent for name, table in scans.items()}, missing)
     _check_ranks(planned, scans, len(rows))

@@ -46,6 +46,8 @@ DEFAULTS: dict[str, Any] = {
     "external-files": False,
     # The value of a pair that a list of pairs gives several: "refuse", the "first" one, "max" or "mean".
     "duplicates": "refuse",
+    # Texts and numbers that stand for missing values in files that are read, in addition to NA and such.
+    "unknown": [],
     # Options of fsspec for URLs, such as {"endpoint_url": …}, in addition to its configuration files.
     "storage": {},
     # Show a line of progress on standard error: "auto" if that is a terminal or belongs to a notebook, True or False.

@@ -61,6 +61,7 @@ def import_(
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     repair: options.Repair = None,
+    unknown: options.Unknown = None,
     duplicates: options.Duplicates = None,  # a setting (see `dmkl.cli.options`)
     symmetrize: bool = flag(
         "Take (K + Kᵀ)/2 of kernels whose halves differ; mirror a triangle.", "--symmetrize", panel="Storage"
@@ -176,6 +177,7 @@ def build(
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
+    unknown: options.Unknown = None,
     duplicates: options.Duplicates = None,
     transpose: bool = flag("Samples are columns of the tables.", "--transpose", panel="Samples"),
     repair: options.Repair = None,

@@ -17,7 +17,7 @@ from typer.models import OptionInfo
 from dmkl.files.urls import local_path
 
 _LAST_PANELS = ("Folds and choice", "Samples", "Compute resources")
-_SETTINGS = ("duplicates",)
+_SETTINGS = ("duplicates", "unknown")
 """Options that are settings while a command runs, since readers of all files ask them."""
 STEPS_HELP = (
     "Steps applied to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
@@ -76,7 +76,14 @@ Rows = Annotated[
     ),
 ]
 Covariates = Annotated[Path | None, samples_option("Covariates of new samples, as for residualize=FILE.", "FILE")]
-Unknown = Annotated[str | None, samples_option("Label that means unknown in a task.", "CODE")]
+Unknown = Annotated[
+    str | None,
+    samples_option(
+        "Text or number that stands for a missing value in labels and files, such as -9999 or '?'; 0, 1 and -1 only in "
+        "labels of tasks.",
+        "CODE",
+    ),
+]
 SampleNames = Annotated[Path | None, labels_option("Name of each sample (row).", "FILE")]
 Splits = Annotated[Path | None, labels_option("Parts: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]")]
 Join = Annotated[
@@ -153,6 +160,8 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
                 if isinstance(path, Path):
                     local_path(path, "what stands there")
         chosen = {f"dmkl.{key}": value for key in _SETTINGS if (value := values.get(key)) is not None}
+        if unknown := chosen.get("dmkl.unknown"):
+            chosen["dmkl.unknown"] = [] if unknown in ("0", "1", "-1") else [unknown]
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         with dask.config.set(chosen):

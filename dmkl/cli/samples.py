@@ -180,6 +180,7 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
     """The group of each chosen sample, by name or position; the array is named after the file, which results show."""
     import xarray as xr
 
+    from dmkl.arrays import is_known, refuse_codes
     from dmkl.inputs import read_file
     from dmkl.inputs.label_tables import matched
     from dmkl.inputs.labels import SideData
@@ -211,4 +212,8 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
             f"{file} has shape {values.shape}, expected ({n_expected},), a group for each sample of the set in its "
             f"order, or a table of sample names and groups; of several columns name that of the groups, {file}:NAME"
         )
+    way_out = "say so (--unknown '{code}') or write NA"
+    refuse_codes(f"the groups in {file} are", values, way_out)
+    if n_missing := int((~is_known(values)).sum()):
+        refuse(f"{file} lacks the groups of {count(n_missing, 'sample')}; give each one, or leave them out (--train)")
     return xr.DataArray(values if by_name else values[chosen], {"sample": samples[chosen].astype(str)}, name=str(file))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dmkl import settings
 from dmkl.arrays import UNKNOWN_TEXTS, Array, is_instance, is_numeral
 from dmkl.errors import refuse
 from dmkl.inputs.matrices import Lazy
@@ -48,6 +49,8 @@ class Columns:
     """A table in a data frame; `dmkl.inputs.formats.tables.Text` is one in a text file."""
 
     def __init__(self, where: str, frame: pd.DataFrame) -> None:
+        if codes := settings.get("unknown"):
+            frame = frame.mask(frame.isin([*codes, *(float(code) for code in codes if is_numeral(str(code)))]))
         self.where, self.frame = where, frame  # `where` names it in messages
         self.titles = axis_names(frame, 1)  # of all columns
         self.index = axis_names(frame, 0)  # names of the rows outside the columns
@@ -243,6 +246,18 @@ def plain_title(title: str) -> str:
 def is_title(cell: str) -> bool:
     """Whether a cell is most likely the title of a column."""
     return plain_title(cell) in _NAMES | _FAMILIES | _WORDS | (_UNIQUE_NAMES - {"index"})
+
+
+def without_codes(values: Any) -> Any:
+    """Return an array with NaN, or NA among words, in place of the setting ``dmkl.unknown``; unchanged without it."""
+    codes, values = list(map(str, settings.get("unknown"))), np.asarray(values)
+    numbers = [float(code) for code in codes if is_numeral(code)]
+    if values.dtype.kind in "fiu":
+        hits = np.isin(values, numbers)
+        return np.where(hits, np.nan, values) if hits.any() else values
+    texts = values.astype(str) if codes and values.dtype.kind in "OUT" else np.zeros(values.shape, dtype="U1")
+    are_codes = [text in codes or (is_numeral(text) and float(text) in numbers) for text in texts.ravel().tolist()]
+    return np.where(np.reshape(are_codes, values.shape), "NA", values) if any(are_codes) else values
 
 
 def is_number(cell: str, comma: bool = False) -> bool:

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Mask, is_instance, is_numeral
+from dmkl.arrays import Array, Mask, is_instance, is_numeral, refuse_codes
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
-from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, float_dtype, is_title, plain_title
+from dmkl.inputs.columns import (
+    ROLES,
+    Columns,
+    axis_names,
+    find_names,
+    float_dtype,
+    is_title,
+    plain_title,
+    without_codes,
+)
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, stem, vector
 from dmkl.inputs.formats.pairs import pairs_of
@@ -97,7 +106,7 @@ class FeatureMatrix:
             if isinstance(values, np.ma.MaskedArray):
                 values = np.ma.filled(values.astype(self.dtype), np.nan)
             # Rounding of sums depends on the memory layout: always row after row.
-            return np.asarray(values, dtype=self.dtype, order="C")
+            return np.asarray(without_codes(values), dtype=self.dtype, order="C")
 
 
 @dataclass
@@ -294,7 +303,7 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
             unaligned.side_data.append(SideData(role, place, read))
     words = [table.title(at) for at in features if not table.numeric[at]]
     if words and len(words) < len(features):
-        _refuse_columns(table.where, words)
+        _refuse_columns(table, features)
     if table.titles is None and isinstance(table, Text):
         numerals = [cell for cell in table.head_row() if is_numeral(cell)]
         if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
@@ -322,9 +331,13 @@ def _check_first_column(table: Columns, features: Sequence[int]) -> None:
     table.notes.append(f"{table.where}: {table.title(features[0])} {what}")
 
 
-def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> NoReturn:
-    what = f"{first_names(columns, 8)} {'is' if len(columns) == 1 else 'are'} not numeric"
-    refuse(f"{source}: {what}, expected numbers; encode them (pandas.get_dummies) or drop them{way_out}")
+def _refuse_columns(table: Columns, columns: Sequence[int], way_out: str = "") -> NoReturn:
+    columns = [at for at in columns if not table.numeric[at]]
+    for at in columns:
+        way = "say so (--unknown '{code}') or write NA"
+        refuse_codes(f"{table.title(at)} of {table.where} has", table.texts([at])[0], way)
+    what = f"{first_names(map(table.title, columns), 8)} {'is' if len(columns) == 1 else 'are'} not numeric"
+    refuse(f"{table.where}: {what}, expected numbers; encode them (pandas.get_dummies) or drop them{way_out}")
 
 
 def _find_features(features: Any, wanted: Sequence[str] | None) -> _Unaligned:
@@ -467,8 +480,8 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         samples, rest = table.index, list(range(table.n_columns))
         if samples is None and any(map(is_title, table.titles or ())):
             samples, rest = find_names(table)
-        if words := [table.title(at) for at in rest if not table.numeric[at]]:
-            _refuse_columns(table.where, words, "; names of samples go into the index (set_index)")
+        if not all(table.numeric[at] for at in rest):
+            _refuse_columns(table, rest, "; names of samples go into the index (set_index)")
         columns = tuple(str(values.columns[at]) for at in rest)
         numbers = [] if samples else [tuple(map(str, range(table.n_rows)))]
         return _matrix(name, table.numbers(rest), samples=samples, columns=columns, numbers=numbers)

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dmkl.arrays import Array, is_known, refuse_codes
+from dmkl.arrays import Array, is_known, note_of_code, refuse_codes
 from dmkl.errors import first_names, refuse
-from dmkl.inputs.columns import counts
+from dmkl.inputs.columns import counts, without_codes
 from dmkl.inputs.names import (
     Join,
     Named,
@@ -51,6 +51,10 @@ class LabelTable:
     columns: Names = None
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     is_table: bool = False  # whether it could hold names: text and data frames, no arrays
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", without_codes(self.values))
+
     categories: Collection[str] = ()  # titles of columns whose numbers are categories
 
 
@@ -137,7 +141,7 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
     if labels.dtype.kind in "fiub":
         return labels.astype(np.int64)
     names = np.array([as_text(value) for value in labels.tolist()], dtype=object)
-    refuse_codes("the labels are", names, "write NA")
+    refuse_codes("the labels are", names, "say so (--unknown '{code}') or write NA")
     for name in dict.fromkeys(names.tolist()):
         refuse_control(name, "class")
     return names
@@ -364,6 +368,8 @@ def gather(
         result.tasks = columns if values.ndim == 2 and len(columns) == values.shape[1] else None
         if "tasks" in chosen:
             result.tasks = tables["tasks"].values
+        targets: Any = np.atleast_2d(values.T) if values.dtype.kind in "if" else []
+        notes += filter(None, (note_of_code(where, target) for target in targets))
         if single := single_samples(values, samples):
             notes.append(f"{where}: {single}")
     if "splits" in chosen:

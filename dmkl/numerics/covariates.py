@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, refuse_codes
-from dmkl.errors import refuse
+from dmkl.arrays import Array, Float, note_of_code, refuse_codes
+from dmkl.errors import FeatureWarning, refuse, warn
 from dmkl.numerics.discriminant import is_determined
 
 if TYPE_CHECKING:
@@ -94,6 +94,9 @@ def residualize(Z: Any) -> Covariates:
     if not isinstance(Z, pd.DataFrame | pd.Series) and np.ndim(Z) not in (1, 2):
         refuse(f"residualize takes (samples, covariates), a DataFrame or an array, got {np.ndim(Z)} dimensions")
     table = pd.DataFrame(Z)
+    for column, numbers in table.select_dtypes("number").items():
+        if note := note_of_code(f"the covariate {column!r}", numbers):
+            warn(note, FeatureWarning)
     for column, values in table.select_dtypes(exclude=["number", "bool"]).items():
         way_out = "fill it in, or leave out the column or these samples"
         refuse_codes(f"the covariate {column!r} has", values[values.notna()], way_out)

@@ -19,7 +19,7 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import UNKNOWN_TEXTS, Array, is_numeral
 from dmkl.errors import needing, refuse
-from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share
+from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share, without_codes
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stream
 from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.inputs.matrices import Lazy
@@ -219,7 +219,8 @@ class Text(Columns):
         self.notes.append(f"{self.path}, line {number} ({text.strip()!r:.60}) was taken for {what}")
 
     def _split(self, text: str) -> list[str]:
-        return _cells(text, self.delimiter)
+        cells = _cells(text, self.delimiter)
+        return without_codes(cells).tolist() if settings.get("unknown") else cells
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
         """Return the cells of some columns as they are written."""
@@ -324,7 +325,7 @@ class Text(Columns):
         delimiter, n_rows = self.delimiter, stop - start
         raw = self._bytes(start, stop)
         n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
-        if n_cells != n_rows * (self.n_columns + self._trailing) or self._lines[2]:
+        if n_cells != n_rows * (self.n_columns + self._trailing) or self._lines[2] or settings.get("unknown"):
             return None
         text = io.StringIO(raw.decode().replace(",", ".") if self.decimal_comma else raw.decode())
         quote = '"' if b'"' in raw else None
@@ -352,7 +353,10 @@ class Text(Columns):
         kinds: dict[int, Any] = {**dict.fromkeys(texts, str), **dict.fromkeys(numbers, np.float64)}
         how: dict[str, Any] = {"sep": self.delimiter or r"\s+", "decimal": "," if self.decimal_comma else "."}
         how |= {"header": None, "skiprows": self._begin - 1, "usecols": list(kinds), "dtype": kinds}
-        how |= {"keep_default_na": False, "na_values": {at: sorted(UNKNOWN_TEXTS) for at in numbers}}
+        how |= {
+            "keep_default_na": False,
+            "na_values": {at: [*UNKNOWN_TEXTS, *settings.get("unknown")] for at in numbers},
+        }
         parts, n_rows = [], 0
         with damaged_as(f"{self.path} cannot be read as a table", Exception), _opened(self.path) as file:
             for part in pd.read_csv(file, chunksize=_ROWS_CHECKED, skipinitialspace=True, **how):
