@@ -25,7 +25,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Plan
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import GridFits, Question, make_question, run_blocks, with_exact_choices
+from dmkl.searching.fits import Asked, GridFits, Question, make_question, run_blocks, with_exact_choices
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import Choice, Rule, as_choice, chance_notes, joint_choices, mean_and_margin, mean_over_folds
 from dmkl.searching.scoring import limits
@@ -345,9 +345,8 @@ def importance(
             f"{type(estimator).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "
             "that does, such as MKFDA or MKSVM"
         )
-    question, folds = make_question(
-        "importance", estimator, K, y, grid, partial(make_folds, cv), scoring, groups, unknown, refit=True
-    )
+    asked = Asked(estimator, K, y, grid, scoring, groups, unknown, state)
+    question, folds = make_question("importance", asked, partial(make_folds, cv), refit=True)
     choice = as_choice(choice, folds, question.K.samples)
     sources = as_kernel_groups(question.K.names, kernel_groups)
     without = {name: tuple(k for k in range(len(question.K)) if k not in of) for name, of in sources.items()}
@@ -366,7 +365,7 @@ def importance(
         "shapley": f"{shapley} orders of seed {random_state}",
     }
     subsets = list(dict.fromkeys([*without.values(), *sources.values(), *chain.from_iterable(coalitions)]))
-    with question.open_workspace(state, properties, continued=True) as workspace:
+    with question.open_workspace(properties, continued=True) as workspace:
         everything, results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
     data = question.with_folds(_to_dataset(question, everything, results, sources, without, choose), folds)
     data = data.assign({name: of.variable for name, of in everything.items() if str(name).startswith("chance_")})

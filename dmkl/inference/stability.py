@@ -27,7 +27,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Plan
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import STATUS_FLAGS, Question, make_question
+from dmkl.searching.fits import STATUS_FLAGS, Asked, Question, make_question
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.texts import cost_and_proof
 from dmkl.store.saved import Result, task_dim
@@ -409,12 +409,11 @@ def stability(
             "samples; take how='half'"
         )
     resampling = partial(draw_resamples, how, n_resamples, random_state)
-    question, folds = make_question(
-        "stability", estimator, K, y, None, resampling, scoring, groups, unknown, has_grid=False
-    )
+    asked = Asked(estimator, K, y, None, scoring, groups, unknown, state)
+    question, folds = make_question("stability", asked, resampling, has_grid=False)
     pairs = zip(question.plan_fits(), folds, strict=True)
     fits = [replace(fit, sample_weight=fold.counts, judge=None) for fit, fold in pairs]
-    with question.open_workspace(state, {"what is asked": "stability"}) as workspace:
+    with question.open_workspace({"what is asked": "stability"}) as workspace:
         answers = run(Plan(question.K, fits), workspace)
     data = _to_dataset(question, answers, how, n_selected)
     of_folds = question.with_folds(xr.Dataset(), folds).rename_dims(fold="resample").drop_vars("fold")

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -65,9 +64,9 @@ Each needs directions of its own in the subspaces of a search."""
 
 
 def fit_with_baselines(
-    question: Question, choice: Choice, rule: Rule, state: str | Path | None, which: Baselines
+    question: Question, choice: Choice, rule: Rule, which: Baselines
 ) -> tuple[GridFits, xr.Dataset, dict[str, xr.Dataset]]:
-    """Fit a grid on every fold, together with the baselines of `dmkl.search`; `state` is as in `open_workspace`.
+    """Fit a grid on every fold, together with the baselines of `dmkl.search`.
 
     Fits of the sum and of single kernels come after those of the search: a state continues with more or fewer of them.
     Of more than `FEW` kernels, the `TRIED` with the largest weights are tried after the search, in its subspaces: a
@@ -79,7 +78,7 @@ def fit_with_baselines(
     plain, choosing = _plain_question(question, which), joint_choices(choice, len(question.folds))
     alone = which == "all" and plain is not None
     later = alone and len(question.K) > FEW
-    with question.open_workspace(state, continued=later) as workspace:
+    with question.open_workspace(continued=later) as workspace:
         answers = _fit_blocks(question, plain, workspace, range(len(question.K) if alone and not later else 0))
         tally = answers["search"].tally
         n_passes, candidates = tally.n_passes, np.ones((len(question.folds), len(question.K)), dtype=bool)
@@ -129,7 +128,7 @@ def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Basel
 
 
 def fit_with_sum(
-    question: Question, choosing: Sequence[slice], rule: Rule, state: str | Path | None, which: Baselines
+    question: Question, choosing: Sequence[slice], rule: Rule, which: Baselines
 ) -> tuple[GridFits, dict[str, GridFits]]:
     """Fit a grid on every fold, and in the same passes the sum of all kernels with weights one, unless "none".
 
@@ -141,7 +140,7 @@ def fit_with_sum(
         params = plain.estimator.get_params(deep=False)
         plain = plain.at(grid={name: (params[name],) for name in ("lam", "C") if name in params})
     properties = {} if which == "none" else {"the baselines": "none" if plain is None else "sum"}
-    with question.open_workspace(state, properties) as workspace:
+    with question.open_workspace(properties) as workspace:
         answers = _fit_blocks(question, plain, workspace)
         fits = with_exact_choices(_questions(question, plain, answers), answers, choosing, rule, workspace)
     search = fits["search"]

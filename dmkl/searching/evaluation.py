@@ -22,20 +22,19 @@ from dmkl.description import Column, Description, Figure, Key, Table, count, wit
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import predicted_labels
-from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
+from dmkl.estimators.plan import Answers, Fit, FitOutcome
 from dmkl.estimators.saving import read
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_facts, class_scores, class_tables, confusion, records
 from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import (
+    Asked,
     GridFits,
     Part,
     Question,
     as_variable,
-    lock_state,
     make_question,
     values_of,
     with_statuses,
@@ -398,26 +397,23 @@ def evaluate(
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, ("sum", "rules", "none"))
-    question, folds = make_question(
-        "evaluate", estimator, K, y, grid, partial(nest_folds, outer, inner), scoring, groups, unknown, refit=True
-    )
+    asked = Asked(estimator, K, y, grid, scoring, groups, unknown, state)
+    question, folds = make_question("evaluate", asked, partial(nest_folds, outer, inner), refit=True)
     check_memory_of_refinement(question, [fold.inner for fold in folds])
     ends = np.cumsum([0, *(len(fold.inner) for fold in folds)]).tolist()
     choosing = list(itertools.starmap(slice, itertools.pairwise(ends)))
-    fits, of_baselines = fit_with_sum(question, choosing, rule, state, baselines)
+    fits, of_baselines = fit_with_sum(question, choosing, rule, baselines)
     searches = _inner_searches(fits, folds, choosing, rule, time.monotonic() - started)
     for fold in folds:
-        searches[fold.name] = refine(replace(question, folds=fold.inner), searches[fold.name], state)
-    with lock_state(state):
-        answers = run(Plan(question.K, _fits_at_choices(question, searches, folds)))
+        searches[fold.name] = refine(replace(question, folds=fold.inner), searches[fold.name])
+    answers = question.run(_fits_at_choices(question, searches, folds))
     tests: dict[str, Any] = {}
     predictions: dict[str, xr.Dataset] = {}
     for prefix, baseline in of_baselines.items():
         inner = _inner_searches(baseline, folds, choosing, rule)
         # As a separate plan: together with other points, another solver is chosen, which may have no leave-one-out
         # scores, so that decision rules would be learnt from other rows than without baselines.
-        with lock_state(state):
-            tested = run(Plan(question.K, _fits_at_choices(baseline.question, inner, folds)))
+        tested = question.run(_fits_at_choices(baseline.question, inner, folds))
         answers.tally.n_passes += tested.tally.n_passes
         values = _test_variables(baseline.question, inner, tested.fits)
         predictions[prefix] = baseline.question.predictions(_test_parts(tested.fits))

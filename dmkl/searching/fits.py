@@ -84,6 +84,20 @@ _BEST = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, eq=False)
+class Asked:
+    """What analyses take alike, as it was given; see `dmkl.search`."""
+
+    estimator: KernelLearner
+    K: Kernels
+    y: Any
+    grid: Mapping[str, Any] | None
+    scoring: Any
+    groups: Any
+    unknown: Any
+    state: str | Path | None
+
+
+@dataclass(frozen=True, eq=False)
 class Points:
     """An estimator at the points of a grid; questions with other labels or folds share it, and so its models."""
 
@@ -119,8 +133,7 @@ class Question:
     metrics: dict[str, Metric]
     groups: Array | None
     """The group of each row, which no fold splits."""
-    arguments: dict[str, Any]
-    """Arguments that folds and scores depend on: whether `y` was given, the name of the groups, scoring, unknown."""
+    asked: Asked
     by_means: bool = False
     """Whether class means decide at every point, so that decisions are logarithms of probabilities."""
 
@@ -241,15 +254,21 @@ class Question:
                 fits.append(Fit(model, *of_rows, title=f"{fold.title}: ", judge=judges.get(chain, judge)))
         return fits
 
+    def run(self, fits: Sequence[Fit], *, duals: bool = True) -> Answers:
+        """Run a plan of fits without a checkpoint; temporary files are in the folder of the state."""
+        with lock_state(self.asked.state):
+            return run(Plan(self.K, fits, duals=duals))
+
     @contextmanager
     def open_workspace(
-        self, state: str | Path | None, properties: Mapping[str, str] | None = None, *, continued: bool = False
+        self, properties: Mapping[str, str] | None = None, *, continued: bool = False
     ) -> Iterator[Workspace]:
-        """The workspace of this question, locked while it is open; a temporary one if `state` is None.
+        """The workspace of this question, locked while it is open; a temporary one without a state.
 
         `properties` are added to those of `_identity`. A second plan continues from the results of the first if it is
         `continued`, so that these are kept in any case.
         """
+        state = self.asked.state
         kept = TemporaryDirectory(prefix="dmkl-") if continued and state is None else nullcontext()
         with kept as parent, lock_state(state if parent is None else Path(parent) / "state") as folder:
             facts = {} if folder is None else self._identity() | dict(properties or {})
@@ -444,7 +463,10 @@ class Question:
             np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
         )
         source = "changed" if view.is_transformed else "whole" if whole else "part"
-        arguments = {name: encode(value) for name, value in self.arguments.items()} | {"source": source}
+        asked, groups = self.asked, self.asked.groups
+        arguments = {"y": asked.y is not None, "scoring": encode(asked.scoring), "unknown": encode(asked.unknown)}
+        arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
+        arguments["source"] = source
         names = np.array(self.K.samples).astype(str)
         variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
         if self.groups is not None:
@@ -557,37 +579,26 @@ class Question:
 
 
 def make_question(
-    caller: str,
-    estimator: KernelLearner,
-    K: Kernels,
-    y: Any,
-    grid: Mapping[str, Any] | None,
-    make_folds: Callable[..., list[Fold]],
-    scoring: Any,
-    groups: Any,
-    unknown: Any,
-    *,
-    has_grid: bool = True,
-    refit: bool = False,
+    caller: str, asked: Asked, make_folds: Callable[..., list[Fold]], *, has_grid: bool = True, refit: bool = False
 ) -> tuple[Question, list[Fold]]:
     """Check a question, and make its folds; InputError if an argument breaks a rule.
 
     `caller` is the name of the function in messages, and `make_folds` is `folds.make_folds` or `folds.nest_folds` with
     their first arguments. `has_grid` is False for an estimator with the parameters that it has; `refit` tells whether
-    one model is fitted for all tasks at the points that they choose. The others are as in `dmkl.search`.
+    one model is fitted for all tasks at the points that they choose.
     """
-    K = as_kernel_set(K, caller)
-    targets, tasks = labeled_targets(estimator, K, y, caller, unknown)
+    estimator, grid, groups, K = asked.estimator, asked.grid, asked.groups, as_kernel_set(asked.K, caller)
+    targets, tasks = labeled_targets(estimator, K, asked.y, caller, asked.unknown)
     if has_grid:
-        asked, (grid, note) = grid, with_chains(grid, estimator, K, several=targets.dim is not None)
-        if grid is not asked:
+        grid, note = with_chains(grid, estimator, K, several=targets.dim is not None)
+        if grid is not asked.grid:
             progress.current().note(note)
     values = as_grid(grid, estimator) if has_grid else {}
     classes, deciding = targets.kind != "regression", [estimator]
     if "decision" in values:
         deciding = [clone(estimator).set_params(decision=decision) for decision in values["decision"]]
     by_means = classes and all(model._decides_by() == "means" for model in deciding)
-    metrics = as_metrics(scoring, targets.kind, probabilistic=by_means)
+    metrics = as_metrics(asked.scoring, targets.kind, probabilistic=by_means)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):
         refuse(
@@ -596,10 +607,8 @@ def make_question(
         )
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, classes=classes)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
-    arguments = {"y": y is not None, "scoring": scoring, "unknown": unknown}
-    arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
-    of_points, of_folds = Points(clone(estimator), values), (choosing, metrics, of_rows, arguments)
-    question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, by_means=by_means)
+    of_points, of_folds = Points(clone(estimator), values), (choosing, metrics, of_rows)
+    question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, asked, by_means=by_means)
     if has_grid:
         _check_tasks(question, caller, refit=refit)
         default = "lam" in values and (grid is None or grid["lam"] is None)

@@ -28,9 +28,8 @@ from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table,
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import HeldOut, class_index
-from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner, fitted
-from dmkl.estimators.plan import Fit, FitOutcome, Plan
+from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.estimators.saving import read, write_model
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
@@ -39,11 +38,11 @@ from dmkl.searching.baselines import Baselines, choose_baselines, compare, compa
 from dmkl.searching.fits import (
     MOST_OUTPUTS,
     OF_TASKS,
+    Asked,
     GridFits,
     Part,
     Question,
     judge_predictions,
-    lock_state,
     make_question,
     values_of,
     with_statuses,
@@ -848,12 +847,11 @@ def search(
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, get_args(Baselines))
-    question, folds = make_question(
-        "search", estimator, K, y, grid, partial(make_folds, cv), scoring, groups, unknown, refit=refit
-    )
+    asked = Asked(estimator, K, y, grid, scoring, groups, unknown, state)
+    question, folds = make_question("search", asked, partial(make_folds, cv), refit=refit)
     choice = as_choice(choice, folds, question.K.samples)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
-    fits, of_baselines, predictions = fit_with_baselines(question, choice, rule, state, baselines)
+    fits, of_baselines, predictions = fit_with_baselines(question, choice, rule, baselines)
     scores = fits.to_dataset(choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
     scores.attrs |= copies_between_folds(question.K, folds)
@@ -869,8 +867,8 @@ def search(
         if tested:
             held_out |= paired_variables(question.predictions(parts), predictions)
         result = SearchResult(result.scores.assign(held_out), rule=rule)
-    result = refine(question, result, state)
-    return _refit(fits, result, state) if refit else result
+    result = refine(question, result)
+    return _refit(fits, result) if refit else result
 
 
 def held_out_parts(fits: GridFits, result: SearchResult) -> list[Part]:
@@ -908,7 +906,7 @@ def check_memory_of_refinement(question: Question, groups: Sequence[Sequence[Fol
         check_refinement(len(question.K), [(len(fold.train), len(fold.validation)) for fold in folds])
 
 
-def refine(question: Question, result: SearchResult, state: str | Path | None) -> SearchResult:
+def refine(question: Question, result: SearchResult) -> SearchResult:
     """Refine the weights at the choice of each target over its folds, if the estimator asks for it."""
     if not getattr(question.estimator, "refine", 0):
         return result
@@ -920,8 +918,7 @@ def refine(question: Question, result: SearchResult, state: str | Path | None) -
             truth = question.labels[rows].reshape(len(rows), -1)
             fit = chosen_fit(question, result, fold.train, rows, chooser, f"{fold.title}: ")
             fits.append(replace(fit, truth=truth, judge=partial(judge_predictions, question.metrics, truth, len(rows))))
-        with lock_state(state):
-            extras = [fit.outcomes[0].extra for fit in run(Plan(question.K, fits, duals=False)).fits]
+        extras = [fit.outcomes[0].extra for fit in question.run(fits, duals=False).fits]
         weights.append(extras[0]["weights"].T)
         scores += [extra["scores"] for extra in extras]
     of_weights = question.variable(("fold", "kernel", "task"), np.stack(weights))
@@ -934,15 +931,14 @@ def refine(question: Question, result: SearchResult, state: str | Path | None) -
 # --- refitting -------------------------------------------------------------------------------------------------------
 
 
-def _refit(searched: GridFits, result: SearchResult, state: str | Path | None) -> SearchResult:
-    """Add the model of the chosen point, and its scores on the test rows; `state` has temporary files of the fits."""
+def _refit(searched: GridFits, result: SearchResult) -> SearchResult:
+    """Add the model of the chosen point, and its scores on the test rows."""
     question, folds = searched.question, searched.question.folds
     if "fold" in result.choosers or any(len(fold.test) for fold in folds):
         fits = [chosen_fit(question, result, fold.seen, fold.test, fold.name) for fold in folds]
     else:
         fits = [chosen_fit(question, result, np.unique(np.concatenate([fold.seen for fold in folds])))]
-    with lock_state(state):
-        outcomes = run(Plan(question.K, fits)).fits
+    outcomes = question.run(fits).fits
     scores = result.scores
     if any(len(fit.held_out) for fit in fits):
         dims, refitted = ("fold", *question.task_coords()), question.score_outcomes(outcomes)
