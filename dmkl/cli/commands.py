@@ -16,6 +16,7 @@ _MODULES = {
     "inspecting": ("info", "check"),
     "cluster": ("preflight",),
     "analyzing": ("analyze",),
+    "associating": ("associate",),
     "learning": LEARNING,
     "predicting": ("predict", "export", "report"),
     "running": ("run", "submit"),

@@ -498,6 +498,7 @@ _KINDS = {
     "dmkl-evaluation": _Kind("result of a nested cross-validation", _result_facts),
     "dmkl-importance": _Kind("importance of kernels", _result_facts),
     "dmkl-stability": _Kind("result of resampling", _result_facts),
+    "dmkl-association": _Kind("result of association tests", _result_facts),
     "dmkl-permutation-test": _Kind("result of a permutation test", _result_facts),
     "dmkl-combined-kernel": _Kind("weighted kernel", _labeled_facts),
     "dmkl-table": _Kind("table", _labeled_facts),
