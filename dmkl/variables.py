@@ -169,7 +169,7 @@ VARIABLES: Final = {
     "constant_score": Variable("score of one decision for all rows", NUMBERS),
     "chance_p_value": Variable("p-value of the held-out score under permuted labels", NUMBERS),
     "chance_score": Variable("mean held-out score of permuted labels", NUMBERS),
-    "residual_p_value": Variable("p-value of the kernels' part under permuted y − Zb", NUMBERS),
+    "residual_p_value": Variable("p-value of the kernels' part given covariates", NUMBERS),
     "chance_permutations": Variable("permutations of the held-out labels; 0 if they take too long", COUNTS),
     "paired_rows": Variable("held-out rows with a known label", COUNTS),
     "mcnemar_first": Variable("rows that only the first model predicts rightly", COUNTS),

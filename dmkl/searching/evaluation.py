@@ -482,8 +482,7 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         parts.append((*part[:4], question.covariate_part([cast(KernelLearner, fit.learner)], fit.train, fit.held_out)))
     variables |= question.held_out_variables(parts)
     points = [(rows, of_fold, [decided], of_covariates) for rows, of_fold, _, decided, of_covariates in parts]
-    variables |= question.chance_variables([point[:3] for point in points])
-    variables |= question.residual_p_values(points)
+    variables |= question.p_values(points)
     if question.targets.kind != "regression":
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
         counts = [

@@ -553,24 +553,29 @@ class Question:
             for name, values in zip(names, zip(*by_task, strict=True), strict=True)
         }
 
-    def residual_p_values(
+    def p_values(
         self, parts: Sequence[tuple[Index, Targets, Sequence[Float], Float | None]], *, by_fold: bool = False
     ) -> dict[str, Any]:
-        """p-values of the kernels' part of a regression, of permuted residuals y − Zb: "residual_p_value".
+        """`chance_variables`, and "residual_p_value": that of the kernels' part given the covariates.
 
-        From rows, targets, predictions of the points and the part of covariates of each fold, without which there are
-        none; see `chance`. Rows that are held out several times have the mean of their residuals.
+        From rows, targets, predictions of the points and the part of covariates of each fold. Of a regression residuals
+        y − Zb are permuted; rows that are held out several times have the mean of theirs. Classes are predicted from
+        the kernels alone, so that it is the p-value of their score where all points have covariates.
         """
+        variables = self.chance_variables([part[:3] for part in parts], by_fold=by_fold)
+        if self.targets.kind != "regression":
+            p = variables.get("chance_p_value") if all(map(self.covariates_of, self.models)) else None
+            return variables if p is None else variables | {"residual_p_value": p}
         total, times, of_kernels = np.zeros(self.labels.shape), np.zeros(len(self.labels)), []
         for rows, targets, predicted, of_covariates in parts:
             if of_covariates is None:
-                return {}
+                return variables
             total[rows] += self.labels[rows].astype(np.float64) - of_covariates
             times[rows] += 1
             of_kernels.append((rows, targets, [values - of_covariates for values in predicted]))
         residuals = (total.T / np.maximum(times, 1)).T
         p = replace(self, labels=residuals).chance_variables(of_kernels, by_fold=by_fold).get("chance_p_value")
-        return {} if p is None else {"residual_p_value": p}
+        return variables if p is None else variables | {"residual_p_value": p}
 
     def residual_variables(self, scores: Float) -> dict[str, Any]:
         """Scores of the kernels' part of a regression on covariates, (fold, metric, task), as variables."""

@@ -422,7 +422,8 @@ def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str
     p, mean = scores["chance_p_value"], float(scores["chance_score"].mean())
     choice = "" if rows == "test" else ", the choice of the point included"
     noise = "" if p.min() <= 0.05 else "; weights may be those of noise, which dmkl permute tests"
-    covariates = "; what labels owe to the covariates counts too" if "covariates" in scores.attrs else ""
+    counts = "covariates" in scores.attrs and ("residual_p_value" not in scores or "residual_score" in scores)
+    covariates = "; what labels owe to the covariates counts too" if counts else ""
     lines = [f"Permuted labels of the rows held out score {mean:.4g}: {p_text(np.ravel(p))}{choice}{covariates}{noise}"]
     return lines + ([_ONE_CLASS] if float(score.mean()) < mean and _holds_out_one_class(scores) else [])
 

@@ -168,12 +168,14 @@ class GridResult(Result):
         return {name: self._data[name].values for name in names if name in self._data}
 
     def residual_lines(self) -> list[str]:
-        """A sentence with the score of the kernels' part of a regression on covariates; none without covariates."""
+        """A sentence with the score of the kernels' part given covariates, and its p-value; none without covariates."""
         score = self._data.get("residual_score")
+        scoring, p = self._data.attrs["scoring"], p_text(np.ravel(self._data.get("residual_p_value", np.nan)))
+        if score is None and p:
+            return [f"The score is of the kernels' part: covariates predict no classes here; permuted labels: {p}"]
         if score is None or not np.isfinite(score).any():
             return []
         value = with_error(*mean_over_folds(score.mean([dim for dim in score.dims if dim != "fold"])))
-        scoring, p = self._data.attrs["scoring"], p_text(np.ravel(self._data.get("residual_p_value", np.nan)))
         permuted = f"; permuted y − Zb: {p}" if p else ""
         return [
             f"{scoring} {value} of the kernels' part: the prediction − Zb against y − Zb, b from the covariates alone"
@@ -288,7 +290,8 @@ class SearchResult(GridResult):
         chance_p_value, chance_score [task]                  under permuted labels of the rows held out; see
         chance_permutations                                  `dmkl.searching.chance.chance`
         residual_p_value             [task]                  of residual_score, under permuted y − Zb, labels minus
-                                                             covariate_prediction
+                                                             covariate_prediction; of classes, which are predicted
+                                                             without the covariates, chance_p_value
         sum_mcnemar_p_value …        [task]                  `dmkl.compare_predictions` of the choice and a baseline on
                                                              the test rows
         constant_score               fold[, task]            of one decision for all rows, on the test rows if there
@@ -893,8 +896,7 @@ def chance_of_search(fits: GridFits, parts: Sequence[Part], *, by_fold: bool) ->
     for f, (rows, targets, _, decided, of_covariates) in enumerate(parts):
         compared = [decided] if tested else [of_point[: len(rows)] for of_point in fits.decided[f]]
         points.append((rows, targets, compared, of_covariates if alike else None))
-    of_kernels = question.residual_p_values(points, by_fold=by_fold)
-    return question.chance_variables([point[:3] for point in points], by_fold=by_fold) | of_kernels
+    return question.p_values(points, by_fold=by_fold)
 
 
 # --- refining --------------------------------------------------------------------------------------------------------

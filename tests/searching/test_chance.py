@@ -104,11 +104,17 @@ def test_targets_without_known_test_rows_have_no_p_value():
     assert np.isnan(result.scores["chance_p_value"].values).tolist() == [False, True]
 
 
-def test_p_values_say_that_covariates_count():
-    """Permuted labels leave the covariates, which may be what the labels depend on."""
+def test_p_values_say_whether_covariates_count():
+    """Permuted labels leave the covariates, which predict numbers; classes are predicted from the kernels alone."""
     K, y = kernel_set(3, 3.0)
     covariates = dmkl.residualize(np.random.default_rng(4).normal(size=(M, 1)))
-    words = "what labels owe to the covariates counts too"
-    for steps, expected in (((covariates, "trace"), True), (("center", "trace"), False)):
-        result = dmkl.evaluate(dmkl.MKFDA(steps=steps), K, y, GRID, outer=3, inner=2, baselines="none")
-        assert (words in result.summary()) == expected
+    counts, of_kernels = "what labels owe to the covariates counts too", "The score is of the kernels' part"
+    for steps in ((covariates, "trace"), ("center", "trace")):
+        for learner, labels in ((dmkl.MKFDA, y), (dmkl.MKRidge, y.astype(float))):
+            result = dmkl.evaluate(learner(steps=steps), K, labels, GRID, outer=3, inner=2, baselines="none")
+            of_classes = learner is dmkl.MKFDA and covariates in steps
+            assert (of_kernels in result.summary()) == of_classes
+            assert (counts in result.summary()) == (learner is dmkl.MKRidge and covariates in steps)
+            assert ("residual_p_value" in result.scores) == (covariates in steps)
+            if of_classes:
+                assert float(result.scores["residual_p_value"]) == float(result.scores["chance_p_value"])

@@ -94,16 +94,18 @@ def test_evaluations(case):
     assert_valid(p_values)
 
 
+@pytest.mark.parametrize("learner", [dmkl.MKRidge, dmkl.MKFDA])
 @pytest.mark.parametrize("case", ["independent", "linear", "nonlinear"])
-def test_the_kernels_part_given_covariates(case):
-    """Kernels of noise, or of functions of the covariates and noise; the target is linear in the covariates."""
+def test_the_kernels_part_given_covariates(case, learner):
+    """Kernels of noise, or of functions of the covariates and noise; labels are linear in covariates, or their sign."""
     rng, p_values = np.random.default_rng([2, len(case)]), []
     for _ in range(N_SETS):
         Z = rng.normal(size=(M, 2))
         functions = {"linear": Z, "nonlinear": np.column_stack([Z**2, np.exp(Z)])}.get(case, np.zeros((M, 1)))
         tables = [np.column_stack([functions + 0.3 * rng.normal(size=functions.shape), rng.normal(size=(M, 6))])] * 2
         K = dmkl.create(None, [table @ table.T for table in tables])
-        model, y = dmkl.MKRidge(steps=(dmkl.residualize(Z), "trace")), Z.sum(axis=1) + rng.normal(size=M)
+        model, y = learner(steps=(dmkl.residualize(Z), "trace")), Z.sum(axis=1) + rng.normal(size=M)
+        y = (y > 0).astype(int) if learner is dmkl.MKFDA else y
         more = {"baselines": "none"}
         searched = dmkl.search(model, K, y, GRID, 3, refit=False, **more)
         tested = dmkl.evaluate(model, K, y, POINT, outer=3, inner=2, **more)
