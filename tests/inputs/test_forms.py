@@ -12,9 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import dask
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.io
+import zarr
 
 import dmkl
 from dmkl.cli.samples import read_groups
@@ -67,6 +70,7 @@ class Form:
     shuffled: bool = True  # whether its rows are in another order
     title: Callable[[str], str] = str  # the title of a column as the form writes it
     square: np.ndarray | None = None  # the content of a form that contains only matrices of samples
+    vector: str = ""  # the vector of names in a container
 
 
 def text(path, content, encoding="utf-8"):
@@ -162,14 +166,52 @@ def vectors(folder, frame, use):
     return inside
 
 
-def archive(folder, frame, use):
-    """Arrays and their sample names in one .npz."""
-    if use in ("kernels", "features"):
-        arrays = {"table": frame.loc[:, frame.index].to_numpy() if use == "kernels" else frame.to_numpy()}
-    else:
-        arrays = {title: np.array(frame[title].tolist()) for title in frame.columns}
-    np.savez(folder / "table.npz", samples=np.array(list(frame.index)), **arrays)
-    return folder / "table.npz"
+def arrays_of(frame, use):
+    """A matrix called "table", or a vector for each column."""
+    if use == "kernels":
+        return {"table": frame.loc[:, frame.index].to_numpy()}
+    if use == "features":
+        return {"table": frame.to_numpy()}
+    return {title: np.array(frame[title].tolist()) for title in frame.columns}
+
+
+def container(name, title, write):
+    """The arrays of a table, and their sample names under a title that is not a word for samples."""
+
+    def written(folder, frame, use):
+        columns = {"gene": np.array(list(frame.columns))} if use in ("features", "new samples") else {}
+        write(folder / name, {**arrays_of(frame, use), **columns, title: np.array(list(frame.index))})
+        return folder / name
+
+    return written
+
+
+def write_npz(path, arrays):
+    np.savez(path, **arrays)
+
+
+def write_hdf5(path, arrays):
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values.tolist() if values.dtype.kind == "U" else values
+
+
+def write_matlab(path, arrays):
+    columns = {name: values.reshape(len(values), -1) for name, values in arrays.items()}
+    scipy.io.savemat(path, {k: v[:, 0].astype(object) if v.dtype.kind == "U" else v for k, v in columns.items()})
+
+
+def write_zarr(path, arrays):
+    group = zarr.open_group(str(path), mode="w", zarr_format=2)
+    for name, values in arrays.items():
+        group.create_array(name, data=values, overwrite=True)
+
+
+def companion(folder, frame, use):
+    """A matrix or vector without names and the list of individuals beside it, as PLINK and GCTA write them."""
+    np.save(folder / "table.npy", next(iter(arrays_of(frame, use).values())))
+    write_ids(folder / "table.npy.id", frame.index)
+    return folder / "table.npy"
 
 
 def annotated(folder, frame, use):
@@ -316,7 +358,9 @@ BY_ORDER = "by order, with a note"
 
 NO_TITLES = "one column"
 """Read; covariates in several columns without titles are refused."""
-KERNEL = Refused("a kernel", r"(?i)kernel|kinship|relationship|matrix|pairs|expected|occurs|no sample")
+KERNEL = Refused("a kernel", r"(?i)kernel|kinship|relationship|matrix|pairs|expected|occurs|no sample|in training")
+NO_ORDER = Refused("the vector of names", r"expected one for each|must be unique")
+OTHER_COLUMNS = Refused("the columns of training", r"in training|add a line of titles")
 GENETIC = Refused("`dmkl import`", r"dmkl import|kernel")
 SEVERAL = Refused("names are needed", r"(?i)names? (of|its|the) (the )?samples|does not name|name .*samples")
 OBJECTS = Refused("save numbers, never unpickled", r"never unpickled.*(save|np\.)")
@@ -326,9 +370,10 @@ TURNED = Refused("`--transpose`", r"(?i)transpose")
 IN_A_ROW = Refused("a row for each sample", r"(?i)transpose|(row|line) for each sample")
 DISTANCE = Refused("`dmkl build --function distance`", r"distances.*dmkl build.*--function distance")
 WORDS_BESIDE = Refused("columns of words", r"'pop'")
-ONLY_KERNELS = dict.fromkeys(("labels", "groups", "splits", "covariates"), KERNEL)
+ONLY_KERNELS = dict.fromkeys(("labels", "groups", "splits", "covariates", "order", "new samples"), KERNEL)
 OF_GENETICISTS = {**ONLY_KERNELS, "features": GENETIC}
-ONE_COLUMN = {"covariates": NO_TITLES}
+ONE_COLUMN = {"covariates": NO_TITLES, "new samples": BY_ORDER}
+NO_NAMES = {**dict.fromkeys(("labels", "groups", "splits"), BY_ORDER), "covariates": SEVERAL, "order": NO_ORDER}
 
 blanks = partial(delimited, "table.txt", sep=" ", header=False)
 R_QUOTES = {"index_label": "", "quoting": csv.QUOTE_NONNUMERIC}
@@ -336,7 +381,10 @@ R_QUOTES = {"index_label": "", "quoting": csv.QUOTE_NONNUMERIC}
 FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     # Text with titles
     "CSV, names first": (Form(delimited("table.csv")), {}),
-    "CSV, names in a later column": (Form(delimited("table.csv", change=names_later, index=False)), {}),
+    "CSV, names in a later column": (
+        Form(delimited("table.csv", change=names_later, index=False)),
+        {"order": NO_ORDER},
+    ),
     "CSV, numeric names titled `eid`": (Form(delimited("table.csv", index_label="eid"), NUMBERS), {}),
     "CSV, index that counts, then names": (Form(delimited("table.csv", change=counted, index_label="")), {}),
     "CSV, titles that are numbers": (
@@ -357,8 +405,8 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     "R `write.csv` of a matrix without names": (
         Form(delimited("table.csv", change=without_dimnames, **R_QUOTES), titles="none", shuffled=False),
         {
-            **dict.fromkeys(("labels", "groups", "splits"), BY_ORDER),
-            "covariates": SEVERAL,
+            **NO_NAMES,
+            "new samples": OTHER_COLUMNS,
             "kernels": Refused("`--order FILE`", r"have no names.*--order"),
             "features": SEVERAL,
         },
@@ -370,7 +418,7 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
     "CSV, names first, no titles (GAPIT)": (Form(delimited("table.csv", header=False), titles="none"), ONE_COLUMN),
     "CSV, numeric names first, no titles": (
         Form(delimited("table.csv", header=False), NUMBERS, titles="none"),
-        ONE_COLUMN,
+        {**ONE_COLUMN, "new samples": OTHER_COLUMNS},
     ),
     # Geneticists' tables
     "`FID IID` and numbers": (Form(individuals("table.txt"), coded=True), {}),
@@ -386,15 +434,21 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
             titles="none",
             coded=True,
         ),
-        ONE_COLUMN,
+        {**ONE_COLUMN, "order": NO_ORDER, "new samples": OTHER_COLUMNS},
     ),
     "`FID IID` and a column of words": (
         Form(individuals("table.txt", more={"pop": ["CEU", "YRI"] * (N // 2)}), titles="named"),
-        {"kernels": Refused("columns of words", r"is not a number"), "features": WORDS_BESIDE},
+        {
+            "kernels": Refused("columns of words", r"is not a number"),
+            **dict.fromkeys(("features", "new samples"), WORDS_BESIDE),
+        },
     ),
     "PLINK 2 `#FID IID`": (Form(individuals("table.txt", ("#FID", "IID"), sep="\t")), {}),
     "PLINK 2 `#IID`": (Form(individuals("table.txt", ("#IID",), sep="\t")), {}),
-    "`.pheno` of other tools": (Form(delimited("table.pheno", sep="\t")), {"kernels": KERNEL, "features": KERNEL}),
+    "`.pheno` of other tools": (
+        Form(delimited("table.pheno", sep="\t")),
+        dict.fromkeys(("kernels", "features", "new samples"), KERNEL),
+    ),
     "`.fam`": (
         Form(
             individuals("table.fam", header=False, more={"sex": 1, "mother": 0, "father": 0}), titles="none", coded=True
@@ -402,26 +456,41 @@ FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
         {
             "splits": Refused("0 is missing there", r"(?i)missing|expected"),
             "covariates": NO_TITLES,
-            "kernels": KERNEL,
-            "features": KERNEL,
+            **dict.fromkeys(("kernels", "features", "new samples"), KERNEL),
         },
     ),
     # Containers
     "`.parquet`": (Form(parquet), {}),
-    "`.npz` with `samples`": (Form(archive, titles="named"), {}),
+    "`.npz` with `samples`": (
+        Form(container("table.npz", "samples", write_npz), titles="named", vector="samples"),
+        {},
+    ),
+    "HDF5 with `subject`": (Form(container("table.h5", "subject", write_hdf5), titles="named", vector="subject"), {}),
+    "MATLAB with `participant_id`": (
+        Form(container("table.mat", "participant_id", write_matlab), titles="named", vector="participant_id"),
+        {},
+    ),
+    "Zarr with `barcodes`": (
+        Form(container("table.zarr", "barcodes", write_zarr), titles="named", vector="barcodes"),
+        {},
+    ),
+    "`.npy`, a list `.npy.id` beside it": (
+        Form(companion, titles="none"),
+        {"order": NO_ORDER, "new samples": BY_ORDER},
+    ),
     "`.npy`, names beside kernels and features": (
         Form(vectors, titles="none", shuffled=False),
-        {**dict.fromkeys(("labels", "groups", "splits"), BY_ORDER), "covariates": SEVERAL},
+        {**NO_NAMES, "new samples": BY_ORDER},
     ),
     "`.h5ad`": (Form(annotated, titles="named"), {}),
     "`.npy` of Python objects": (
         Form(objects, titles="none"),
-        dict.fromkeys(("labels", "groups", "splits", "covariates", "kernels", "features"), OBJECTS),
+        dict.fromkeys((*ONLY_KERNELS, "kernels", "features"), OBJECTS),
     ),
     # Transposed
     "features × samples": (
         Form(delimited("table.csv", change=lambda frame: frame.T, index_label="")),
-        {**dict.fromkeys(("labels", "groups", "splits", "covariates"), IN_A_ROW), "features": TURNED},
+        {**dict.fromkeys(ONLY_KERNELS, IN_A_ROW), "features": TURNED, "order": NO_ORDER, "new samples": OTHER_COLUMNS},
     ),
     # Kernels
     "pairs `id id value`": (Form(pairs(False, " "), titles="none", square=K), ONLY_KERNELS),
@@ -573,6 +642,29 @@ def check_features(form, folder, beside):
             assert list(block.columns) == [form.title(title) for title in GENES]
 
 
+def check_order(form, folder, beside):
+    """The names of the rows of a matrix without names, in their order."""
+    at = ROWS if form.shuffled else np.arange(N)
+    np.save(folder / "nameless.npy", K[np.ix_(at, at)])
+    for path, _ in tables(form, folder, "order", "dx"):
+        order = Path(f"{path}".rpartition(":")[0] + f":{form.vector}") if form.vector else path
+        source, known = open_files(folder / "nameless.npy", order=order, labels=beside / "y.csv")
+        assert list(source.samples) == [form.names[k] for k in at]
+        assert known.labels.tolist() == DATA["dx"].iloc[at].tolist()
+
+
+def check_new_samples(form, folder, beside):
+    """Features of new samples against stored ones; columns that have names are in another order."""
+    frame = pd.DataFrame(X, form.names, GENES)
+    path = written(form, folder, frame if form.titles == "none" else frame.iloc[:, ::-1], "features")
+    names = [name for name, block in as_features(path).blocks.items() if not block.by_name]
+    titles = [form.title(title) for title in GENES]
+    stored = dmkl.build(None, dict.fromkeys(names, frame.set_axis(titles, axis=1)), {"function": "linear"})
+    new = dmkl.build_cross(stored, path)
+    computed = pd.DataFrame(np.asarray(new)[0], new.samples, new.train_samples).loc[form.names, form.names]
+    np.testing.assert_allclose(computed.to_numpy(), X @ X.T, atol=1e-6)
+
+
 USES = {
     "labels": check_labels,
     "groups": check_groups,
@@ -580,6 +672,8 @@ USES = {
     "covariates": check_covariates,
     "kernels": check_kernels,
     "features": check_features,
+    "order": check_order,
+    "new samples": check_new_samples,
 }
 
 
