@@ -10,8 +10,8 @@ import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import Json, Kernels, Overwrite, Store, flag, option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside, show_tables
-from dmkl.cli.parsing import read_covariates
-from dmkl.cli.samples import TrainingSamples, open_kernels, sample_names
+from dmkl.cli.parsing import read_covariates, sample_names
+from dmkl.cli.samples import TrainingSamples, open_kernels
 from dmkl.description import count
 from dmkl.progress import ConsoleWatch
 
