@@ -33,6 +33,8 @@ from .estimators.scikit_learn import MKLClassifier as MKLClassifier
 from .estimators.scikit_learn import MKLRegressor as MKLRegressor
 from .estimators.scikit_learn import PrecomputedMKLClassifier as PrecomputedMKLClassifier
 from .estimators.scikit_learn import PrecomputedMKLRegressor as PrecomputedMKLRegressor
+from .estimators.smooth import MKGLM as MKGLM
+from .estimators.smooth import MKLogistic as MKLogistic
 from .estimators.variance import VarianceComponents as VarianceComponents
 from .inference.association import Association as Association
 from .inference.association import association_test as association_test

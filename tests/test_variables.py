@@ -88,6 +88,8 @@ MODELS_FITTED = {
     "MKFDA, residualized": lambda K: dmkl.MKFDA(steps=(dmkl.residualize(NUMBERS), "trace")).fit(K),
     "MKRidge": lambda K: dmkl.MKRidge().fit(K, NUMBERS),
     "MKRidge, targets": lambda K: dmkl.MKRidge().fit(K, np.stack([NUMBERS, NUMBERS % 7], axis=1)),
+    "MKLogistic": lambda K: dmkl.MKLogistic().fit(K),
+    "MKGLM, covariates": lambda K: dmkl.MKGLM(steps=(dmkl.residualize(NUMBERS % 5), "trace")).fit(K, NUMBERS),
     "MKSVM": lambda K: dmkl.MKSVM().fit(K),
     "MKSVM, pairs": lambda K: dmkl.MKSVM(multiclass="ovo").fit(K),
     "GMKL": lambda K: dmkl.GMKL().fit(K),
@@ -152,7 +154,7 @@ def test_all_that_is_labeled_is_described(name, K, tmp_path):
         refused = ("combined_kernel", "kernel_pca") if name.startswith(("GSMKL", "LocalizedMKL")) else ()
         for method in (each for each in METHODS if hasattr(result, each) and each not in refused):
             parts += [(f".{method}(K){where}", part) for where, part in labeled(getattr(result, method)(K))]
-        if name in ("MKFDA", "MKFDA, tasks"):
+        if name in ("MKFDA", "MKFDA, tasks", "MKLogistic"):
             parts += [(".predict_proba(K)", part) for _, part in labeled(result.predict_proba(K))]
     if isinstance(result, dmkl.Stability) and result.tasks is not None:
         parts += [(".error_bound()", part) for _, part in labeled(result.error_bound())]

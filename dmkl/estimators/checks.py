@@ -17,6 +17,7 @@ import xarray as xr
 from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
 from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.losses import LOSSES
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.solvers.weight_sets import Ball, GivenWeights, Priced, UnboundedSetError, WeightSet, grouped
 
@@ -273,6 +274,9 @@ def _check_name(name: str, names: Sequence[str], context: str) -> None:
 
 def encode(value: Any) -> Any:
     """A value as JSON: infinity and NaN as text, since JSON lacks them, and a splitter object by its `repr`."""
+    if type(value) in LOSSES.values():
+        options = {name: encode(option) for name, option in vars(value).items()}
+        return {"loss": {"name": next(name for name, kind in LOSSES.items() if kind is type(value))} | options}
     if isinstance(value, ConfiguredSolver):
         return {"solver": {"name": value.name} | {name: encode(option) for name, option in vars(value).items()}}
     if isinstance(value, float | np.floating) and not np.isfinite(value):
@@ -298,8 +302,9 @@ def decode(value: Any) -> Any:
         if "covariates" in value:
             samples, columns, design = value["covariates"]
             return Covariates(tuple(samples), tuple(columns), np.array(design).reshape(len(samples), len(columns)))
-        if "solver" in value:
-            options = {name: decode(option) for name, option in value["solver"].items()}
-            return CONFIGURABLE[options.pop("name")](**options)
+        for key, kinds in (("solver", CONFIGURABLE), ("loss", LOSSES)):
+            if key in value:
+                options = {name: decode(option) for name, option in value[key].items()}
+                return kinds[options.pop("name")](**options)
         return float(value["float"]) if "float" in value else value["text"]
     return tuple(decode(item) for item in value) if isinstance(value, list) else value

@@ -378,10 +378,12 @@ def _score(
     for (n, members), columns in zip(requested, scores, strict=True):
         parts[n].append((columns, members))
     return [
-        side_by_side([columns for columns, _ in of_row], [np.asarray(members) for _, members in of_row])
+        data.fit.learner._response(
+            side_by_side([columns for columns, _ in of_row], [np.asarray(members) for _, members in of_row])
+        )
         if of_row
         else np.zeros((0, 0))
-        for of_row in parts
+        for data, of_row in zip(sets, parts, strict=True)
     ]
 
 

@@ -67,6 +67,7 @@ from dmkl.solvers.fisher.problem import (
 )
 from dmkl.solvers.fisher.registry import FACTORS, SOLVERS, FisherMethod, check_solver, least_lam, name_of
 from dmkl.solvers.jobs import Job, Training
+from dmkl.solvers.weight_sets import WeightSet
 from dmkl.variables import describe
 
 _TOGETHER = 2**22
@@ -75,8 +76,47 @@ _THREADS = 2
 """Number of threads that learn rules; more threads gain nothing, since Python works between the array operations."""
 
 
+class LearntWeights(KernelLearner, abstract=True):
+    """Weights learnt in a set that parameters describe, with a ridge: a norm ball, groups, prices, constraints."""
+
+    def _exponents(self) -> list[float]:
+        """The norm, or one for each problem."""
+        return [as_exponent(p) for p in check_numbers("p", getattr(self, "p", np.inf))]
+
+    def _ridges(self) -> list[float]:
+        return check_positive("lam", self.lam)
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        rules = self._rules()
+        for p in self._exponents():
+            rules.weights(p, K.names)
+
+    def _rules(self) -> WeightRules:
+        """The set of weights that the parameters of the class describe."""
+        names = [name for name in ("kernel_groups", "sigma", "constraints") if hasattr(self, name)]
+        given = None if self._judges else getattr(self, "weights", None)
+        return WeightRules(**{name: getattr(self, name) for name in names}, given=given)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        return super()._parameter_texts(names) | self._rules().texts(names)
+
+    def _points(self, data: TrainingSet) -> list[tuple[float, WeightSet, Float | None, str]]:
+        """λ, the set of weights, the initial weights if there are any, and the name in messages, of each problem."""
+        problems = data.problems  # values of all problems once: a permutation test has tens of thousands of fits
+        exponents = one_for_each("p", self._exponents(), len(problems))
+        ridges, rules, points = one_for_each("lam", self._ridges(), len(problems)), self._rules(), []
+        for k, (p, lam) in enumerate(zip(exponents, ridges, strict=True)):
+            weights, start = rules.weights(p, data.training.names), data.start(k)
+            if data.fit.kernels is not None:
+                weights = weights.select(data.fit.kernels)
+            start = None if start is None else weights.start(data.n_kernels, start)
+            points.append((lam, weights, start, f"{data.training.title}{problems.title(k)}"))
+        return points
+
+
 @dataclass(eq=False, repr=False)
-class LeastSquares(KernelLearner, abstract=True):
+class LeastSquares(LearntWeights, abstract=True):
     """Regularized least squares on a weighted sum of kernels, the weights learnt in an ℓp ball.
 
     The common base of Fisher discriminants and ridge regression, which solve the same problem S(α, β) of
@@ -108,13 +148,6 @@ class LeastSquares(KernelLearner, abstract=True):
         kept = {name: value for name, value in parameters.items() if name not in options}
         return kept | {"solver": solver}
 
-    def _exponents(self) -> list[float]:
-        """The norm, or one for each problem."""
-        return [as_exponent(p) for p in check_numbers("p", getattr(self, "p", np.inf))]
-
-    def _ridges(self) -> list[float]:
-        return check_positive("lam", self.lam)
-
     def _options(self) -> FisherOptions:
         options = self.solver.options() if isinstance(self.solver, ConfiguredSolver) else {}
         by_largest = getattr(self, "decision", None) == "largest"
@@ -128,18 +161,6 @@ class LeastSquares(KernelLearner, abstract=True):
         rules.check()
         check_solver(name_of(self.solver), self._options(), self._exponents(), rules.beyond)
 
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        super()._check_data(K, targets)
-        rules = self._rules()
-        for p in self._exponents():
-            rules.weights(p, K.names)
-
-    def _rules(self) -> WeightRules:
-        """The set of weights that the parameters of the class describe."""
-        names = [name for name in ("kernel_groups", "sigma", "constraints") if hasattr(self, name)]
-        given = None if self._judges else getattr(self, "weights", None)
-        return WeightRules(**{name: getattr(self, name) for name in names}, given=given)
-
     def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
         plain = super()._of_plain_sum(grid)
         if plain is not None:
@@ -150,7 +171,7 @@ class LeastSquares(KernelLearner, abstract=True):
         # Options that decide how long a search goes on, not its result, are left out.
         options = self._options()
         solver = {"solver": repr(name_of(self.solver)), "master": repr(options.master), "mu": repr(options.mu)}
-        return super()._parameter_texts(names) | solver | self._rules().texts(names)
+        return super()._parameter_texts(names) | solver
 
     def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
         # Least squares of D^{1/2}(H − f) is that of D^{1/2}KD^{1/2} and D^{1/2}H.
@@ -174,18 +195,11 @@ class LeastSquares(KernelLearner, abstract=True):
         return FisherMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        problems = data.problems  # values of all problems once: a permutation test has tens of thousands of fits
-        exponents = one_for_each("p", self._exponents(), len(problems))
-        ridges, rules = one_for_each("lam", self._ridges(), len(problems)), self._rules()
+        points = self._points(data)
 
         def problem_of(k: int) -> FisherProblem:
-            title, start = f"{data.training.title}{problems.title(k)}", data.start(k)
-            weights = rules.weights(exponents[k], data.training.names)
-            if data.fit.kernels is not None:
-                weights = weights.select(data.fit.kernels)
-            start = None if start is None else weights.start(data.n_kernels, start)
-            h, offset = self._target(data, k)
-            return FisherProblem(h, ridges[k], weights, title, start, offset)
+            (lam, weights, start, title), (h, offset) = points[k], self._target(data, k)
+            return FisherProblem(h, lam, weights, title, start, offset)
 
         return data.jobs(problem_of)
 

@@ -232,6 +232,22 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             return None
         return learner, {name: values for name, values in grid.items() if name in shared}
 
+    def _covariates(self) -> Covariates | None:
+        """The covariates of the step that residualizes, if there is one."""
+        return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
+
+    def _sample_weights(self, data: TrainingSet, number: int) -> Float | None:
+        """The weight of each sample of a problem times that of its class; None without weights."""
+        problems = data.problems
+        weights = total_sample_weights(problems.targets, data.fit.sample_weight, self.class_weight)
+        if weights is None:
+            return None
+        # Several classes are problems on one set of labels.
+        sample_weights = weights[number if problems.targets.dim is not None else 0]
+        for rows in (problems.labeled[number], problems.rows[number]):
+            sample_weights = sample_weights if rows is None else sample_weights[rows]
+        return sample_weights
+
     def _own_grid(self) -> dict[str, tuple[Any, ...]]:
         """Values of parameters that every search of this learner searches, in addition to its grid."""
         return {}
@@ -384,7 +400,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         parts, kernels, _ = self._solve_for_new_rows(K, self._scores, **new)
         samples = kernels.samples.astype(str)
         scores = side_by_side(parts, [part.columns for part in self.statistics_])
-        scores = scores + self._offsets(samples, new.get("covariates"))
+        scores = self._response(scores + self._offsets(samples, new.get("covariates")))
         dim = self._score_dim()
         if dim is None:
             return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
@@ -532,15 +548,9 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _prices(self, data: TrainingSet, number: int) -> Bounds:
         """The price C of each sample of a problem; one number without weights of samples and classes."""
-        problems = data.problems
-        C = one_for_each("C", check_positive("C", self.C), len(problems))[number]
-        weights = total_sample_weights(problems.targets, data.fit.sample_weight, self.class_weight)
-        if weights is None:
-            return C
-        sample_weights = weights[number if problems.targets.kind == "multilabel" else 0]
-        for rows in (problems.labeled[number], problems.rows[number]):
-            sample_weights = sample_weights if rows is None else sample_weights[rows]
-        return C * sample_weights
+        C = one_for_each("C", check_positive("C", self.C), len(data.problems))[number]
+        weights = self._sample_weights(data, number)
+        return C if weights is None else C * weights
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         return encode_targets(labels, n_samples, tasks)
@@ -827,10 +837,6 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_outputs(targets, tasks, targets.scaled)
-
-    def _covariates(self) -> Covariates | None:
-        """The covariates of the step that residualizes, if there is one."""
-        return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
 
     def _covariate_part(self, samples: Array, covariates: Any = None) -> Float | None:
         """The part of predictions that covariates and the intercept make, in the shape of predictions; None without."""

@@ -557,6 +557,10 @@ class Learner:
         """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
         return np.zeros(1)
 
+    def _response(self, scores: Float) -> Float:
+        """The scores or predictions that a linear predictor means, Σ_j β_j K_j α + b: itself by default."""
+        return scores
+
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
         """Decision values of the held-out rows of fits of one class of learners on the same training rows."""
         return [outcome.decision for outcome in outcomes]

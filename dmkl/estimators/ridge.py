@@ -8,20 +8,17 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Float
 from dmkl.errors import LabelWarning, refuse, warn
 from dmkl.estimators.checks import Constraints, Given, KernelGroups, Prices, check_count, check_numbers, one_for_each
+from dmkl.estimators.effects import CovariateEffects, residualizing
 from dmkl.estimators.fisher import PLAIN_SUM, LeastSquares
 from dmkl.estimators.learner import KernelLearner, KernelRegressor
-from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet, side_by_side
-from dmkl.estimators.traits import labeled_array
+from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
-from dmkl.numerics.steps import Fitted, Residualizing
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Context, Job
@@ -54,7 +51,7 @@ class RidgeMethod(FisherMethod):
 
 
 @dataclass(eq=False, repr=False)
-class MKRidge(LeastSquares, KernelRegressor):
+class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
     """ℓp-norm multiple kernel ridge regression.
 
     Learns weights β of the kernels together with kernel ridge regression on K(β) = Σ_j β_j K_j:
@@ -169,7 +166,7 @@ class MKRidge(LeastSquares, KernelRegressor):
     traits = LeastSquares.traits.but(
         plain_sum=PLAIN_SUM | {"candidate": None, "refine": 0},
         rules=dict.fromkeys(("random_state", "refine"), partial(check_count, least=0)),
-        fitted={"covariate_effects_": labeled_array("covariate", "target", root="covariate_effect")},
+        fitted=CovariateEffects.traits.fitted,
     )
 
     # --- weights that targets share ------------------------------------------------------------------------------
@@ -263,12 +260,6 @@ class MKRidge(LeastSquares, KernelRegressor):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         self._check_shared()
-        several = [step for step in self._steps() if isinstance(step, Covariates)]
-        if len(several) > 1:
-            refuse(
-                f"steps of MKRidge may take covariates out once, since their effects are fitted together, and "
-                f"{len(several)} steps do; put all covariates into one table for residualize(Z)"
-            )
 
     def _method(self) -> Any:
         return SharedMethod(self.tol) if self._judges else RidgeMethod(name_of(self.solver), self._options())
@@ -298,7 +289,7 @@ class MKRidge(LeastSquares, KernelRegressor):
             centered = "center" in self._steps()
             mean = targets.means[k] if centered else 0.0
             return (data.problems.h if centered else targets.scaled_values)[k], np.array([mean])
-        y, step = targets.values[k], _residualizing(training.whole.fitted.steps)
+        y, step = targets.values[k], residualizing(training.whole.fitted.steps)
         assert step.row_basis is not None
         coefficients = step.dual.T @ y
         residual = y - step.basis @ coefficients
@@ -314,58 +305,8 @@ class MKRidge(LeastSquares, KernelRegressor):
     # --- effects of covariates -----------------------------------------------------------------------------------
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
-        covariates, targets = self._covariates(), outcome.data.problems.targets
-        if covariates is None:
-            return
-        parts = []
-        for part in self.statistics_:
-            step = _residualizing(part.steps)
-            y = np.hstack([targets.values[k] for k in part.columns])
-            parts.append(step.coefficients @ (step.dual.T @ y) - self._shared_with_kernels(part))
-        effects = side_by_side(parts, [part.columns for part in self.statistics_])
-        dim = str(self.dual_coef_.dims[1])
-        of_target = (dim, self.dual_coef_[dim].values)
-        self.intercept_ = xr.DataArray(effects[0], [of_target], name="intercept")
-        of_covariate = ("covariate", np.array(covariates.columns, dtype=str))
-        self.covariate_effects_ = xr.DataArray(effects[1:], [of_covariate, of_target], name="covariate_effect")
-
-    def _shared_with_kernels(self, part: Statistics) -> Float:
-        """The difference of the least squares fit of y on [1, Z] and b, (1 + covariates, columns), which is that of Kc.
-
-        Kc is taken without its mean over the training samples, which belongs to the intercept. If a later step scales
-        each sample separately, kernels are not orthogonal to covariates; b is then the least squares fit, and the
-        difference zero.
-        """
-        place = next(k for k, step in enumerate(part.steps) if isinstance(step, Residualizing))
-        step, later = part.steps[place], part.steps[place + 1 :]
-        assert isinstance(step, Residualizing)
-        dual = self.dual_coef_.values if part.rows is None else self.dual_coef_.values[part.rows]
-        dual, weights = dual[:, part.columns], self.weights_.values.reshape(len(self.kernel_names_), -1)
-        shared = np.zeros((step.basis.shape[1], dual.shape[1]))
-        if not any(after.scales_columns for after in later):
-            for j in np.flatnonzero(weights[:, part.columns].any(axis=1)):
-                factors = Fitted(later).factor(int(j)) * weights[j, part.columns]
-                shared += factors * (step.projected[j].T @ dual)
-        shared[0] = 0.0
-        return np.asarray(step.coefficients @ shared)
-
-    def _offsets(self, samples: Array, covariates: Any) -> Float:
-        trained = self._covariates()
-        if trained is None:
-            return np.zeros(1)
-        if not hasattr(self, "covariate_effects_"):
-            warn(
-                "this MKRidge was saved by a version without effects of covariates: predictions lack them. "
-                "Fit it again",
-                UserWarning,
-            )
-            return np.zeros(1)
-        design = (trained if covariates is None else of_new(covariates, trained, samples)).of(samples)
-        parts = [design @ self._shared_with_kernels(part) for part in self.statistics_]
-        shared = side_by_side(parts, [part.columns for part in self.statistics_])
-        return np.asarray(design[:, 1:] @ self.covariate_effects_.values + shared)
-
-
-def _residualizing(steps: Sequence[Any]) -> Residualizing:
-    """The last step that takes covariates out: steps of the kernel set come before those of the learner."""
-    return next(step for step in reversed(steps) if isinstance(step, Residualizing))
+        targets = outcome.data.problems.targets
+        if self._covariates() is not None:
+            steps = [residualizing(part.steps) for part in self.statistics_]
+            values = [np.hstack([targets.values[k] for k in part.columns]) for part in self.statistics_]
+            self._set_effects([step.coefficients @ (step.dual.T @ y) for step, y in zip(steps, values, strict=True)])

@@ -118,7 +118,7 @@ def _fixed_effects(model: Any) -> Table:
 def _covariate_effects(model: Any) -> Table:
     """The change of the prediction by one unit of each covariate, a column for each target."""
     effects = model.covariate_effects_
-    names = ["effect"] if effects.shape[1] == 1 else effects["target"].values.astype(str).tolist()
+    names = ["effect"] if effects.shape[1] == 1 else effects[effects.dims[1]].values.astype(str).tolist()
     frame = pd.DataFrame(effects.values, columns=[f"effect {name}" for name in names])
     frame.insert(0, "covariate", effects["covariate"].values.astype(str))
     columns = [Column("covariate"), *(Column(f"effect {name}", name) for name in names)]

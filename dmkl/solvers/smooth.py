@@ -23,8 +23,7 @@ weights of samples may be zero. Several columns of labels share β: P is the sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from copy import copy
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -38,9 +37,11 @@ from dmkl.numerics.cholesky import Cholesky, compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, gap_scale
 from dmkl.numerics.losses import Loss, as_loss
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, maximize
-from dmkl.solvers.in_memory import answer
+from dmkl.solvers.in_memory import InMemory, answer
 from dmkl.solvers.interface import CombinedEntries, EachProduct, Outcome, Step, run_with
+from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.masters import Factored
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
@@ -54,7 +55,8 @@ class SmoothProblem:
     """One problem: y (m, c) are the labels, `fixed` are X, (m, q), with linearly independent columns or without any.
 
     `sample_weight` are d, (m,), 0 or more, and `offset` is added to the predictor, (m,) or a number. `start` is the
-    initial β, a member of the set of weights, and `name` begins messages.
+    initial β, a member of the set of weights, and `name` begins messages. `new` are the fixed effects X of held-out
+    rows, (rows, q), from which their `bias` follows; X is the intercept where None.
     """
 
     y: Float
@@ -62,12 +64,29 @@ class SmoothProblem:
     lam: float
     weights: WeightSet
     fixed: Float
+    n_kernels: int
     sample_weight: Float | float = 1.0
     offset: Float | float = 0.0
     name: str = ""
     start: Float | None = None
     tol: float = 1e-4
     max_iter: int = 200
+    facts: KernelFacts = UNKNOWN
+    new: Float | None = None
+
+    def __call__(self) -> Generator[Any, Any, Outcome]:
+        """Solve the problem; yields requests for the combined kernel and for products with all kernels.
+
+        `objective` of the outcome is P, `bound` D below the optimum, `dual` α, and `extra["effects"]` b, (q, c).
+        """
+        start = self.weights.start(self.n_kernels) if self.start is None else self.start
+        how: dict[str, Any] = {"max_steps": self.max_iter, "name": self.name}
+        solution = yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)
+        (alpha, effects), steps = solution.alpha, [_step(step) for step in solution.steps]
+        bias = effects[0] if self.new is None else self.new @ effects
+        outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects}, bias=bias)
+        c = solution.certificate
+        return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)
 
 
 @dataclass(eq=False)
@@ -181,6 +200,7 @@ class _Column:
     def curvature_root(self, K: Float, products: Array) -> Float:
         """R with RRᵀ = C, (n, m), from K_ju, (n, m)."""
         root, factor, basis = self.factor or self._factorized(K)
+        self.factor = None
         rows = factor.half_solve((products * root).T)
         if basis.size:
             Q = np.linalg.svd(basis, full_matrices=False)[0]
@@ -212,8 +232,8 @@ def minimize_convex(along: Callable[[float], tuple[float, float, float]]) -> flo
 class SmoothOracle:
     """α, b, S and its gradient for a smooth loss, from the combined kernel in memory (see `Oracle`)."""
 
-    def __init__(self, problem: SmoothProblem, facts: KernelFacts = UNKNOWN) -> None:
-        self.problem, self.facts = problem, facts
+    def __init__(self, problem: SmoothProblem) -> None:
+        self.problem = problem
         self.columns = [_Column(y, problem) for y in problem.y.T]
         self.null = sum(column.null for column in self.columns)
 
@@ -233,15 +253,16 @@ class SmoothOracle:
         alpha, u, excess = self._excess(K)
         products = yield EachProduct(u)
         q = np.einsum("mc,nmc->n", u, products, dtype=np.float64) / (2.0 * lam)
-        check_forms(q, self.facts, float(np.sum(u * u)) / (2.0 * lam))
+        check_forms(q, problem.facts, float(np.sum(u * u)) / (2.0 * lam))
         linear = -sum(
             column.loss(column.eta) + float(v @ column.f) for column, v in zip(self.columns, u.T, strict=True)
         )
         left = max(float(excess.sum()), 0.0)
         # With P = left − S: rest + βᵀq is P at f = 0 less P, which is what kernels, and so their weights, change.
         certificate = Certificate.of(beta, q, linear, problem.weights, left, self.null + linear - left)
-        pair = alpha, np.stack([column.b for column in self.columns], axis=1)
-        return Evaluation(pair, certificate, (K, products, [copy(column) for column in self.columns]))
+        pairs = zip(self.columns, products.transpose(2, 0, 1), strict=True)
+        root = np.hstack([column.curvature_root(K, of) for column, of in pairs])
+        return Evaluation((alpha, np.stack([column.b for column in self.columns], axis=1)), certificate, root)
 
     def _excess(self, K: Float) -> tuple[Float, Float, Float]:
         """α and u, (m, c), and (1/2λ)(u − λα)ᵀK(β)(u − λα), (c,): P less its minimum for this β is at most that."""
@@ -253,26 +274,32 @@ class SmoothOracle:
     def curvature(self, evaluation: Evaluation) -> Generator[Any, Any, Float | Factored]:
         """C; see the module."""
         yield from ()
-        K, products, columns = evaluation.state
-        pairs = zip(columns, products.astype(np.float64, copy=False).transpose(2, 0, 1), strict=True)
-        rows = np.hstack([column.curvature_root(K, of) for column, of in pairs])
+        rows = evaluation.state
         return rows @ rows.T if len(rows) <= DENSE else Factored(compressed(rows))
 
 
-def minimize_smooth(
-    problem: SmoothProblem, n_kernels: int, facts: KernelFacts = UNKNOWN
-) -> Generator[Any, Any, Outcome]:
-    """Solve a problem over n kernels; yields requests for the combined kernel and for products with all kernels.
+@dataclass(frozen=True)
+class SmoothMethod(InMemory):
+    """Problems in memory as those of `InMemory`; others in passes, with the combined kernel and factors here."""
 
-    `objective` of the outcome is P, `bound` D below the optimum, `dual` α, and `extra["effects"]` b, (q, c).
-    """
-    start = problem.weights.start(n_kernels) if problem.start is None else problem.start
-    how: dict[str, Any] = {"max_steps": problem.max_iter, "name": problem.name}
-    solution = yield from maximize(SmoothOracle(problem, facts), problem.weights, start, problem.tol, **how)
-    (alpha, effects), steps = solution.alpha, [_step(step) for step in solution.steps]
-    c = solution.certificate
-    outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects})
-    return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)
+    def check(self, jobs: Sequence[Job]) -> None:
+        """See `Method.check`."""
+        parts = {"combined kernels and factors of them": max(map(_needed_bytes, jobs))}
+        way_out = (
+            "Take MKFDA or MKRidge, which learn from kernels of any size, with calibrated probabilities, or fewer "
+            "samples, or set dmkl.memory higher"
+        )
+        check_memory("a smooth loss", parts, machine().total_bytes, way_out, "at once")
+
+    def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
+        at_once = max(1, machine().total_bytes // max(map(_needed_bytes, jobs), default=1))
+        return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
+
+
+def _needed_bytes(job: Job) -> int:
+    """Memory of a problem in passes: K(β), B while it is made, and a factor for each column."""
+    m, columns = job.problem.y.shape
+    return 8 * int(m * (m * (3 + columns) + 2 * job.n_kernels * columns))
 
 
 def _step(step: Step) -> Step:
@@ -379,7 +406,7 @@ def solve_mkglm(
     kept = values > 1e-10 * values.max(initial=0.0)
     begin = None if start is None else np.asarray(start, dtype=np.float64)
     of_samples = d, np.asarray(offset, dtype=np.float64)
-    problem = SmoothProblem(labels, kind, lam, weights, left[:, kept], *of_samples, "", begin, tol, max_iter)
-    outcome = run_with(minimize_smooth(problem, len(K)), partial(answer, K))
+    problem = SmoothProblem(labels, kind, lam, weights, left[:, kept], len(K), *of_samples, "", begin, tol, max_iter)
+    outcome = run_with(replace(problem, new=problem.fixed[:0])(), partial(answer, K))
     effects = (right[kept].T / values[kept]) @ outcome.extra["effects"] / np.where(size > 0, size, 1.0)[:, None]
     return replace(outcome, bias=effects[0] if intercept else 0.0, extra={"effects": effects})

@@ -53,6 +53,7 @@ def test_a_learner_does_what_all_learners_do(name):
         *(dmkl.MKSVM(multiclass="ovo"), dmkl.MKSVM(decision="means"), dmkl.MKFDA(1, steps=("cosine", "center"))),
         *(dmkl.NCuts(loss="square"), dmkl.GSMKL(across=True), dmkl.MKFDA(sharing="none", class_weight="balanced")),
         *(dmkl.MKSVM(sharing="classes"), dmkl.MKRidge(weights="shared", candidate=0)),
+        *(dmkl.MKLogistic(sharing="classes"), dmkl.MKGLM("quantile")),
         *(dmkl.LPBoost([0.5, 2.0], sharing="none"), dmkl.VarianceComponents("he"), dmkl.EasyMKL(decision="means")),
     ],
     ids=repr,

@@ -1,0 +1,300 @@
+"""Multiple kernel learning with a smooth convex loss: logistic regression, and generalized linear models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, log_expit
+
+from dmkl.arrays import Array, Float
+from dmkl.errors import refuse
+from dmkl.estimators.checks import Constraints, Given, KernelGroups, Prices, check_count, check_positive, one_of
+from dmkl.estimators.decisions import HeldOut
+from dmkl.estimators.effects import CovariateEffects, residualizing
+from dmkl.estimators.fisher import PLAIN_SUM, LearntWeights
+from dmkl.estimators.learner import KernelClassifier, KernelRegressor
+from dmkl.estimators.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
+from dmkl.kernelset import KernelSet
+from dmkl.numerics.fisher import Targets
+from dmkl.numerics.losses import Logistic, Loss, as_loss
+from dmkl.solvers.smooth import SmoothMethod, SmoothProblem
+
+
+@dataclass(eq=False, repr=False)
+class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
+    """Weights, functions and fixed effects that minimize a smooth convex loss with a ridge."""
+
+    _: KW_ONLY
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
+    weights: Given = None
+    steps: str | Sequence[str] = ("center", "multiplicative")
+    tol: float = 1e-4
+    max_iter: int = 200
+
+    traits = LearntWeights.traits.but(
+        takes_sample_weight=True,
+        plain_sum=PLAIN_SUM,
+        bounded="the loss with its ridge",
+        rules={"lam": check_positive, "tol": check_positive, "max_iter": check_count},
+        fitted=CovariateEffects.traits.fitted,
+    )
+
+    def _loss(self) -> Loss:
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        self._rules().check()
+        self._exponents()
+
+    def _method(self) -> SmoothMethod:
+        return SmoothMethod()
+
+    def _labels_of(self, data: TrainingSet, number: int) -> Float:
+        """The labels of a problem as the loss takes them, (m,) or (m, columns)."""
+        return data.problems.h[number]
+
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        lam, weights, start, title = self._points(data)[number]
+        training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
+        fixed, new = np.ones((len(y), 1)), None
+        if self._covariates() is not None:
+            step = residualizing(training.whole.fitted.steps)
+            assert step.row_basis is not None
+            fixed, new = step.basis, step.row_basis[training.n_train :]
+        given = y.reshape(len(y), -1), self._loss(), lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
+        return SmoothProblem(*given, 0.0, title, start, self.tol, self.max_iter, data.facts, new)
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        if self._covariates() is not None:
+            fits = []
+            for part, of_part in zip(outcome.data.parts, self.statistics_, strict=True):
+                effects = np.hstack([outcome.outcomes[k].extra["effects"] for k in part.members])
+                fits.append(residualizing(of_part.steps).coefficients @ effects)
+            self._set_effects(fits)
+
+
+class _OwnRule:
+    """Decisions and probabilities that follow from log odds η by the model itself; see `DecisionRule`.
+
+    Of several classes, each against the rest, p_k = σ(η_k)/Σ_l σ(η_l).
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def decision(self, scores: Float) -> Float:
+        """Logarithms of probabilities up to a constant of each row, (rows, classes); otherwise the log odds."""
+        return np.asarray(log_expit(scores)) if self.kind == "multiclass" else scores
+
+    def probabilities(self, scores: Float) -> Float:
+        """(rows, classes), of the second class of each task (rows, tasks)."""
+        p = np.asarray(expit(scores))
+        if self.kind == "multiclass":
+            return np.asarray(p / p.sum(axis=1, keepdims=True))
+        return p if self.kind == "multilabel" else np.hstack([expit(-scores), p])
+
+    def arrays(self) -> dict[str, Any]:
+        """Nothing to save."""
+        return {}
+
+
+@dataclass(eq=False, repr=False)
+class MKLogistic(SmoothLearner, KernelClassifier):
+    """ℓp-norm multiple kernel logistic regression.
+
+    Learns weights β of the kernels together with a logistic regression on K(β) = Σ_j β_j K_j:
+
+        min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i d_i log(1 + exp(−y_i(f(x_i) + b))) + (λ/2)‖f‖²,    y_i = ±1,
+
+    where f lies in the space of functions whose kernel is K(β), and d are weights of samples and classes. The intercept
+    b is not penalized. Each class against the rest is a problem, and so is each task. `predict_proba` is the model's
+    own, P(y = 1) = 1/(1 + exp(−f − b)); of several classes those of the problems, divided by their sum.
+
+    With the step `dmkl.residualize` (Z), which takes the place of "center", b becomes b₀ + zᵀb, and predictions include
+    it.
+
+    Parameters
+    ----------
+    p
+        Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several problems also one for each.
+    lam
+        Ridge λ > 0, in units of the normalized kernels' eigenvalues: 1/C of a support vector machine. For several
+        problems also one for each.
+    sharing
+        "none", weights of its own for each class, or "classes", one set of weights for all classes against the rest:
+        the sum of their objectives is minimized. Tasks of a multilabel problem have their own weights.
+    class_weight
+        Weight of each class in d, as in `MKSVM`.
+    steps
+        As in `MKFDA`; ("center", "multiplicative") by default, so that λ is in units of the variance of the kernels.
+    tol
+        Relative gap to prove.
+    max_iter
+        Maximum number of weight vectors tried; beyond it the gap that is proven is returned with a warning.
+    kernel_groups, sigma, constraints, weights
+        As in `MKFDA`.
+
+    Attributes
+    ----------
+    weights_ : DataArray
+        β, over kernel; over kernel and class or task for several problems.
+    dual_coef_ : DataArray
+        α with f = Σ_j β_j K_jα, over sample and class or task.
+    intercept_ : DataArray
+        b, over class or task; with covariates b₀.
+    covariate_effects_ : DataArray
+        The effects of covariates, in log odds per unit of the covariate, as in `MKRidge`.
+    gap_ : float or DataArray
+        The proven relative gap ``(P − D)/min(P, P₀ − P)`` of each problem: P is the objective above at the returned
+        numbers, D = Σdℓ + uᵀf − max over β of uᵀK(β)u/2λ with the gradient u of the losses is at most the optimum, and
+        P₀ is P without kernels, so that P₀ − P is what weights can change.
+    objective_ : float or DataArray
+        P
+    weights_error_, status_, n_passes_, n_iter_, history_, classes_, calibrated_on_
+        As in `MKFDA`.
+
+    Notes
+    -----
+    Yan et al., JMLR 13 (2012), Eqs. 23 to 35: multiple kernel learning for convex losses. The method is Newton's over
+    the weights, as that of `MKFDA`; (f, b) for given weights take Newton's steps too (`dmkl.solvers.smooth`).
+
+    As for `MKSVM`, kernels that fit the memory of a task are read in one pass. Otherwise each weight vector takes two
+    passes, which all fits share, and some 32 m² bytes of memory in this process; a larger set is refused.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, test = K.split(0)
+    >>> model = dmkl.MKLogistic(p=1.5).fit(K[train, train])
+    >>> model.gap_.max() <= 1e-4
+    True
+    >>> probabilities = model.predict_proba(K[test, train])
+    """
+
+    p: float | Sequence[float] = 2.0
+    lam: float | Sequence[float] = 1.0
+    _: KW_ONLY
+    sharing: Sharing = "none"
+    class_weight: ClassWeight = None
+
+    traits = SmoothLearner.traits.but(rules={"sharing": one_of("none", "classes")})
+
+    def _loss(self) -> Loss:
+        return Logistic()
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        if self.sharing == "classes" and targets.kind == "multilabel":
+            refuse("sharing='classes' is for classes; tasks have their own weights: take sharing='none'")
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.binary(targets, tasks, "ovr", self.sharing)
+
+    # --- probabilities -------------------------------------------------------------------------------------------
+
+    @property
+    def decider_(self) -> Any:  # type: ignore[override]
+        """The decision rule, which follows from the model."""
+        return _OwnRule(self.kind_)
+
+    def _decides_by(self) -> Any:
+        return "means"  # of which decisions are logarithms of probabilities too
+
+    def _decision_rule(self, outcome: FitOutcome) -> Any:
+        return _OwnRule(outcome.data.problems.targets.kind)
+
+    def _set_decisions(self, outcome: FitOutcome) -> None:
+        self.calibrated_on_ = "the training rows, by the likelihood of the model"
+
+    def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
+        """Leave probabilities as they are."""
+
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> NoReturn:
+        """Raise InputError: probabilities are the model's own."""
+        refuse("the probabilities of MKLogistic are its own; MKFDA and MKSVM are calibrated")
+
+
+@dataclass(eq=False, repr=False)
+class MKGLM(SmoothLearner, KernelRegressor):
+    """ℓp-norm multiple kernel learning of numbers with a smooth convex loss: counts, outliers, quantiles, margins.
+
+    Learns weights β of the kernels together with a function on K(β) = Σ_j β_j K_j:
+
+        min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i d_i ℓ(y_i, f(x_i) + b) + (λ/2)‖f‖²,
+
+    where f lies in the space of functions whose kernel is K(β), and d are weights of samples. The intercept b is not
+    penalized. With the step `dmkl.residualize` (Z), which takes the place of "center", b becomes b₀ + zᵀb, and
+    predictions include it. Each of several targets is a problem with its own weights.
+
+    Parameters
+    ----------
+    loss
+        "huber" (numbers with outliers), "squared_epsilon_insensitive" (small errors do not count), "quantile" (the
+        median, smoothed), "poisson" (counts; `predict` returns their mean exp(f + b)), "squared_hinge" (labels 1 and
+        −1; `predict` returns f + b, whose sign decides), or an object with other options: `dmkl.Huber`,
+        `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, or a `dmkl.Loss` of your own. Counts of exposures e,
+        such as years, are the rates y/e with `sample_weight` e.
+    p
+        Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several targets also one for each.
+    lam
+        Ridge λ > 0, in units of the loss times the normalized kernels' eigenvalues. With the loss ½(y − η)² it is that
+        of `MKRidge`. For several targets also one for each.
+    steps, tol, max_iter, kernel_groups, sigma, constraints, weights
+        As in `MKLogistic`.
+
+    Attributes
+    ----------
+    weights_, dual_coef_, intercept_, covariate_effects_, gap_, objective_, weights_error_, ...
+        As in `MKLogistic`, over target. Effects of covariates are those on the linear predictor f + b.
+
+    Notes
+    -----
+    As for `MKLogistic`. A saved model keeps only the text of a loss of your own: to predict, set `loss` again.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, test = K.split(0)
+    >>> counts = K.labels.astype(float)
+    >>> model = dmkl.MKGLM("poisson").fit(K[train, train], counts[train])
+    >>> predicted = model.predict(K[test, train])
+    """
+
+    loss: str | Loss = "huber"
+    p: float | Sequence[float] = 2.0
+    lam: float | Sequence[float] = 1.0
+
+    traits = SmoothLearner.traits
+
+    def _loss(self) -> Loss:
+        return as_loss(self.loss)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        self._loss()
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        loss = self._loss()
+        if not all(loss.accepts(values) for values in targets.values):
+            refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
+
+    def _labels_of(self, data: TrainingSet, number: int) -> Float:
+        return data.problems.targets.values[number]
+
+    def _response(self, scores: Float) -> Float:
+        return self._loss().prediction(scores)
+
+    def _covariate_part(self, samples: Array, covariates: Any = None) -> Float | None:
+        # A mean is no sum of parts.
+        linear = type(self._loss()).prediction is Loss.prediction
+        return super()._covariate_part(samples, covariates) if linear else None

@@ -1,0 +1,154 @@
+"""Learners with a smooth convex loss: logistic regression, probabilities, covariates, and paths of solving."""
+
+import dask
+import numpy as np
+import pytest
+from helpers.references import dense_view, in_memory
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+import dmkl
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.numerics.losses import Loss, SquaredHinge
+
+M, TRAIN, TEST = 60, np.arange(45), np.arange(45, 60)
+EXACT = {"tol": 1e-9, "steps": ()}
+
+
+def data(seed=0, n=3):
+    """Kernels of three features each, log odds that two of them explain, and covariates."""
+    rng = np.random.default_rng(seed)
+    X, Z = rng.normal(size=(n, M, 3)), rng.normal(size=(M, 2))
+    return X, X @ X.transpose(0, 2, 1), 1.5 * X[0, :, 0] - X[1, :, 1] + Z[:, 0], Z, rng
+
+
+def test_one_kernel_is_scikit_learns_logistic_regression():
+    X, kernels, eta, _, rng = data()
+    y, lam = (eta + rng.logistic(size=M) > 0.3).astype(int), 2.0
+    K = in_memory(kernels[:1], 20)
+    model = dmkl.MKLogistic(np.inf, lam, **EXACT).fit(K[TRAIN, TRAIN], y[TRAIN])
+    reference = LogisticRegression(C=1 / lam, tol=1e-12, max_iter=10_000).fit(X[0, TRAIN], y[TRAIN])
+    np.testing.assert_allclose(
+        model.decision_function(K[TEST, TRAIN]), reference.decision_function(X[0, TEST]), atol=1e-6
+    )
+    np.testing.assert_allclose(model.predict_proba(K[TEST, TRAIN]), reference.predict_proba(X[0, TEST]), atol=1e-6)
+    assert model.gap_ <= 1e-9
+
+
+@pytest.mark.parametrize("sharing", ["none", pytest.param("classes", marks=pytest.mark.slow)])
+def test_classes_against_the_rest_have_probabilities_in_searches_too(sharing):
+    _, kernels, eta, _, _ = data(1)
+    y, K = np.digitize(eta, np.quantile(eta, [0.3, 0.7])), in_memory(kernels, 20)
+    learner = dmkl.MKLogistic(1.5, 0.5, sharing=sharing)
+    model = learner.fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.weights_.dims == (("kernel",) if sharing == "classes" else ("kernel", "class"))
+    p = expit(model.decision_function(K[TEST, TRAIN]).values)
+    np.testing.assert_allclose(model.predict_proba(K[TEST, TRAIN]), p / p.sum(axis=1, keepdims=True), atol=1e-12)
+    result = dmkl.search(learner, K, y, {"lam": [0.5]}, [(TRAIN, TEST)], scoring="neg_log_loss", baselines="none")
+    expected = -log_loss(y[TEST], model.predict_proba(K[TEST, TRAIN]))
+    assert result.best_score_ == pytest.approx(expected, abs=1e-6)
+    assert dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring="neg_log_loss").score.item() == pytest.approx(expected)
+    with pytest.raises(InputError, match="its own"):
+        model.calibrate(K[TEST, TRAIN], y[TEST])
+
+
+@pytest.mark.slow
+def test_effects_of_covariates_on_each_class_are_reported(tmp_path):
+    _, kernels, eta, Z, _ = data(1)
+    y = np.digitize(eta, np.quantile(eta, [0.3, 0.7]))
+    model = dmkl.MKLogistic(steps=(dmkl.residualize(Z), "trace"), lam=0.1).fit(in_memory(kernels, 20), y)
+    assert model.covariate_effects_.dims == ("covariate", "class")
+    assert model.covariate_effects_[0, 0] < 0 < model.covariate_effects_[0, 2]
+    dmkl.report(model, tmp_path / "report.html")
+    assert "Effects of covariates" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["logistic", pytest.param("poisson", marks=pytest.mark.slow)])
+def test_covariates_are_fixed_effects(kind):
+    _, kernels, eta, Z, rng = data(2)
+    if kind == "logistic":
+        y = np.where(eta + rng.logistic(size=M) > 0.3, 1.0, -1.0)
+    else:
+        y = rng.poisson(np.exp(0.4 * eta)).astype(float)
+    K, steps = in_memory(kernels, 20), (dmkl.residualize(Z),)
+    learner = dmkl.MKLogistic if kind == "logistic" else lambda **of: dmkl.MKGLM("poisson", **of)
+    model = learner(p=1.5, lam=3.0, tol=1e-9, steps=steps).fit(K[TRAIN, TRAIN], y[TRAIN])
+    dense = kernels[:, TRAIN][:, :, TRAIN]
+    solved = dmkl.solve_mkglm(dense, y[TRAIN], kind, 1.5, 3.0, covariates=Z[TRAIN], tol=1e-9)
+    expected = solved.extra["effects"][0] + Z[TEST] @ solved.extra["effects"][1:, 0]
+    expected = expected + np.tensordot(solved.weights, kernels, 1)[np.ix_(TEST, TRAIN)] @ solved.dual[:, 0]
+    scores = model.decision_function if kind == "logistic" else lambda K: np.log(model.predict(K))
+    np.testing.assert_allclose(scores(K[TEST, TRAIN]), expected, atol=1e-4)
+    np.testing.assert_allclose(model.covariate_effects_[:, 0], solved.extra["effects"][1:, 0], atol=1e-4)
+    found = dmkl.search(model, K, y, {"lam": [3.0]}, [(TRAIN, TEST)], baselines="none").predictions
+    column = found["score"] if kind == "logistic" else np.log(found["prediction"])
+    np.testing.assert_allclose(np.ravel(column), expected, atol=1e-4)
+
+
+def test_counts_of_exposures_are_weighted_rates(tmp_path):
+    _, kernels, eta, _, rng = data(3)
+    exposure = rng.integers(1, 5, size=M)
+    y, K = rng.poisson(exposure * np.exp(0.3 * eta)), in_memory(kernels, 20)
+    model = dmkl.MKGLM("poisson", lam=4.0, **EXACT).fit(K[TRAIN, TRAIN], (y / exposure)[TRAIN], exposure[TRAIN])
+    dense, given = dense_view(kernels, TRAIN, TRAIN), {"offset": np.log(exposure[TRAIN]), "tol": 1e-9}
+    solved = dmkl.solve_mkglm(dense, y[TRAIN].astype(float), "poisson", lam=4.0, **given)
+    np.testing.assert_allclose(model.weights_, solved.weights, atol=1e-4)
+    eta = np.tensordot(solved.weights, kernels, 1)[np.ix_(TEST, TRAIN)] @ solved.dual[:, 0] + solved.bias
+    np.testing.assert_allclose(model.predict(K[TEST, TRAIN]), np.exp(eta), rtol=1e-4)
+
+
+class Square(Loss):
+    """½(y − η)²."""
+
+    def __repr__(self):
+        return "Square()"
+
+    def value(self, y, eta):
+        return 0.5 * (y - eta) ** 2
+
+    def gradient(self, y, eta):
+        return eta - y
+
+    def curvature(self, y, eta):
+        return np.ones_like(eta)
+
+
+def test_a_loss_of_ones_own_is_ridge_regression():
+    _, kernels, eta, _, _ = data(4)
+    K, more = in_memory(kernels, 20), {"tol": 1e-9, "steps": ("center", "trace")}
+    model, ridge = (
+        learner.fit(K[TRAIN, TRAIN], eta[TRAIN])
+        for learner in (dmkl.MKGLM(Square(), 1.5, 0.1, **more), dmkl.MKRidge(1.5, 0.1, **more))
+    )
+    np.testing.assert_allclose(model.predict(K[TEST, TRAIN]), ridge.predict(K[TEST, TRAIN]), atol=1e-4)
+
+
+def test_options_of_a_loss_are_saved_and_labels_checked(tmp_path):
+    _, kernels, eta, _, _ = data(5)
+    K = in_memory(kernels, 20)
+    model = dmkl.MKGLM(dmkl.Huber(delta=2.5)).fit(K, eta)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    assert loaded.loss == dmkl.Huber(delta=2.5)
+    np.testing.assert_array_equal(loaded.predict(K), model.predict(K))
+    with pytest.raises(InputError, match="counts or rates, 0 or more"):
+        dmkl.MKGLM("poisson").fit(K, eta)
+    margin = dmkl.MKGLM("squared_hinge", lam=2.0, **EXACT).fit(K, np.sign(eta))
+    f = margin.predict(K).values
+    of_kernels = (f - margin.intercept_.values) @ margin.dual_coef_[:, 0].values
+    assert margin.objective_ == pytest.approx(SquaredHinge().value(np.sign(eta), f).sum() + of_kernels, rel=1e-7)
+
+
+def test_passes_find_what_memory_finds_and_what_does_not_fit_is_refused():
+    _, kernels, eta, _, rng = data(6)
+    y, K = (eta + rng.logistic(size=M) > 0).astype(int), in_memory(kernels, 20)
+    learner = dmkl.MKLogistic(1.25, 0.7, tol=1e-9)
+    memory = learner.fit(K, y)
+    assert memory.n_passes_ <= 3
+    with dask.config.set({"dmkl.memory": "200KB"}):  # less than all kernels and more than three matrices
+        passes = dmkl.MKLogistic(1.25, 0.7, tol=1e-9).fit(K, y)
+    assert passes.n_passes_ > memory.n_passes_
+    np.testing.assert_allclose(passes.weights_, memory.weights_, atol=1e-5)
+    with dask.config.set({"dmkl.memory": "50KB"}), pytest.raises(MemoryBudgetError, match="a smooth loss would take"):
+        learner.fit(K, y)
