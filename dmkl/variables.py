@@ -115,6 +115,7 @@ VARIABLES: Final = {
     "residual_variance": Variable("variance of the residual", NUMBERS),
     "predicted_gain": Variable("gain of the log-likelihood that the quadratic model predicts", NUMBERS),
     "standard_deviation": Variable("standard deviation of the error of the prediction", NUMBERS),
+    "reliability": Variable("share of the variance by kernels that the prediction explains", NUMBERS),
     "scores_": Variable("accuracy of the kernel alone", NUMBERS, ("kernel", "fold")),
     "accuracy": Variable("accuracy of the kernel alone", NUMBERS, ("kernel",)),
     "priors_": Variable("prior probability of the label", NUMBERS, ("label",)),

@@ -85,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     with ExitStack() as logged:
+        # Commands print their messages: a handler that another library gives the root would print them again.
+        logged.callback(setattr, LOGGER, "propagate", LOGGER.propagate)
+        LOGGER.propagate = False
         status = _run([argument for argument in given if argument != "--debug"], logged, debug=debug)
         LOGGER.info("ended with status %d", status)
     if arguments is None and status > 128:

@@ -18,7 +18,7 @@ from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
-from dmkl.files.urls import as_place
+from dmkl.files.urls import Place, as_place
 from dmkl.progress import ConsoleWatch
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def predict(
     covariates: options.Covariates = None,
     unknown: options.Unknown = None,
     scoring: list[str] | None = option("Measures such as matthews,roc_auc.", "NAME,…"),
-    deviations: bool = flag("Write standard deviations of the errors too (variance components).", "--std"),
+    deviations: bool = flag(
+        "Write standard deviations of the errors, and reliabilities, too (variance components).", "--std"
+    ),
     probabilities: bool = flag("Write calibrated probabilities of classes or tasks too.", "--probabilities"),
     unassigned_below: float | None = option('Predict "unassigned" below this probability.', "P", min=0.0, max=1.0),
     out: str | None = option("File or URL for labels and scores: .csv, .parquet or .zarr (xarray).", "FILE"),
@@ -104,7 +106,7 @@ def predict(
     if probabilities or unassigned_below is not None:
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
     if deviations:
-        _check_deviations(estimator, out, store)
+        _check_deviations(estimator, out)
     source: dict[str, Any]
     K: KernelSet | None = None
     if store is not None:
@@ -159,10 +161,12 @@ def predict(
     with ConsoleWatch(), resources.computing(reading=K):
         regression = estimator.kind_ == "regression"
         deviation = None
-        if deviations and K is not None:
-            columns = columns_of_model(K, estimator, model)
-            rows_of_columns = find_names(K.samples, estimator.train_samples_, f"the model {model}")
-            scores, deviation = estimator.predict(**source, return_std=True, training=K[rows_of_columns, columns])
+        if deviations:
+            of_training = {}
+            if K is not None:
+                at = find_names(K.samples, estimator.train_samples_, f"the model {model}")
+                of_training["training"] = K[at, columns_of_model(K, estimator, model)]
+            scores, deviation = estimator.predict(**source, return_std=True, **of_training)
         else:
             scores = estimator.predict(**source) if regression else estimator.decision_function(**source)
         shares = None if contributions is None and kernel_scores is None else estimator.contributions(**source)
@@ -282,12 +286,12 @@ def _check_probabilities(estimator: Any, out: str | Path | None, *, unassigned: 
     estimator._check_calibrated()
 
 
-def _check_deviations(estimator: Any, out: str | None, store: str | None) -> None:
+def _check_deviations(estimator: Any, out: str | None) -> None:
     """Refuse standard deviations that cannot be computed or have no file, before anything is computed."""
     if not hasattr(estimator, "components_"):
         refuse(f"--std is for variance components, and the model is a {type(estimator).__name__}; leave it out")
-    if out is None or store is None:
-        refuse("--std takes STORE, a set with the training samples too, and is written with --out FILE; give both")
+    if out is None:
+        refuse("--std is written with the predictions; give the file by --out FILE")
 
 
 def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str, text: str | None) -> Index:
@@ -346,7 +350,7 @@ def _tables(
         parts = {"covariate_prediction": scores.copy(data=of_covariates), "kernel_prediction": scores - of_covariates}
         dataset = dataset.assign({name: describe(values.rename(name)) for name, values in parts.items()})
     if deviation is not None:
-        dataset = dataset.assign(standard_deviation=deviation)
+        dataset = dataset.assign(standard_deviation=deviation, reliability=deviation["reliability"])
     if probabilities is not None:
         dataset = dataset.assign(probability=probabilities)
     if estimator.kind_ == "binary":
@@ -357,7 +361,7 @@ def _tables(
 def export(
     model: options.SavedModel,
     store: Store,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin or .h5ad.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin, .h5ad or .hsq.")],
     resources: Resources,
     coordinates: int | None = option("Coordinates of kernel PCA instead: .csv, .parquet or .zarr.", "N", min=1),
     of: str | None = option("The class, task or pair whose weights are taken, if each has its own.", "NAME"),
@@ -372,8 +376,9 @@ def export(
 
     The kernel is that of all samples of STORE after the steps of the model, with the statistics of its training
     samples; of a rectangular set, and with --rows, it is that of the rows against the training samples. The ending of
-    OUT gives the format: .npy, .zarr (with names, for xarray), .grm.bin (for GCTA, with .grm.id and .grm.N.bin) or
-    .h5ad (AnnData, in obsp). Kernel PCA is computed on the training samples; other samples are projected.
+    OUT gives the format: .npy, .zarr (with names, for xarray), .grm.bin (for GCTA, with .grm.id and .grm.N.bin),
+    .h5ad (AnnData, in obsp), or .hsq (the table of variance components, as GCTA writes it). Kernel PCA is computed on
+    the training samples; other samples are projected.
 
     Examples
     --------
@@ -381,15 +386,21 @@ def export(
         dmkl export model kernels.zarr weighted.grm.bin
         dmkl export model kernels.zarr cells.h5ad --anndata data.h5ad --key weighted
         dmkl export model kernels.zarr coordinates.csv --coordinates 10
+        dmkl export model kernels.zarr height.hsq
     """
     from dmkl.outputs import as_frame, check_kernel_file, check_table, write_kernel, write_table
 
     place = as_place(out)
+    is_hsq = out.lower().endswith(".hsq")
     if coordinates is not None:
         check_table(place)
-    else:
+    elif not is_hsq:
         check_kernel_file(place, overwrite=overwrite)
     lock_output(place, overwrite=overwrite, what="file")
+    if is_hsq:
+        _write_hsq(place, _load_model(model), of)
+        say(f"Variances, shares and their test, as GCTA writes them: {out}.")
+        return
     if anndata is not None and (coordinates is not None or not out.lower().endswith(".h5ad")):
         refuse(f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so")
     estimator, K = _load_model(model), dmkl.open(store)
@@ -413,6 +424,16 @@ def export(
         print_json({"model": model, "store": store, "out": out, "dims": list(array.dims), "shape": list(array.shape)})
         return
     say(f"{summary}: {out}.")
+
+
+def _write_hsq(place: Place, estimator: Any, target: str | None) -> None:
+    if not hasattr(estimator, "hsq_table"):
+        refuse(f"{place} holds variance components, and the model is a {type(estimator).__name__}; name another OUT")
+    from dmkl.files.writing import replacing
+
+    text = estimator.hsq_table(target).to_csv(sep="\t", index=False, float_format="%.7g", na_rep="nan")
+    with replacing(place, "w", encoding="utf-8") as file:
+        file.write(text.replace("\tnan\n", "\n"))
 
 
 def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:

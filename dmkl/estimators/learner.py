@@ -435,7 +435,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         rows = self._rows(K, **new)
         if note := predicting.training_note(self._is_trained_on(rows)):
             warn(f"{note}; leave them out of scores", TrainingRowsWarning)
-        return self._decision(rows, **_beside_features(new))
+        return self._decision(rows, **beside_features(new))
 
     def _is_trained_on(self, rows: KernelSet | Sequence[str]) -> Mask:
         """Which rows the model was trained on, by their names; numbers of rows are names in one square set alone."""
@@ -517,7 +517,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             setattr(self, name, value)
 
 
-def _beside_features(new: Mapping[str, Any]) -> dict[str, Any]:
+def beside_features(new: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments for new rows that are neither kernels nor features: covariates, and groups of samples."""
     return {name: new[name] for name in ("covariates", "groups") if name in new}
 
@@ -711,7 +711,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
                 f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
                 f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
             )
-        scores = self._decision(rows, **_beside_features(new))
+        scores = self._decision(rows, **beside_features(new))
         index = class_index(self.kind_, self.classes_, np.asarray(truth))
         for k, classes in enumerate(index):
             counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))

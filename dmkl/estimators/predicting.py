@@ -13,8 +13,10 @@ from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
 from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.estimators.plan import ScoreFunction, Statistics, side_by_side
+from dmkl.features.tiles import FeatureTiles
 from dmkl.inputs.names import Join
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
+from dmkl.numerics.functions import STATISTIC
 from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import weighted_blocks
@@ -354,6 +356,22 @@ def cross_kernels(
     source, _ = cross_tiles(kept, features, samples, present, join, missing, missing_features)
     rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
     return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
+
+
+def training_kernels(cross: KernelSet) -> KernelSet:
+    """The kernels of training samples with each other, computed from features as `cross_kernels` of new samples."""
+    source: Any = cross.view.source
+    lacking = next((k for k, fill in source.fills.items() if fill.cols_absent.any()), None)
+    given = next((k for k, recipe in enumerate(source.recipes) if STATISTIC[recipe.function] == "given"), lacking)
+    if given is not None:
+        what = "given, or some training samples lack its features"
+        refuse(
+            f"kernel {source.names[given]!r} of the training samples was {what}, so it is not computed from features; "
+            "give the kernels of training: STORE with all samples, training=K[train, train]"
+        )
+    square = FeatureTiles(source.recipes, source.axes[1], None, source.dtype, source.tiling.tile)
+    rows = np.arange(len(square.samples))
+    return KernelSet(View(square, np.arange(len(square.names)), rows, rows))
 
 
 def training_note(is_trained: Mask) -> str:

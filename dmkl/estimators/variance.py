@@ -8,15 +8,16 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import scipy.stats
 import xarray as xr
 
 from dmkl.arrays import Array, Float, Mask
-from dmkl.errors import ConvergenceWarning, MemoryBudgetError, refuse, warn
+from dmkl.errors import ConvergenceWarning, MemoryBudgetError, first_names, refuse, warn
 from dmkl.estimators.checks import check_count, check_positive, one_of
-from dmkl.estimators.learner import KernelRegressor, is_labelled
+from dmkl.estimators.learner import KernelRegressor, beside_features, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
-from dmkl.estimators.predicting import match_kernels
+from dmkl.estimators.predicting import match_kernels, training_kernels
 from dmkl.estimators.traits import labeled_array, labeled_table
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.numerics.covariates import Covariates, of_new
@@ -430,6 +431,50 @@ class VarianceComponents(KernelRegressor):
             for end in ("", "_se")
         }
 
+    def hsq_table(self, target: str | None = None) -> pd.DataFrame:
+        """The estimates as GCTA writes them in a file .hsq: columns Source, Variance and SE.
+
+        V(G) of one kernel, V(G1), V(G2) … of several, in the order of `components_`; V(e); their sum Vp; shares
+        V(G)/Vp, and V(G)/Vp_L on the liability scale; by REML the log-likelihood with and without all kernels (logL,
+        logL0, without GCTA's constants), their test (LRT, df, Pval), and the number n of samples. Variances are those
+        of kernels of mean diagonal one where shares are (`share_unit`).
+
+        Raises
+        ------
+        InputError
+            If there are several targets and `target` is none of them.
+        """
+        self._check_fitted()
+        table, names, k = self.components_, self.components_.coords.get("target"), 0
+        objective = np.reshape(self.objective_, -1)
+        if names is not None:
+            if target not in names.values.astype(str):
+                refuse(f"the model has several targets; name one of {first_names(names.values)}, got {target!r}")
+            k = names.values.astype(str).tolist().index(str(target))
+            table = table.isel(target=k)
+        *kernels, _, _ = table.term.values
+        units = np.append(table.share_unit.values[:-2], 1.0)
+        covariance = np.nan_to_num(table.covariance.values[:-1, :-1])
+        titles = [f"V(G{j})" for j in range(1, len(kernels) + 1)] if len(kernels) > 1 else ["V(G)"]
+        variances, errors = (units * table[f"variance{end}"].values[:-1] for end in ("", "_se"))
+        rows = [*zip([*titles, "V(e)"], variances, errors, strict=True)]
+        rows.append(("Vp", variances.sum(), np.sqrt(units @ covariance @ units)))
+        shares = [f"{title}/Vp" for title in titles]
+        shares += ["Sum of V(G)/Vp"] * (len(kernels) > 1)
+        at = [*range(len(kernels)), *([-1] if len(kernels) > 1 else [])]
+        for kind, end in (("variance", ""), ("liability", "_L")):
+            if f"{kind}_share" in table:
+                values, deviations = (table[f"{kind}_share{part}"].values[at] for part in ("", "_se"))
+                rows += zip([f"{share}{end}" for share in shares], values, deviations, strict=True)
+        ratio = float(table.likelihood_ratio[-1])
+        if np.isfinite(ratio):
+            likelihood = {"logL": objective[k], "logL0": objective[k] - ratio / 2, "LRT": ratio, "df": len(kernels)}
+            likelihood["Pval"] = float(table.p_value[-1])
+            rows += [(name, value, None) for name, value in likelihood.items()]
+        part = next(part for part in self.statistics_ if k in np.atleast_1d(part.columns))
+        rows.append(("n", len(self.train_samples_ if part.rows is None else part.rows), None))
+        return pd.DataFrame(rows, columns=["Source", "Variance", "SE"])
+
     # --- predictions ---------------------------------------------------------------------------------------------
 
     def _trained_steps(self, part: Statistics, used: Array, samples: Array, covariates: Any) -> list[Any]:
@@ -461,9 +506,11 @@ class VarianceComponents(KernelRegressor):
             As in `KernelRegressor.predict`.
         return_std
             Whether to return the standard deviation of the error of each prediction of a new observation too, which
-            includes σ_e² and the error of the fixed effects.
+            includes σ_e² and the error of the fixed effects. Its coordinate `reliability` is
+            1 − Var(g − ĝ)/Var(g) = vᵀPv/Σ_j σ_j²k_j(x, x) of g = Σ_j u_j, for the covariances v of the row with the
+            training samples and P = V⁻¹ − V⁻¹X(XᵀV⁻¹X)⁻¹XᵀV⁻¹.
         training
-            The training kernels, K[train, train], for `return_std`.
+            The training kernels, K[train, train], for `return_std` of `K`; of `features` they are computed.
 
         Returns
         -------
@@ -477,19 +524,26 @@ class VarianceComponents(KernelRegressor):
         """
         if not return_std:
             return super().predict(K, as_xarray=as_xarray, **new)
+        if K is None and training is None and new.get("features") is not None:
+            K = self._rows(None, **new)
+            training, new = training_kernels(K), beside_features(new)
         if K is None or training is None:
             refuse(
                 "return_std needs kernels of the rows and those of training: predict(K[test, train], return_std=True, "
-                "training=K[train, train])"
+                "training=K[train, train]), or features of the rows"
             )
-        squares = self._error_variances(as_kernel_set(K, "prediction", self.train_samples_), training, new)
+        squares, reliabilities = self._error_variances(
+            as_kernel_set(K, "prediction", self.train_samples_), training, new
+        )
         prediction = super().predict(K, as_xarray=True, **new)
         deviation = prediction.copy(data=np.sqrt(squares).reshape(prediction.shape)).rename("standard_deviation")
+        reliability = describe(prediction.copy(data=reliabilities.reshape(prediction.shape)).rename("reliability"))
+        deviation = deviation.assign_coords(reliability=reliability)
         both = prediction, describe(deviation)
         return both if is_labelled(K, as_xarray) else tuple(values.values for values in both)
 
-    def _error_variances(self, K: KernelSet, training: Kernels, new: dict[str, Any]) -> Float:
-        """The variance of the error of each prediction, (rows, targets).
+    def _error_variances(self, K: KernelSet, training: Kernels, new: dict[str, Any]) -> tuple[Float, Float]:
+        """The variance of the error of each prediction, and its reliability, (rows, targets).
 
         With v = Σσ_j²k_j(x, ·), it is Σσ_j²k_j(x, x) + σ_e² − vᵀV⁻¹v + gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v.
         """
@@ -503,7 +557,7 @@ class VarianceComponents(KernelRegressor):
                 "keep its estimates positive. Take method='reml', or predict without return_std"
             )
         new_design, _ = self._design(K.samples.astype(str), self.train_samples_, new.get("covariates"))
-        result = np.empty((K.shape[1], weights.shape[1]))
+        result, reliabilities = np.empty((2, K.shape[1], weights.shape[1]))
         for part in self.statistics_:
             rows = np.arange(len(self.train_samples_)) if part.rows is None else part.rows
             cross = chosen[np.arange(K.shape[1]), rows]
@@ -531,9 +585,11 @@ class VarianceComponents(KernelRegressor):
                     over, covariances, design = square.lens(), weighted_blocks(lens, weights[:, k][None])[0], X
                 exact = on_factors or _fits(square.view)
                 solver = explained_variances(variances, covariances, design, new_design, exact=exact)
-                (explained,), _ = drive([(over, solver)])
-                result[:, k] = weights[:, k] @ diagonals + variances[-1] - explained
-        return np.maximum(result, 0.0)
+                ((explained, of_kernels),), _ = drive([(over, solver)])
+                own = weights[:, k] @ diagonals
+                result[:, k] = own + variances[-1] - explained
+                reliabilities[:, k] = np.divide(of_kernels, own, out=np.zeros(len(own)), where=own > 0)
+        return np.maximum(result, 0.0), reliabilities
 
 
 def _is_projection(step: str | Covariates) -> bool:

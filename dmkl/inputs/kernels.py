@@ -196,9 +196,6 @@ class JoinedSource(KernelSource):
         if moved := dict.fromkeys(title for title, at in axes if (np.diff(at, prepend=-1) <= 0).any()):
             notes.append(f"{', '.join(moved)}: put into the order of the samples, by name")
         n_rows = None if shape is None else shape[0] if self.samples is None else len(self.samples)
-        if join == "outer" and self.samples is not None:
-            for item in side_data:
-                item.widen(self.samples)
         self.labels, names = gather(side_data, self.n_kernels, n_rows, self.samples, notes)
         self.labels.train_samples = self.train_samples
         if names is not None and self.names is not None:

@@ -211,7 +211,7 @@ class SideData:
         """Make a table of one target, NaN where it is unknown, of numbers that some of the samples lack."""
         table = self.table
         has_numbers = table.values.ndim == 1 and table.values.dtype.kind in "if"
-        if self.role != "labels" or table.row_names is None or not has_numbers:
+        if self.role != "labels" or table.row_names is None or not has_numbers or not samples:
             return
         names = names_as_known(table.row_names, samples)
         lacking = without(samples, names)
@@ -309,6 +309,8 @@ def align(
             f"{those} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of "
             f"{where}, which has names. Give names (a column, or the index of a Series or data frame) to be safe"
         )
+    for item in kept if join == "outer" else ():
+        item.widen(samples or ())
     return list(tables), samples, kept, order_notes
 
 

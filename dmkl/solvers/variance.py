@@ -526,8 +526,9 @@ def _quadrature(coefficients: Float) -> float:
 
 
 def explained_variances(variances: Float, covariances: Any, design: Float, new_design: Float, *, exact: bool) -> Steps:
-    """vᵀV⁻¹v − gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v for the covariances v (rows, m) of new samples, (rows,).
+    """vᵀV⁻¹v − gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v for the covariances v (rows, m) of new samples, and that with x = 0.
 
+    The result is (2, rows): what is explained of the prediction, and of its part by kernels alone (vᵀPv).
     `covariances` may be a lazy array; some of its rows are computed at a time.
     """
     factor = (yield CombinedFactor(variances[:-1], float(variances[-1]))) if exact else None
@@ -543,9 +544,10 @@ def explained_variances(variances: Float, covariances: Any, design: Float, new_d
     for start in range(0, len(new_design), _ROWS):
         v = np.asarray(covariances[start : start + _ROWS]).T
         solved = yield from solve(v)
-        gap = new_design[start : start + _ROWS].T - design.T @ solved
-        parts.append(np.sum(v * solved, axis=0) - np.sum(gap * np.linalg.solve(gram, gap), axis=0))
-    return np.concatenate([np.zeros(0), *parts])
+        own, of_training = new_design[start : start + _ROWS].T, design.T @ solved
+        squares = [np.sum(gap * np.linalg.solve(gram, gap), axis=0) for gap in (own - of_training, of_training)]
+        parts.append(np.sum(v * solved, axis=0) - squares)
+    return np.concatenate([np.zeros((2, 0)), *parts], axis=1)
 
 
 # --- kernels that are products of factors ----------------------------------------------------------------------------

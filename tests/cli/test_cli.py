@@ -1,6 +1,8 @@
 """The command line: output, files on disk, errors."""
 
+import io
 import json
+import logging
 import re
 
 import numpy as np
@@ -191,6 +193,19 @@ def test_a_log_is_appended_to_and_has_the_error(error_of, tmp_path):
     assert error.split(" ERROR ")[1] in err.replace("dmkl: error: ", "")
     assert last.endswith("ended with status 1")
     assert not dmkl.progress.LOGGER.isEnabledFor(10)  # the level of the logger is restored
+
+
+def test_messages_are_not_printed_again_by_the_logging_of_a_library(run, tmp_path):
+    printed = io.StringIO()
+    handler = logging.StreamHandler(printed)
+    logging.getLogger().addHandler(handler)
+    try:
+        status, _, err = run("info", tmp_path / "nothing")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert (status, printed.getvalue()) == (1, "")
+    assert "nothing" in err
+    assert dmkl.progress.LOGGER.propagate
 
 
 def test_a_log_that_cannot_be_written_is_refused_before_anything_is_done(error_of, store, tmp_path):

@@ -14,6 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
+from dmkl.cli.main import main
 from dmkl.errors import ConvergenceWarning, DegenerateKernelError, IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.solvers import in_memory as memory
 
@@ -182,14 +183,51 @@ def test_predictions_are_the_best_linear_unbiased_ones(exact, monkeypatch):
     gap = X[test].T - X[train].T @ inverse @ cross.T
     error = np.diagonal(V)[test] - np.sum(cross * (cross @ inverse), axis=1) + np.sum(gap * (covariance @ gap), axis=0)
     np.testing.assert_allclose(deviation**2, error, rtol=1e-8 if exact else 1e-6)
+    P = inverse - inverse @ X[train] @ covariance @ X[train].T @ inverse
+    genetic = np.diagonal(np.tensordot(variances[:-1], kernels, 1))[test]
+    reliability = np.sum(cross @ P * cross, axis=1) / genetic
+    np.testing.assert_allclose(deviation.reliability, reliability, rtol=1e-7 if exact else 1e-5)
+    assert (0 < reliability).all()
+    assert (reliability < 1).all()
     u = variances[:-1, None] * (kernels[:, 80:, :80] @ dual)
     contributions = model.contributions(K[test, train])
     np.testing.assert_allclose(contributions, u.T, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(contributions.intercept.values.ravel(), X[test] @ effects, rtol=1e-8)
     moved = model.predict(K[test, train], covariates=Z[test] + [1.0, 0.0])
     np.testing.assert_allclose(moved - predicted, effects[1], rtol=1e-8)
-    with pytest.raises(InputError, match="return_std needs kernels of the rows and those of training"):
+    with pytest.raises(InputError, match=r"return_std needs kernels of the rows .* or features of the rows"):
         model.predict(K[test, train], return_std=True)
+
+
+def test_estimates_are_written_as_gcta_writes_them(tmp_path):
+    kernels, y, Z = made(3)
+    model = dmkl.VarianceComponents(steps=steps_of(Z)).fit(dmkl.create(tmp_path / "set.zarr", kernels), y)
+    model.save(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "set.zarr"), str(tmp_path / "x.hsq")]) == 0
+    text = (tmp_path / "x.hsq").read_text()
+    assert text.startswith("Source\tVariance\tSE\nV(G1)\t")
+    assert "\nlogL\t" in text
+    assert "\t\n" not in text.partition("logL")[2]
+    table = pd.read_csv(tmp_path / "x.hsq", sep="\t", index_col="Source", names=["Source", "Variance", "SE"], header=0)
+    known, X = known_maximum(3), design(Z)
+    titles = [f"V(G{j})" for j in range(1, len(kernels) + 1)]
+    units = np.append(model.components_.share_unit.values[:-2], 1.0)
+    np.testing.assert_allclose(table.Variance[[*titles, "V(e)"]], units * known.variances, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(table.SE[[*titles, "V(e)"]], units * known.errors, rtol=1e-3, atol=1e-4)
+    shares = [f"{title}/Vp" for title in titles]
+    np.testing.assert_allclose(
+        table.Variance[shares], (units * known.variances / (units @ known.variances))[:-1], rtol=1e-4
+    )
+    assert table.Variance["Vp"] == pytest.approx(units @ known.variances, rel=1e-4)
+    residual = y - X @ np.linalg.lstsq(X, y)[0]
+    alone = np.append(np.zeros(len(kernels)), residual @ residual / (len(y) - X.shape[1]))
+    assert table.Variance["logL"] == pytest.approx(known.log_likelihood, abs=1e-4)
+    assert table.Variance["logL0"] == pytest.approx(log_likelihood(alone, kernels, y, X), abs=1e-4)
+    assert table.Variance[["df", "n"]].tolist() == [len(kernels), len(y)]
+    several = dmkl.VarianceComponents(method="he").fit(in_memory(kernels, 25), np.column_stack([y, -y]))
+    with pytest.raises(InputError, match="several targets; name one of 0, 1, got None"):
+        several.hsq_table()
+    assert several.hsq_table("1").set_index("Source").Variance["n"] == len(y)
 
 
 def test_negative_estimates_have_no_prediction_error():

@@ -89,6 +89,43 @@ class TestWithTheReader:
         moved = as_features(tmp_path / "a.bed", samples=["i7", "i2"]).blocks["dosages"]
         np.testing.assert_array_equal(moved.read(slice(0, 2)), values[[7, 2]])
 
+    def test_individuals_without_phenotype_stay_in_the_set_if_asked(self, tmp_path):
+        bed, out = written(tmp_path / "a.bed", dosages()), tmp_path / "set.zarr"
+        (tmp_path / "height.phen").write_text("".join(f"f{i} i{i} {-9 if i == 4 else i + 0.5}\n" for i in range(2, N)))
+        command = ["build", out, bed, "--function", "linear", "--labels", tmp_path / "height.phen", "--join", "outer"]
+        assert main(list(map(str, command))) == 0
+        K = dmkl.open(out)
+        assert list(K.samples) == [f"i{i}" for i in range(N)]
+        known = [i not in (0, 1, 4) for i in range(N)]
+        assert np.isnan(K.labels[:, 0]).tolist() == [not own for own in known]
+        assert K.labels[known, 0].tolist() == [i + 0.5 for i in range(N) if known[i]]
+
+    def test_new_individuals_have_standard_deviations_and_reliabilities(self, tmp_path):
+        rng = np.random.default_rng(3)
+        X, y = rng.integers(0, 3, (40, P)).astype(float), rng.normal(size=30)
+        y += X[:30] @ rng.normal(size=P)
+        old, new = written(tmp_path / "old.bed", X[:30]), written(tmp_path / "new.bed", X[30:])
+        (tmp_path / "new.fam").write_text("".join(f"g{i} j{i} 0 0 1 -9\n" for i in range(10)))
+        K = dmkl.build(None, old, {"function": "linear"}, labels=pd.Series(y, [f"i{i}" for i in range(30)]))
+        model = dmkl.VarianceComponents().fit(K)
+        model.save(tmp_path / "model")
+        command = ["predict", tmp_path / "model", "--features", new, "--std", "--out", tmp_path / "p.csv"]
+        assert main(list(map(str, command))) == 0
+        table = pd.read_csv(tmp_path / "p.csv", index_col="sample")
+        # By dense algebra: a mean, and one relationship matrix with the frequencies of the training individuals.
+        kernel = relationships(X, range(30))
+        genetic, residual = model.components_.variance.values[:2]
+        np.testing.assert_allclose(np.asarray(K)[0], kernel[:30, :30], rtol=1e-5, atol=1e-6)
+        V = genetic * kernel + residual * np.eye(40)
+        inverse, cross, ones = np.linalg.inv(V[:30, :30]), V[30:, :30], np.ones((30, 1))
+        projection = inverse - inverse @ ones @ ones.T @ inverse / inverse.sum()
+        reliability = np.sum(cross @ projection * cross, axis=1) / (genetic * np.diagonal(kernel)[30:])
+        gap = 1 - inverse.sum(axis=0) @ cross.T
+        error = np.diagonal(V)[30:] - np.sum(cross @ inverse * cross, axis=1) + gap**2 / inverse.sum()
+        assert list(table.index) == [f"j{i}" for i in range(10)]
+        np.testing.assert_allclose(table["reliability"], reliability, rtol=1e-4)
+        np.testing.assert_allclose(table["standard deviation"], np.sqrt(error), rtol=1e-4)
+
     def test_a_kernel_for_each_chromosome_and_new_samples(self, tmp_path, capsys):
         bed, out = written(tmp_path / "old.bed", dosages()), tmp_path / "set.zarr"
         command = ["build", out, bed, "--function", "linear", "--transform", "none"]
