@@ -33,7 +33,7 @@ Key = Literal[
 """Subjects of sentences: the chosen point, or one line for each of several; scores; their p-values; the score of the
 kernels' part given covariates; simpler models; scores in the folds that chose; what is known of the kernels; what is
 lost without a kernel, and others that a table has; cautions; fits, passes and the proof; seconds by phase."""
-Form = Literal["number", "exact", "gap", "share", "mark", "text", "kernel"]
+Form = Literal["number", "exact", "signed", "gap", "share", "mark", "text", "kernel"]
 MOST_ROWS = 30
 """Rows of a table that are shown at once."""
 
@@ -132,21 +132,18 @@ def _human(label: str, *, of_collection: bool) -> str:
 
 
 class Figure(NamedTuple):
-    """A figure that is drawn when it is needed."""
+    """A figure that is drawn when it is needed, with a caption for readers who do not see it."""
 
     caption: str
-    """What it shows, for readers who do not see it."""
     draw: Callable[[], Any]
 
 
 class Cell(NamedTuple):
-    """A cell of a table as it is shown."""
+    """A cell as it is shown; the full name of a kernel, if that is longer; the filled share of a bar, if it has one."""
 
     text: str
     full: str = ""
-    """The name of a kernel, if the text is shorter."""
     bar: float = math.nan
-    """The share of a bar that is filled; NaN without a bar."""
 
 
 @dataclass(frozen=True)
@@ -160,17 +157,15 @@ class Column:
     title
         The heading; the name with spaces for underscores if None.
     form
-        "number" with three significant digits; "exact" for values of parameters; "gap"; "share" in percent; "mark" for
-        the name of the column where it is true; "text"; "kernel" for names of kernels. By default "text" if the data
-        are texts, and "number" otherwise.
+        "number" with three significant digits, "signed" with a plus; "exact" for values of parameters; "gap"; "share"
+        in percent; "mark" for the heading where it is true; "text"; "kernel" for names of kernels. By default "text" if
+        the data are texts, and "number" otherwise.
     error
         Name of the column with the standard error, or half the width of an interval, which `limits` cut off.
     upper
         Name of the column with the upper end of an interval whose lower end is `value`.
     bar
         The value whose bar is full, 0 for the largest; None for no bar.
-    sign
-        "+" for signs of positive numbers too.
     """
 
     value: str
@@ -180,7 +175,6 @@ class Column:
     upper: str = ""
     limits: tuple[float, float] = (-math.inf, math.inf)
     bar: float | None = None
-    sign: str = ""
 
     @property
     def heading(self) -> str:
@@ -193,35 +187,33 @@ class Column:
         return self.form in ("mark", "text", "kernel")
 
     def texts(self, frame: pd.DataFrame) -> list[str]:
-        """The cells."""
-        values = frame[self.value].tolist()
-        if self.error:
-            pairs = zip(values, frame[self.error].tolist(), strict=True)
-            return [
-                "" if mean != mean else with_interval(mean, e, self.limits, f"{self.sign}#.3g") for mean, e in pairs
-            ]
-        if self.upper:
-            return list(map(self._between, values, frame[self.upper].tolist()))
-        return list(map(self._text, values))
+        """The cells of some rows."""
+        values, others = frame[self.value].tolist(), frame[self.error or self.upper or self.value].tolist()
+        text_of = self._with_error if self.error else self._between if self.upper else self._text
+        return list(map(text_of, values, others))
+
+    def _with_error(self, mean: float, error: float) -> str:
+        form = "+#.3g" if self.form == "signed" else "#.3g"
+        return "" if mean != mean else with_interval(mean, error, self.limits, form)
 
     def _between(self, lower: Any, upper: Any) -> str:
-        if lower != lower:
-            return "–"
         low, high = self._text(lower), self._text(upper)
-        return f"≥ {low}" if upper != upper else high if lower >= upper or low == high else f"{low} to {high}"
+        if lower != lower or lower >= upper or low == high:
+            return low if lower != lower else high
+        return f"≥ {low}" if upper != upper else f"{low} to {high}"
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: Any, _: Any = None) -> str:
         if self.form == "mark":
             return self.heading if value else ""
-        if self.is_text or isinstance(value, str) or value is None:
-            return "none" if value is None else "" if value != value else str(value)
         if self.form == "gap":
             return "none" if value != value else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
         if self.form == "share":
             return "–" if value != value else f"{100 * value:.3g} %"
-        if self.form == "exact":
-            return "" if value != value else f"{value:g}" if isinstance(value, float) else str(value)
-        return number(value) if isinstance(value, float | int) and not isinstance(value, bool) else str(value)
+        if self.form in ("number", "signed") and isinstance(value, float | int):
+            return number(value)
+        return (
+            "none" if value is None else "" if value != value else f"{value:g}" if type(value) is float else str(value)
+        )
 
 
 @dataclass(frozen=True)

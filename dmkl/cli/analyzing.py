@@ -16,7 +16,7 @@ from dmkl.cli.output import (
     save_pictures,
     say,
     say_aside,
-    show_tables,
+    show_description,
 )
 from dmkl.cli.parsing import parse_steps
 from dmkl.cli.samples import TrainingSamples, open_kernels
@@ -91,6 +91,6 @@ def analyze(
         print_json({**description.as_data(), "seconds": seconds})
         return
     left_out = {"pairs" if "alignment" in description.tables else "alignment", *([] if relevant else ["relevant"])}
-    show_tables(*(make() for key, make in description.tables.items() if key not in left_out))
-    say(f"\n{analysis.summary()}")
+    say(f"{description.headline}\n", style="bold")
+    show_description(description, left_out)
     say(f"Analyzed {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")

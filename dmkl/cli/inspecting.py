@@ -17,7 +17,7 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.options import Anything, Json, Kernels, flag, option
 from dmkl.cli.output import STYLES, console, facts_table, print_json, say, say_aside, show, table
 from dmkl.cli.samples import open_kernels
-from dmkl.description import count, number
+from dmkl.description import count, listed, number
 from dmkl.errors import DmklError, IncompleteStoreError, StoreNotFoundError, size_text
 from dmkl.files.urls import Place, as_place, files_in, resolved
 from dmkl.progress import ConsoleWatch
@@ -278,9 +278,7 @@ def _figure(value: Any) -> str:
 def _list_classes(classes: dict[str, int] | None, most: int = 12) -> str:
     if classes is None:
         return ""
-    shown = [f"{name} ({n:,})" for name, n in list(classes.items())[:most]]
-    more = f", … {len(classes) - most} more" if len(classes) > most else ""
-    return f"{len(classes)}: {', '.join(shown)}{more}"
+    return f"{len(classes)}: {listed((f'{name} ({n:,})' for name, n in classes.items()), most)}"
 
 
 # --- a kernel set checked ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -28,6 +28,7 @@ from dmkl.cli.output import (
     save_pictures,
     say,
     say_aside,
+    show_description,
     show_tables,
 )
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_scoring, sample_names
@@ -176,20 +177,16 @@ class _Run:
         if self.options.as_json:
             print_json(self.as_mapping(result, chosen))
             return
-        self.print_summary(result.describe(), chosen, on)
+        self.print_summary(result.describe(), chosen, on, {"choices"})
         say(f"Saved in {self.options.out}; dmkl.load reads it.")
 
     def print_summary(
-        self, description: Description, chosen: Index, on: str, *in_table: Key, many: bool = False
+        self, description: Description, chosen: Index, on: str, omit: Collection[str], *in_table: Key
     ) -> None:
-        """Print the tables and the sentences, but those that tables have; without the points of `many` choices."""
+        """Print the tables but those to omit, and the sentences but those that tables have."""
         say(f"{description.headline}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
-        left_out = {"choices", "points"} if many else {"choices"}
-        show_tables(*(make() for key, make in description.tables.items() if key not in left_out))
-        say()
         of_models: tuple[Key, ...] = ("baselines",) if "comparison" in description.tables else ()
-        for line in description.lines(without={"losses", *of_models, *in_table}):
-            say(line)
+        show_description(description, omit, "losses", *of_models, *in_table)
 
 
 def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[Index, str, Any]:
@@ -264,27 +261,27 @@ def fit(
             predict = estimator.predict if regression else estimator.decision_function
             decision = predict(K[held_out, chosen]).values
             part = estimator._covariate_part(K.samples[held_out].astype(str)) if regression else None
-            scores = tables.score_model(estimator, decision, K.labels[held_out], measures, learning.unknown, part)
+            sample_text = f"{count(len(held_out), 'sample')} ({which})"
+            truth = K.labels[held_out]
+            scores = tables.score_model(estimator, decision, truth, measures, learning.unknown, sample_text, part)
     estimator.save(model_out, overwrite=learning.overwrite)
     save_figure(estimator.plot_weights, plot)
     agreement = {}
     if not estimator.traits.needs_labels and K.labels is not None and K.labels.ndim == 1:
         agreement = {"agreement": dmkl.cluster_agreement(estimator.labels_, K.labels[chosen])}
     if learning.as_json:
-        held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.mapping}}
+        held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.as_data()}}
         print_json({**_model_as_mapping(estimator, model_out, seconds), **held_out_scores, **agreement})
         return
-    description = describe_model(estimator, tables.MOST_COLUMNS)
-    made = [make() for make in description.tables.values()]
-    show_tables(*made, tables.models_table({learning.model: estimator}, {learning.model: seconds}))
-    for note in description.lines():
-        say(note)
+    show_tables(tables.models_table({learning.model: estimator}, {learning.model: seconds}))
+    say()
+    show_description(describe_model(estimator, tables.MOST_COLUMNS))
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if agreement:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in agreement["agreement"].items())
         say(f"Agreement of the clusters with the stored labels, which were not used: {figures}.")
     if scores is not None:
-        scores.print(f"{count(len(held_out), 'sample')} ({which})")
+        show_description(scores)
     say(f"Saved in {model_out}; use it with: {_predict_command(estimator, model_out, K, learning.store)}")
 
 
@@ -382,16 +379,13 @@ def _print_search(result: SearchResult, run: _Run, chosen: Index, on: str) -> No
     many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > MOST_ROWS
     # The table has the choices of folds and tasks already, but not those of classes.
     in_table: tuple[Key, ...] = ("choice", "choices") if result.choosers and not (result.by_class or many) else ()
-    run.print_summary(result.describe(), chosen, on, *in_table, many=many)
+    run.print_summary(result.describe(), chosen, on, {"points"} if many else (), *in_table)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")
         return
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
     say()
-    described = describe_model(model, tables.MOST_COLUMNS)
-    show_tables(*(make() for make in described.tables.values()))
-    for note in described.lines("notes"):
-        say(note)
+    show_description(describe_model(model, tables.MOST_COLUMNS), (), "choice")
     say()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,7 +22,8 @@ from dmkl.files.regular import check_regular
 from dmkl.progress import LOGGER, PlainConsole, inside
 
 if TYPE_CHECKING:
-    from dmkl import description
+    from dmkl.description import Cell, Description, Key
+    from dmkl.description import Table as LabeledTable
     from dmkl.files.urls import Place
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
@@ -72,7 +73,7 @@ _MOST_COLUMNS = 14
 """Most columns of a table of a result that is printed."""
 
 
-def show_tables(*tables: description.Table) -> None:
+def show_tables(*tables: LabeledTable) -> None:
     """Print the first rows of tables of a result on standard output, an empty line between them."""
     out, between = console(), False
     for shown in tables:
@@ -96,7 +97,16 @@ def show_tables(*tables: description.Table) -> None:
         between = True
 
 
-def _with_bar(cell: description.Cell, broadest: int, width: int) -> Text:
+def show_description(description: Description, omit: Collection[str] = (), *without: Key) -> None:
+    """Print the tables but those to omit, and below them the sentences without those of some keys."""
+    show_tables(*(make() for key, make in description.tables.items() if key not in omit))
+    if description.tables:
+        say()
+    for line in description.lines(without=without):
+        say(line)
+
+
+def _with_bar(cell: Cell, broadest: int, width: int) -> Text:
     if math.isnan(cell.bar):
         return Text(cell.text)
     return Text.assemble(f"{cell.text:{broadest}} ", (bar(cell.bar, width), "cyan"))

@@ -13,7 +13,7 @@ from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
-from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
+from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside, show_description
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.description import count
@@ -177,9 +177,12 @@ def predict(
     of_covariates, result = None, None
     if regression:
         of_covariates = estimator._covariate_part(scores["sample"].values, source.get("covariates"))
+    where = store or ", ".join(map(str, features or []))
+    samples = f"{count(int(scored.sum()), 'sample')} of {where}"
+    samples += "" if new.any() else ", which the model was trained on: this says nothing about new samples"
     if truth is not None:
         of_scored = None if of_covariates is None else of_covariates[scored]
-        result = score_model(estimator, scores.values[scored], truth[scored], measures, unknown, of_scored)
+        result = score_model(estimator, scores.values[scored], truth[scored], measures, unknown, samples, of_scored)
     has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None
     if unassigned_below is not None and calibrated is not None:
@@ -205,8 +208,8 @@ def predict(
         parts = dmkl.kernel_scores(shares[scored], pd.DataFrame(with_unknown(truth, unknown), scores["sample"])[scored])
         frame = parts.to_dataframe(["target", "kernel"][2 - parts["kernel_r2"].ndim :]).reset_index()
         write_table(as_place(kernel_scores), frame, parts, overwrite=overwrite)
-    if result is not None and result.counts is not None and plot is not None:
-        save_figure(partial(dmkl.plot_confusion, result.counts), plot)
+    if result is not None and result.figures:
+        save_figure(result.figures["Confusion matrix"].draw, plot)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
@@ -216,7 +219,7 @@ def predict(
                 "features": files,
                 "samples": len(predicted),
                 "trained_on": int((~new).sum()),
-                **(result.mapping if result else {"scores" if regression else "accuracy": None}),
+                **(result.as_data() if result else {"scores" if regression else "accuracy": None}),
                 **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
                 "out": out,
                 **({} if contributions is None else {"contributions": contributions}),
@@ -224,13 +227,10 @@ def predict(
             }
         )
         return
-    where = store or ", ".join(map(str, features or []))
-    samples = f"{count(int(scored.sum()), 'sample')} of {where}"
     if result is None:
         say(f"Predicted {count(len(predicted), 'sample')} of {where}; their labels are not known.")
     else:
-        trained = "which the model was trained on: this says nothing about new samples"
-        result.print(samples if new.any() else f"{samples}, {trained}")
+        show_description(result)
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
     if out is not None:

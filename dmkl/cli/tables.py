@@ -7,16 +7,16 @@ and xarray.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
+import dmkl
 from dmkl.arrays import Array, Float
-from dmkl.cli.output import say, show_tables
-from dmkl.description import Column, Table
+from dmkl.description import Column, Description, Figure, Table
 from dmkl.estimators.learner import label_accuracy
 from dmkl.estimators.plan import tell_new_classes
 from dmkl.searching.assessing import class_facts, class_tables, confusion, measures_of
@@ -48,40 +48,31 @@ def models_table(
 # --- scores of a model on other samples ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class ModelScores:
-    """The scores of a fitted model on samples whose labels are known."""
+def _describe(
+    on: str,
+    scores: Mapping[str, Any],
+    residual_scores: Mapping[str, Any],
+    accuracy: float | None = None,
+    counts: xr.DataArray | None = None,
+) -> Description:
+    """Scores by name, numbers or (task,), and those of the kernels' part of a regression on covariates.
 
-    accuracy: float | None
-    """Share of samples with the right label, or with all tasks right; None for a regression."""
-    scores: dict[str, Any]
-    """Other measures by name: a number, or (task,)."""
-    counts: xr.DataArray | None
-    """The confusion matrix; None for a regression."""
-    residual_scores: dict[str, Any] = field(default_factory=dict)
-    """Those of the kernels' part of a regression on covariates."""
-
-    @property
-    def mapping(self) -> dict[str, Any]:
-        """The scores for JSON."""
-        if self.counts is None:
-            return {"scores": self.scores} | ({"residual_scores": self.residual_scores} if self.residual_scores else {})
-        scores = {"accuracy": self.accuracy, "scores": self.scores}
-        return scores | class_facts(self.counts)
-
-    def print(self, samples: str) -> None:
-        """Print sentences and tables; `samples` describes the samples."""
-        if self.accuracy is not None:
-            say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {samples}.")
-        outputs = "targets" if self.accuracy is None else "tasks"
-        of_kernels = " of the kernels' part: the prediction and y without what covariates predict"
-        on = f" on {samples}" if self.accuracy is None else ""
-        for scores, of_what in ((self.scores, on), (self.residual_scores, of_kernels)):
-            for name, value in scores.items():
-                mean = float(np.nanmean(value))
-                say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {outputs}" if np.ndim(value) else "", of_what)
-        if self.counts is not None:
-            show_tables(*(make() for make in class_tables(self.counts).values()))
+    Of a classifier also the share of samples with the right label, or with all tasks right, and the confusion matrix.
+    """
+    outputs, of_all = ("targets", f" on {on}") if accuracy is None else ("tasks", "")
+    of_kernels = " of the kernels' part: the prediction and y without what covariates predict"
+    lines = [
+        f"{name} {float(np.nanmean(value)):.4g}{f', mean over {outputs}' if np.ndim(value) else ''}{of_what}"
+        for values, of_what in ((scores, of_all), (residual_scores, of_kernels))
+        for name, value in values.items()
+    ]
+    facts: dict[str, Any] = {"scores": scores} | ({"residual_scores": residual_scores} if residual_scores else {})
+    if accuracy is None or counts is None:
+        return Description("Scores", on, {"scores": lines}, lambda: facts)
+    facts |= {"accuracy": accuracy, **class_facts(counts)}
+    figures = {"Confusion matrix": Figure("Samples by class.", partial(dmkl.plot_confusion, counts))}
+    lines.insert(0, f"Accuracy {100 * accuracy:.2f} % on {on}.")
+    return Description("Scores", on, {"scores": lines}, lambda: facts, class_tables(counts), figures)
 
 
 def score_model(
@@ -90,9 +81,10 @@ def score_model(
     truth: Array,
     scoring: Any,
     unknown: str | None,
+    on: str,
     of_covariates: Float | None = None,
-) -> ModelScores:
-    """Score the decision scores of a fitted model; `unknown` is the code of unknown labels.
+) -> Description:
+    """Score the decision scores of a fitted model; `unknown` is the code of unknown labels, `on` describes samples.
 
     `of_covariates` is the part of these scores that is the covariates'.
     Labels are compared by their texts: a file may store them with another type than those of the training set. Measures
@@ -103,13 +95,13 @@ def score_model(
         from dmkl.estimators.clustering import cluster_agreement
 
         agreement = cluster_agreement(estimator.labels_of(decision), truth) if truth.ndim == 1 else {}
-        return ModelScores(None, agreement, None)
+        return _describe(on, agreement, {})
     if estimator.kind_ == "regression":
         scores, residual_scores = measures_of(estimator, decision, truth, scoring), {}
         if of_covariates is not None:
             without = truth - of_covariates.reshape(truth.shape)
             residual_scores = measures_of(estimator, decision - of_covariates, without, scoring)
-        return ModelScores(None, scores, None, residual_scores)
+        return _describe(on, scores, residual_scores)
     predicted = estimator.labels_of(decision)
     right = truth.astype(str) == predicted.astype(str)
     accuracy = float(right.mean()) if truth.ndim == 1 else label_accuracy(truth, predicted)
@@ -119,4 +111,4 @@ def score_model(
         if set(truth.astype(str)) <= set(by_text):  # a new class keeps the type of all
             truth = np.array([by_text[str(label)] for label in truth.tolist()], dtype=estimator.classes_.dtype)
     scores = {} if scoring is None else measures_of(estimator, decision, truth, scoring)
-    return ModelScores(accuracy, scores, confusion(truth, predicted, estimator.classes_, estimator.tasks_))
+    return _describe(on, scores, {}, accuracy, confusion(truth, predicted, estimator.classes_, estimator.tasks_))

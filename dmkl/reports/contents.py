@@ -30,10 +30,9 @@ from dmkl.numerics.steps import STEPS, as_steps
 from dmkl.progress import inside
 from dmkl.reports.page import WIDTH, Page, Section, render, sentences
 from dmkl.searching.evaluation import EvaluationResult
-from dmkl.searching.fits import values_of
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import GridResult, SearchResult
-from dmkl.searching.texts import chosen_text, p_value_text, point_text, value_text
+from dmkl.searching.texts import p_value_text, point_text, value_text
 from dmkl.store.saved import Result
 
 _TOO_GOOD = (
@@ -186,19 +185,12 @@ def _sections(description: Description) -> tuple[Section | None, list[Section]]:
 def _answer(result: SearchResult | EvaluationResult, description: Description) -> str:
     """The chosen point, its score, whether it beats the baselines, and which kernels matter."""
     at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
-    if isinstance(result, EvaluationResult):
-        chosen = "; ".join(chosen_text(name, values_of(at_choice[name])) for name in result.parameters)
-    elif result.choosers:
-        places = {name: np.ravel(at) for name, at in result.best_index_.items()}
-        chosen = "; ".join(chosen_text(name, [result.grid[name][k] for k in at]) for name, at in places.items())
-    else:
-        chosen = point_text(result.best_params_)
-    lines = description.lines("scores", "chance", "kernels_part", "inner_scores")
+    lines = description.lines("choice", "scores", "chance", "kernels_part", "inner_scores")
     compared = _verdict(result.comparison())
     weights = at_choice["weight"].transpose("kernel", ...)
     shares = weight_shares(weights.values.reshape(len(weights), -1), 0).mean(axis=1)
     weights = xr.DataArray(shares, {"kernel": weights["kernel"].values})
-    return f"{sentences([f'Chosen: {chosen}', *lines, *compared])} {_largest_weights(weights)}"
+    return f"{sentences([*lines, *compared])} {_largest_weights(weights)}"
 
 
 def _verdict(compared: pd.DataFrame) -> list[str]:

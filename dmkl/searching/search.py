@@ -60,7 +60,15 @@ from dmkl.searching.grid import (
     mean_over_folds,
 )
 from dmkl.searching.paired import paired_variables
-from dmkl.searching.texts import approximate_notes, cost_and_proof, data_notes, edge_notes, p_text, point_text
+from dmkl.searching.texts import (
+    approximate_notes,
+    chosen_text,
+    cost_and_proof,
+    data_notes,
+    edge_notes,
+    p_text,
+    point_text,
+)
 from dmkl.solvers.interface import WORDS
 from dmkl.solvers.refinement import check_refinement
 from dmkl.store.saved import Result, Saved, task_dim
@@ -150,7 +158,7 @@ class GridResult(Result):
             Column("model"),
             Column("parameters"),
             Column("score", of_rows, error="standard_error"),
-            Column("difference", error="margin", limits=compared.attrs["limits"], sign="+"),
+            Column("difference", form="signed", error="margin", limits=compared.attrs["limits"]),
         ]
         note = (
             "Means over the folds ± one standard error. Difference: the chosen model minus this one, paired over "
@@ -646,11 +654,13 @@ class SearchResult(GridResult):
             return {"choice": [f"Chosen{by}: {point_text(params)}"], "scores": of_scores}
         every = product(*(map(str, scores[dim].values) for dim in self.choosers))
         choices = [(labels, reduce(getitem, labels, params), reduce(getitem, labels, means)) for labels in every]
+        places = {name: np.ravel(at) for name, at in self.best_index_.items()}
+        values = "; ".join(chosen_text(name, [self.grid[name][k] for k in at]) for name, at in places.items())
+        choice = [f"Chosen{by} by each {' and '.join(self.choosers)}: {values}"]
         if self.tasks is not None and len(choices) > MOST_LINES:
             distribution = self._distribution(np.array([mean for *_, mean in choices], dtype=np.float64))
-            return {"choice": [f"Chosen{by} by each {' and '.join(self.choosers)}"], "scores": [distribution]}
-        choice = [f"Chosen{by} by each {' and '.join(self.choosers)}, {scoring} in validation:"]
-        lines = [f"{', '.join(labels)}: {point_text(p)}, {mean:.4g}" for labels, p, mean in choices[:MOST_LINES]]
+            return {"choice": choice, "scores": [distribution]}
+        lines = [f"{', '.join(labels)}: {point_text(p)}, {scoring} {m:.4g}" for labels, p, m in choices[:MOST_LINES]]
         if len(choices) > MOST_LINES:
             lines.append(f"… and {len(choices) - MOST_LINES} more")
         if self.tasks is not None:

@@ -166,7 +166,7 @@ def test_tasks_choose_each_for_itself():
     }
     assert {name: at.sel(task="boat") for name, at in result.best_index_.items()} == {"p": 4, "lam": 2}
     assert result.best_score_ == pytest.approx(dict.fromkeys(TASKS, 0.9))
-    assert "boat: p=inf, lam=0.1, 0.9" in repr(result)
+    assert f"boat: p=inf, lam=0.1, {scores.attrs['scoring']} 0.9" in repr(result)
     scores["score"][..., 1] = np.nan
     with pytest.raises(InputError, match="task 'boat': no point of the grid can be chosen"):
         _ = SearchResult(scores).best_params_
@@ -263,7 +263,7 @@ def test_the_summary_of_many_targets_is_a_distribution():
     scores = scores.rename(task="target").assign_attrs(scoring="r2", kind="regression")
     lines = SearchResult(scores).summary().splitlines()
     assert lines[1:3] == [
-        "Chosen by each target",
+        "Chosen by each target: lam = 0.1 (40×)",
         "Mean R² 0.15 in validation (quartiles -0.025, 0.15, 0.32); 28 of 40 targets above 0",
     ]
 
