@@ -25,7 +25,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Plan
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import Asked, GridFits, Question, make_question, run_blocks, with_exact_choices
+from dmkl.searching.fits import Arguments, GridFits, Question, make_question, run_blocks, with_exact_choices
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import Choice, Rule, as_choice, chance_notes, joint_choices, mean_and_margin, mean_over_folds
 from dmkl.searching.scoring import limits
@@ -345,8 +345,8 @@ def importance(
             f"{type(estimator).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "
             "that does, such as MKFDA or MKSVM"
         )
-    asked = Asked(estimator, K, y, grid, scoring, groups, unknown, state)
-    question, folds = make_question("importance", asked, partial(make_folds, cv), refit=True)
+    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
+    question, folds = make_question("importance", arguments, partial(make_folds, cv), refit=True)
     choice = as_choice(choice, folds, question.K.samples)
     sources = as_kernel_groups(question.K.names, kernel_groups)
     without = {name: tuple(k for k in range(len(question.K)) if k not in of) for name, of in sources.items()}

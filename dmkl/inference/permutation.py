@@ -27,7 +27,7 @@ from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import Asked, GridFits, Question, as_variable, digest, make_question, run_blocks, values_of
+from dmkl.searching.fits import Arguments, GridFits, Question, as_variable, digest, make_question, run_blocks, values_of
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import choose_each, mean_and_error, shape
 from dmkl.searching.texts import cost_and_proof, p_value_text, point_text
@@ -322,8 +322,8 @@ def permutation_test(
     check_count("random_state", random_state, least=0)
     if exchange == "groups" and groups is None:
         refuse("exchange='groups' exchanges the labels of whole groups, and there are no groups; give groups")
-    asked = Asked(estimator, K, y, grid, scoring, groups, unknown, state)
-    question, _ = make_question("permutation_test", asked, partial(make_folds, cv))
+    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
+    question, _ = make_question("permutation_test", arguments, partial(make_folds, cv))
     folds = [replace(fold, test=fold.test[:0]) for fold in question.folds]
     name, metric = next(iter(question.metrics.items()))
     question = replace(question, folds=folds, metrics={name: metric})

@@ -27,7 +27,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Plan
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import STATUS_FLAGS, Asked, Question, make_question
+from dmkl.searching.fits import STATUS_FLAGS, Arguments, Question, make_question
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.texts import cost_and_proof
 from dmkl.store.saved import Result, task_dim
@@ -409,8 +409,8 @@ def stability(
             "samples; take how='half'"
         )
     resampling = partial(draw_resamples, how, n_resamples, random_state)
-    asked = Asked(estimator, K, y, None, scoring, groups, unknown, state)
-    question, folds = make_question("stability", asked, resampling, has_grid=False)
+    arguments = Arguments(estimator, K, y, None, scoring, groups, unknown, state)
+    question, folds = make_question("stability", arguments, resampling, has_grid=False)
     pairs = zip(question.plan_fits(), folds, strict=True)
     fits = [replace(fit, sample_weight=fold.counts, judge=None) for fit, fold in pairs]
     with question.open_workspace({"what is asked": "stability"}) as workspace:

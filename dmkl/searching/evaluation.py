@@ -30,7 +30,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_facts, class_scores, class_tables, confusion, records
 from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import (
-    Asked,
+    Arguments,
     GridFits,
     Part,
     Question,
@@ -397,8 +397,8 @@ def evaluate(
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, ("sum", "rules", "none"))
-    asked = Asked(estimator, K, y, grid, scoring, groups, unknown, state)
-    question, folds = make_question("evaluate", asked, partial(nest_folds, outer, inner), refit=True)
+    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
+    question, folds = make_question("evaluate", arguments, partial(nest_folds, outer, inner), refit=True)
     check_memory_of_refinement(question, [fold.inner for fold in folds])
     ends = np.cumsum([0, *(len(fold.inner) for fold in folds)]).tolist()
     choosing = list(itertools.starmap(slice, itertools.pairwise(ends)))

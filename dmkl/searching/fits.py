@@ -84,7 +84,7 @@ _BEST = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Arguments:
     """What analyses take alike, as it was given; see `dmkl.search`."""
 
     estimator: KernelLearner
@@ -133,7 +133,7 @@ class Question:
     metrics: dict[str, Metric]
     groups: Array | None
     """The group of each row, which no fold splits."""
-    asked: Asked
+    arguments: Arguments
     by_means: bool = False
     """Whether class means decide at every point, so that decisions are logarithms of probabilities."""
 
@@ -256,7 +256,7 @@ class Question:
 
     def run(self, fits: Sequence[Fit], *, duals: bool = True) -> Answers:
         """Run a plan of fits without a checkpoint; temporary files are in the folder of the state."""
-        with lock_state(self.asked.state):
+        with lock_state(self.arguments.state):
             return run(Plan(self.K, fits, duals=duals))
 
     @contextmanager
@@ -268,7 +268,7 @@ class Question:
         `properties` are added to those of `_identity`. A second plan continues from the results of the first if it is
         `continued`, so that these are kept in any case.
         """
-        state = self.asked.state
+        state = self.arguments.state
         kept = TemporaryDirectory(prefix="dmkl-") if continued and state is None else nullcontext()
         with kept as parent, lock_state(state if parent is None else Path(parent) / "state") as folder:
             facts = {} if folder is None else self._identity() | dict(properties or {})
@@ -455,23 +455,22 @@ class Question:
     def with_folds(self, data: xr.Dataset, folds: Sequence[Fold]) -> xr.Dataset:
         """Add the folds and samples, variables and attributes of `SearchResult.scores` that reproduce a result.
 
-        The attribute asked has `arguments` and "source": "whole" if all kernels and samples of their source were used
-        unchanged, "part" if some of them were, "changed" if steps came before.
+        The attribute asked has the arguments that folds and scores depend on, and "source": "whole" if all kernels and
+        samples of their source were used unchanged, "part" if some of them were, "changed" if steps came before.
         """
         view = self.K.view
         whole = len(view.kernels) == len(view.source.names) and all(
             np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
         )
         source = "changed" if view.is_transformed else "whole" if whole else "part"
-        asked, groups = self.asked, self.asked.groups
-        arguments = {"y": asked.y is not None, "scoring": encode(asked.scoring), "unknown": encode(asked.unknown)}
+        given, groups, scoring = self.arguments, self.arguments.groups, encode(self.arguments.scoring)
+        arguments = {"y": given.y is not None, "scoring": scoring, "unknown": encode(given.unknown)}
         arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
         arguments["source"] = source
         names = np.array(self.K.samples).astype(str)
         variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
         if self.groups is not None:
             variables["sample_group"] = ("sample", _plain(self.groups))
-        scoring = arguments["scoring"]
         first = scoring[0] if isinstance(scoring, list) else scoring
         if first is None or isinstance(first, str):  # a callable may fail on such decisions
             with warnings.catch_warnings():  # about scores that are undefined for a constant
@@ -584,7 +583,12 @@ class Question:
 
 
 def make_question(
-    caller: str, asked: Asked, make_folds: Callable[..., list[Fold]], *, has_grid: bool = True, refit: bool = False
+    caller: str,
+    arguments: Arguments,
+    make_folds: Callable[..., list[Fold]],
+    *,
+    has_grid: bool = True,
+    refit: bool = False,
 ) -> tuple[Question, list[Fold]]:
     """Check a question, and make its folds; InputError if an argument breaks a rule.
 
@@ -592,18 +596,19 @@ def make_question(
     their first arguments. `has_grid` is False for an estimator with the parameters that it has; `refit` tells whether
     one model is fitted for all tasks at the points that they choose.
     """
-    estimator, grid, groups, K = asked.estimator, asked.grid, asked.groups, as_kernel_set(asked.K, caller)
-    targets, tasks = labeled_targets(estimator, K, asked.y, caller, asked.unknown)
+    estimator, grid, groups = arguments.estimator, arguments.grid, arguments.groups
+    K = as_kernel_set(arguments.K, caller)
+    targets, tasks = labeled_targets(estimator, K, arguments.y, caller, arguments.unknown)
     if has_grid:
         grid, note = with_chains(grid, estimator, K, several=targets.dim is not None)
-        if grid is not asked.grid:
+        if grid is not arguments.grid:
             progress.current().note(note)
     values = as_grid(grid, estimator) if has_grid else {}
     classes, deciding = targets.kind != "regression", [estimator]
     if "decision" in values:
         deciding = [clone(estimator).set_params(decision=decision) for decision in values["decision"]]
     by_means = classes and all(model._decides_by() == "means" for model in deciding)
-    metrics = as_metrics(asked.scoring, targets.kind, probabilistic=by_means)
+    metrics = as_metrics(arguments.scoring, targets.kind, probabilistic=by_means)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):
         refuse(
@@ -613,7 +618,7 @@ def make_question(
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, classes=classes)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
     of_points, of_folds = Points(clone(estimator), values), (choosing, metrics, of_rows)
-    question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, asked, by_means=by_means)
+    question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, arguments, by_means=by_means)
     if has_grid:
         _check_tasks(question, caller, refit=refit)
         default = "lam" in values and (grid is None or grid["lam"] is None)

@@ -38,7 +38,7 @@ from dmkl.searching.baselines import Baselines, choose_baselines, compare, compa
 from dmkl.searching.fits import (
     MOST_OUTPUTS,
     OF_TASKS,
-    Asked,
+    Arguments,
     GridFits,
     Part,
     Question,
@@ -860,8 +860,8 @@ def search(
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, get_args(Baselines))
-    asked = Asked(estimator, K, y, grid, scoring, groups, unknown, state)
-    question, folds = make_question("search", asked, partial(make_folds, cv), refit=refit)
+    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
+    question, folds = make_question("search", arguments, partial(make_folds, cv), refit=refit)
     choice = as_choice(choice, folds, question.K.samples)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
     fits, of_baselines, predictions = fit_with_baselines(question, choice, rule, baselines)
