@@ -38,7 +38,7 @@ _UNIQUE_NAMES = set(
 )
 """Titles of columns that name the samples if no name repeats; else they are groups of samples."""
 _FAMILIES = {"fid", "family", "familyid", "famid"}
-_WORDS = {*ROLES, "class", "classes", "group", "groups"} - {"name", "names", "kernel", "kernels"}
+_WORDS = {*ROLES, *"class classes group groups fid1 iid1".split()} - {"name", "names", "kernel", "kernels"}
 """Titles that are unlikely as values of a cell."""
 _FEW_COLUMNS = 64
 """Up to this number of columns of numbers, each is searched for names of samples."""
@@ -250,14 +250,17 @@ def is_title(cell: str) -> bool:
 
 def without_codes(values: Any) -> Any:
     """Return an array with NaN, or NA among words, in place of the setting ``dmkl.unknown``; unchanged without it."""
-    codes, values = list(map(str, settings.get("unknown"))), np.asarray(values)
+    codes = list(map(str, settings.get("unknown")))
+    array = np.asarray(values) if codes else np.zeros(0, dtype=bool)
+    if array.dtype.kind not in "fiuOUT":
+        return values
     numbers = [float(code) for code in codes if is_numeral(code)]
-    if values.dtype.kind in "fiu":
-        hits = np.isin(values, numbers)
-        return np.where(hits, np.nan, values) if hits.any() else values
-    texts = values.astype(str) if codes and values.dtype.kind in "OUT" else np.zeros(values.shape, dtype="U1")
-    are_codes = [text in codes or (is_numeral(text) and float(text) in numbers) for text in texts.ravel().tolist()]
-    return np.where(np.reshape(are_codes, values.shape), "NA", values) if any(are_codes) else values
+    if array.dtype.kind in "fiu":
+        hits = np.isin(array, numbers)
+        return np.where(hits, np.nan, array) if hits.any() else array
+    texts = array.astype(str).ravel().tolist()
+    are_codes = [text in codes or (is_numeral(text) and float(text) in numbers) for text in texts]
+    return np.where(np.reshape(are_codes, array.shape), "NA", array)
 
 
 def is_number(cell: str, comma: bool = False) -> bool:

@@ -772,6 +772,23 @@ def test_each_column_of_pairs_is_a_kernel_by_its_title(tmp_path):
         [whole(matrix) for matrix in open_files(path)[0].matrices()]
 
 
+def test_titles_of_pairs_may_stand_between_blanks(tmp_path):
+    """As in PLINK's .genome, with a column that is NA throughout."""
+    title = "  FID1  IID1  FID2  IID2 RT    EZ      Z0  PI_HAT\n"
+    write = of_pairs("a.genome", lambda a, b, v: f"  1  {a}  1  {b} UN    NA  1.0000  {v}\n", title)
+    source, _ = open_files(write(tmp_path, symmetric(WORDS), "kernels"))
+    computed = pd.DataFrame(whole(next(iter(source.matrices()))), source.samples, source.samples)
+    np.testing.assert_array_equal(computed.loc[WORDS, WORDS], K)
+
+
+def test_the_lower_half_beside_zeros_is_the_kernel(tmp_path, notes_of):
+    """As PLINK's --make-rel square0 writes it."""
+    write_ids(tmp_path / "a.rel.id", WORDS)
+    path = text(tmp_path / "a.rel", "".join(" ".join(map(str, row)) + "\n" for row in np.tril(K)))
+    assert "kernel 'a' was mirrored" in notes_of("import", tmp_path / "k.zarr", path)
+    np.testing.assert_array_equal(np.asarray(dmkl.open(tmp_path / "k.zarr"))[0], K)
+
+
 def test_shares_of_identity_are_kernels_and_distances(tmp_path):
     """As FastANI lists them, in both orders: percent, and the numbers of fragments."""
     share = 100 * np.exp(-DISTANCES / DISTANCES.max())

@@ -68,7 +68,7 @@ class Text(Columns):
     _trailing = False  # whether delimiters end the rows
 
     def __init__(self, path: Path, expected: Expected = None, title: str | None = None) -> None:
-        self.path, self.where = path, str(path)
+        self.path, self.where, self._has_codes = path, str(path), bool(settings.get("unknown"))
         self.index, self.notes, self.categories = None, [], set[str]()
         self.count: int | None = None  # the number of rows that the file states in a line of its own
         lines, size = [], 0  # the first ones that are not blank, as (number from 1, text)
@@ -220,7 +220,7 @@ class Text(Columns):
 
     def _split(self, text: str) -> list[str]:
         cells = _cells(text, self.delimiter)
-        return without_codes(cells).tolist() if settings.get("unknown") else cells
+        return without_codes(cells).tolist() if self._has_codes else cells
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
         """Return the cells of some columns as they are written."""
@@ -325,7 +325,7 @@ class Text(Columns):
         delimiter, n_rows = self.delimiter, stop - start
         raw = self._bytes(start, stop)
         n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
-        if n_cells != n_rows * (self.n_columns + self._trailing) or self._lines[2] or settings.get("unknown"):
+        if n_cells != n_rows * (self.n_columns + self._trailing) or self._lines[2] or self._has_codes:
             return None
         text = io.StringIO(raw.decode().replace(",", ".") if self.decimal_comma else raw.decode())
         quote = '"' if b'"' in raw else None

@@ -135,7 +135,7 @@ def _matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma:
             refuse(f"{path}, row {i + 1}: found {len(row)} numbers, expected {to_diagonal}, to the diagonal, or {n}")
         with damaged_as(f"expected numbers in {path}, row {i + 1}", ValueError):
             values[i, : len(row)] = [float(cell.replace(",", ".") if decimal_comma else cell) for cell in row]
-        if len(row) <= i + 1:
+        if len(rows[0]) < n:
             values[: len(row), i] = values[i, : len(row)]
     return values
 
