@@ -744,8 +744,8 @@ def create(
     kernels
         An array (n, m, m), an iterable of (m, m) arrays or data frames read one at a time, a mapping from names to
         such, a Dask array, a Zarr array, or an xarray array, with the kernels along the dimension "kernel" or the
-        first; AnnData or MuData with kernels in ``obsp``. Rectangular kernels (n, rows, columns) are new
-        samples against training samples.
+        first; a Dataset of xarray, also with labels; AnnData or MuData with kernels in ``obsp``. Rectangular kernels
+        (n, rows, columns) are new samples against training samples.
     names
         The kernels' names, unique; ``kernel_0``, ``kernel_1`` … by default.
     samples, train_samples
@@ -811,12 +811,14 @@ def create(
     SampleOrderWarning
         If kernels, labels or splits without names are matched by position with samples that have names.
     """
+    given, unjoined = given_data(labels=labels, splits=splits), as_source(kernels, names)
     source = JoinedSource(
-        as_source(kernels, names),
+        unjoined,
         join,
         samples=sample_names("samples", samples),
         train_samples=sample_names("train_samples", train_samples),
-        given=given_data(labels=labels, splits=splits),
+        read_data=[item for item in unjoined.side_data if item.role not in {other.role for other in given}],
+        given=given,
         symmetric=symmetric,
     )
     for note in source.order_notes:

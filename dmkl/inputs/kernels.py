@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dmkl.arrays import Index, Mask, is_instance
 from dmkl.errors import first_names, refuse
-from dmkl.inputs.columns import ROLES, axis_names
+from dmkl.inputs.columns import ROLES, axis_names, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, shape_text, stamp
 from dmkl.inputs.formats.registry import PathLike, check_file, expected_files, find_files, names_of_arrays, short_names
 from dmkl.inputs.label_tables import given_data, read_names, sort_arrays
-from dmkl.inputs.labels import Labels, SideData, align, gather
+from dmkl.inputs.labels import OF_SAMPLES, Labels, SideData, align, gather
 from dmkl.inputs.matrices import (
     Layer,
     Lazy,
@@ -36,6 +36,9 @@ from dmkl.inputs.matrices import (
 from dmkl.inputs.names import Join, Named, Names, all_names, joined, note_of_order, places
 from dmkl.settings import check_memory
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 _AXES = ("rows", "columns")
 
 
@@ -47,6 +50,7 @@ class KernelSource:
     axes: Sequence[Named] = ()  # of all kernels, or of those that were read; empty if no kernel has names of samples
     notes: Sequence[str] = ()  # on parts that were left out and on choices that could have been otherwise
     symmetric: bool | None = None  # whether names show that rows and columns are the same samples; None if none do
+    side_data: Sequence[SideData] = ()  # labels and splits that came with the kernels
 
     def __init__(self, kernels: Iterable[Any], names: Sequence[str] | None = None) -> None:
         self.names, self._kernels = names, kernels
@@ -122,6 +126,8 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     """Return an object that `dmkl.create` accepts as a source."""
     if isinstance(kernels, KernelSource):
         return kernels
+    if is_instance(kernels, "xarray", "Dataset"):
+        return _source_of_dataset(kernels, names)
     own_names: Sequence[str] | None = None
     axes: Sequence[Named] = ()
     shape, kernels = known_shape("the array of kernels", kernels), as_numpy(kernels)
@@ -148,6 +154,24 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
     source = KernelSource(kernels, own_names if names is None else names)
     source.axes = axes or source.axes
+    return source
+
+
+def _source_of_dataset(dataset: xr.Dataset, names: Sequence[str] | None) -> KernelSource:
+    """Return the variable (kernel, row, column) of a dataset, or the square ones, with its labels and splits."""
+    roles = {str(name): ROLES.get(plain_title(str(name))) for name in dataset.data_vars}
+    matrices = {
+        name: dataset[name] for name, role in roles.items() if role in (None, "names") and dataset[name].ndim > 1
+    }
+    stacks = [values for values in matrices.values() if values.ndim == 3]
+    square = {name: values for name, values in matrices.items() if values.ndim == 2 and len(set(values.shape)) == 1}
+    if len(stacks) + bool(square) != 1:
+        found = ", ".join(f"{name} {values.dims}" for name, values in dataset.data_vars.items())
+        refuse(
+            f"a dataset holds one variable (kernel, row, column) or square ones (row, column), got {found or 'none'}"
+        )
+    source = as_source(stacks[0] if stacks else square, names)
+    source.side_data = given_data(*((role, dataset[name]) for name, role in roles.items() if role in OF_SAMPLES))
     return source
 
 

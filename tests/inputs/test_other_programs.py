@@ -18,6 +18,7 @@ import xarray as xr
 import zarr
 from sklearn.datasets import dump_svmlight_file
 
+import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.inputs import as_features, open_files, read_covariates, read_file
 
@@ -212,6 +213,22 @@ def test_datasets_in_files_of_netcdf_and_zipped_zarr(tmp_path, inside):
         frame = pd.DataFrame(taken.blocks["x"].read(slice(0, 6)), taken.samples, taken.blocks["x"].columns)
         pd.testing.assert_frame_equal(frame, COUNTS)
         assert taken.labels.labels.tolist() == Y.tolist()
+
+
+def test_datasets_in_memory_hold_kernels_and_labels():
+    axes = {"subject": CELLS, "subject_2": CELLS}
+    square = xr.Dataset({"a": (tuple(axes), K), "b": (tuple(axes), 2 * K), "y": ("subject", Y)}, axes)
+    stack = xr.Dataset(
+        {"k": (("kernel", *axes), np.stack([K, 2 * K])), "y": ("subject", Y)}, axes | {"kernel": ["a", "b"]}
+    )
+    for data in (square, stack, square.isel(subject=slice(None, None, -1))):
+        made = dmkl.create(None, data, samples=CELLS)
+        assert (made.names, list(made.samples), made.labels.tolist()) == (("a", "b"), CELLS, Y.tolist())
+        np.testing.assert_array_equal(made.to_dask(), [K, 2 * K])
+    others = pd.Series([0, 0, 0, 1, 1, 1], CELLS)
+    assert dmkl.create(None, square, labels=others).labels.tolist() == others.tolist()
+    with pytest.raises(InputError, match=r"a dataset holds one variable .* got y \('subject',\)"):
+        dmkl.create(None, square[["y"]])
 
 
 def test_packed_variables_of_netcdf_are_refused(tmp_path):

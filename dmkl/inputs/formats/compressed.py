@@ -88,6 +88,7 @@ def unpacked(path: Path) -> Path:
         with _damage_refused(path, ".zip", (Exception,)), ZipFile(path) as archive:
             n_bytes = sum(member.file_size + _FILE_BYTES for member in archive.infolist())
             check_memory(f"the content of {path}", n_bytes, way_out)
+            copy.mkdir()  # also for no members
             archive.extractall(copy)
     else:
         with stream(path) as packed, copy.open("wb") as file:
