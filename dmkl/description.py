@@ -45,8 +45,8 @@ def number(value: Any) -> str:
     """Three significant digits, and all those before the point; a dash where there is no number."""
     if value != value:
         return "–"
-    is_whole = abs(value) < 1e6 and (abs(value) >= 1e3 or value == round(value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if is_whole else f"{value:#.3g}".rstrip(".")
+    whole = isinstance(value, int) or 1e3 <= abs(value) < 1e6
+    return f"{value:,.0f}" if whole else f"{value:#.3g}".rstrip(".")
 
 
 def count(n: float, noun: str) -> str:

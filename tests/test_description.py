@@ -31,9 +31,9 @@ def test_names_of_kernels_without_what_they_share(names, labels, ends):
 
 
 def test_numbers_have_three_digits():
-    texts = {0.44: "0.440", 0.09391: "0.0939", 123.4: "123", 1234.5: "1,234", 3.0: "3", 1.2e-5: "1.20e-05"}
+    texts = {0.44: "0.440", 0.09391: "0.0939", 123.4: "123", 1234.5: "1,234", 3.0: "3.00", 1.2e-5: "1.20e-05"}
     assert {value: number(value) for value in texts} == texts
-    assert (number(math.nan), number(math.inf)) == ("–", "inf")
+    assert [number(value) for value in (3, math.nan, math.inf)] == ["3", "–", "inf"]
 
 
 def test_a_table_has_intervals_and_the_name_in_full():
@@ -43,8 +43,8 @@ def test_a_table_has_intervals_and_the_name_in_full():
     table = Table(frame, [*columns, Column("low", upper="mean")], kernels=GENES)
     assert [[cell.text for cell in row] for row in table.cells(frame)] == [
         ["B cell", "0.500 ± 0.25", "0.200 to 0.500"],
-        ["DNA repair", "0.980 (0.88 to 1)", "0 to 0.980"],
-        ["NFKB IL6 up", "", "≥ 1"],
+        ["DNA repair", "0.980 (0.88 to 1)", "0.00 to 0.980"],
+        ["NFKB IL6 up", "", "≥ 1.00"],
     ]
     assert table.names == "Names of kernels: X-linear-HALLMARK_…, in capitals, with _ for spaces"
 

@@ -257,8 +257,8 @@ class Analysis(Result):
             Column("trace"),
             Column("effective_rank"),
             Column("largest_share_least", "first eigenvalue", form="share", upper="largest_share_most"),
-            Column("components_90_least", "90 % of trace in", upper="components_90_most"),
-            Column("components_99_least", "99 % in", upper="components_99_most"),
+            Column("components_90_least", "90 % of trace in", "exact", upper="components_90_most"),
+            Column("components_99_least", "99 % in", "exact", upper="components_99_most"),
             Column("repeats", "a multiple of", form="kernel"),
         ]
         frame["largest_share_most"] = frame["largest_share_most"].clip(upper=1.0)
@@ -269,7 +269,7 @@ class Analysis(Result):
         names = ["label_noise", "relevant_dimension", "relevant_dimension_most"]
         over = [dim for dim in self.data["label_noise"].dims if dim != "kernel"]
         frame, fit = self._with_fit(self.data[names].mean(over, skipna=False).to_dataframe().reset_index())
-        dimension = Column("relevant_dimension", upper="relevant_dimension_most")
+        dimension = Column("relevant_dimension", form="exact", upper="relevant_dimension_most")
         columns = [Column("kernel", form="kernel"), *fit, Column("label_noise"), dimension]
         return Table(frame, columns, "Relevant dimensions", kernels=self.names)
 

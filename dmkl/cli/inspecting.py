@@ -272,7 +272,7 @@ def _pair(key: str, value: Any) -> str:
 def _figure(value: Any) -> str:
     if isinstance(value, list):
         return "/".join(map(_figure, value))
-    return number(value) if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _list_classes(classes: dict[str, int] | None, most: int = 12) -> str:

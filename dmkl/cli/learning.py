@@ -177,16 +177,18 @@ class _Run:
         if self.options.as_json:
             print_json(self.as_mapping(result, chosen))
             return
-        self.print_summary(result.describe(), chosen, on, {"choices"})
+        self.print_summary(result.describe(), chosen, on)
         say(f"Saved in {self.options.out}; dmkl.load reads it.")
 
     def print_summary(
-        self, description: Description, chosen: Index, on: str, omit: Collection[str], *in_table: Key
+        self, description: Description, chosen: Index, on: str, omit: Collection[str] = (), *in_table: Key
     ) -> None:
-        """Print the tables but those to omit, and the sentences but those that tables have."""
+        """Print the tables but those to omit, and the sentences but those that tables have.
+
+        Choices and comparisons are printed as sentences.
+        """
         say(f"{description.headline}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
-        of_models: tuple[Key, ...] = ("baselines",) if "comparison" in description.tables else ()
-        show_description(description, omit, "losses", *of_models, *in_table)
+        show_description(description, {"choices", "comparison", *omit}, "losses", *in_table)
 
 
 def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[Index, str, Any]:
@@ -273,15 +275,17 @@ def fit(
         held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.as_data()}}
         print_json({**_model_as_mapping(estimator, model_out, seconds), **held_out_scores, **agreement})
         return
-    show_tables(tables.models_table({learning.model: estimator}, {learning.model: seconds}))
-    say()
-    show_description(describe_model(estimator, tables.MOST_COLUMNS))
+    description = describe_model(estimator, tables.MOST_COLUMNS)
+    made = [make() for make in description.tables.values()]
+    show_tables(*made, tables.models_table({learning.model: estimator}, {learning.model: seconds}))
+    for note in description.lines():
+        say(note)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if agreement:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in agreement["agreement"].items())
         say(f"Agreement of the clusters with the stored labels, which were not used: {figures}.")
     if scores is not None:
-        show_description(scores)
+        tables.show_scores(scores)
     say(f"Saved in {model_out}; use it with: {_predict_command(estimator, model_out, K, learning.store)}")
 
 

@@ -13,7 +13,7 @@ from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
-from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside, show_description
+from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.description import count
@@ -100,7 +100,7 @@ def predict(
     lock_pictures(plot, overwrite=overwrite)
     _check_source(store, features, labels, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
-    from dmkl.cli.tables import score_model  # after `import_base`
+    from dmkl.cli.tables import score_model, show_scores  # after `import_base`
     from dmkl.estimators.predicting import training_note
 
     if probabilities or unassigned_below is not None:
@@ -230,7 +230,7 @@ def predict(
     if result is None:
         say(f"Predicted {count(len(predicted), 'sample')} of {where}; their labels are not known.")
     else:
-        show_description(result)
+        show_scores(result)
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
     if out is not None:

@@ -16,6 +16,7 @@ import xarray as xr
 
 import dmkl
 from dmkl.arrays import Array, Float
+from dmkl.cli.output import say, show_tables
 from dmkl.description import Column, Description, Figure, Table
 from dmkl.estimators.learner import label_accuracy
 from dmkl.estimators.plan import tell_new_classes
@@ -41,7 +42,12 @@ def models_table(
         for name, model in models.items()
     ]
     measured = [] if accuracy is None else [Column("accuracy", form="share")]
-    columns = [Column("gap", "proven gap", form="gap"), Column("passes"), Column("solver"), Column("seconds")]
+    columns = [
+        Column("gap", "proven gap", form="gap"),
+        Column("passes", form="exact"),
+        Column("solver"),
+        Column("seconds"),
+    ]
     return Table(pd.DataFrame(rows), [Column("model"), *measured, *columns])
 
 
@@ -73,6 +79,13 @@ def _describe(
     figures = {"Confusion matrix": Figure("Samples by class.", partial(dmkl.plot_confusion, counts))}
     lines.insert(0, f"Accuracy {100 * accuracy:.2f} % on {on}.")
     return Description("Scores", on, {"scores": lines}, lambda: facts, class_tables(counts), figures)
+
+
+def show_scores(scores: Description) -> None:
+    """Print the scores of a model, and below them its tables."""
+    for line in scores.lines():
+        say(line)
+    show_tables(*(make() for make in scores.tables.values()))
 
 
 def score_model(

@@ -158,16 +158,14 @@ def effects_as_mapping(model: Any) -> dict[str, Any]:
     Of a model of variance components, the tables of these and of its fixed effects.
     """
     if hasattr(model, "components_"):
-        components, effects = model.components_.drop_dims("term_2"), model.fixed_effects_
+        parts = {"variance_components": model.components_.drop_dims("term_2"), "fixed_effects": model.fixed_effects_}
 
-        def of(at: dict[str, Any]) -> dict[str, Any]:
-            parts = {"variance_components": components.isel(at), "fixed_effects": effects.isel(at)}
-            frames = {k: part.drop_vars("target", errors="ignore").to_dataframe() for k, part in parts.items()}
-            return {name: frame.T.to_dict() for name, frame in frames.items()}
+        def of(**at: Any) -> dict[str, Any]:
+            return {name: part.sel(at, drop=True).to_dataframe().T.to_dict() for name, part in parts.items()}
 
-        if "target" not in components.dims:
-            return of({})
-        return {"targets": {str(name): of({"target": k}) for k, name in enumerate(components["target"].values)}}
+        if "target" not in model.components_.dims:
+            return of()
+        return {"targets": {str(name): of(target=name) for name in model.components_["target"].values}}
     if not hasattr(model, "covariate_effects_"):
         return {}
 

@@ -225,7 +225,7 @@ class Stability(Result):
         return {
             **{name: attrs[name] for name in ("how", "threshold", "random_state")},
             "resamples": data.sizes["resample"],
-            "distinct_resamples": attrs["n_distinct"],
+            "distinct_resamples": attrs.get("n_distinct"),
             "stable": stable["kernel"].values[stable.values] if stable.ndim == 1 else stable.to_series().to_dict(),
             "mean_selected": np.asarray(self.mean_selected_),
             "error_bound": np.asarray(self.error_bound()),

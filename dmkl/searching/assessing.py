@@ -218,7 +218,7 @@ def class_tables(counts: xr.DataArray) -> dict[str, Callable[[], Table]]:
     def of_classes() -> Table:
         frame = class_scores(counts).to_dataframe().reset_index()
         shown = [Column(str(frame.columns[0]), form="text"), Column("recall"), Column("precision")]
-        return Table(frame, [*shown, Column("support", "samples")], "Classes")
+        return Table(frame, [*shown, Column("support", "samples", "exact")], "Classes")
 
     def matrix() -> Table:
         named = [(f"predicted {label}", str(label)) for label in counts["predicted"].values]

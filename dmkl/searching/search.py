@@ -553,14 +553,14 @@ class SearchResult(GridResult):
             "grid": self.grid,
             "folds": scores.sizes["fold"],
             "rule": self.rule,
-            "choice": attrs["choice"],
+            "choice": attrs.get("choice", "joint"),
             "best": self._if_chosen("best_params_"),
             "best_score": self._if_chosen("best_score_"),
             "baselines": records(self._if_chosen("baselines")),
             **self._shared_facts(),
             "fits": dict(zip(WORDS, statuses.tolist(), strict=True)),
             "largest_gap": float(scores["gap"].max()),
-            "solver": attrs["solver"],
+            "solver": attrs.get("solver"),
             **{str(name): scores[name].values for name in scores.data_vars if str(name).startswith("refit_test_score")},
         }
 

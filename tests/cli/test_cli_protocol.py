@@ -30,7 +30,7 @@ def test_each_split_chooses_for_itself(error_of, json_of, output_of, tmp_path, p
     result = dmkl.load(tmp_path / "result")
     for fold, point in result.best_params_.items():
         chosen = result.chosen.sel(fold=fold)
-        numbers = [f"{float(chosen[name]):.4f}" for name in ("score", "test_score", "refit_test_score")]
+        numbers = [f"{float(chosen[name]):#.3g}" for name in ("score", "test_score", "refit_test_score")]
         assert [fold, f"{point['p']:g}", f"{point['lam']:g}", *numbers] in rows
     printed = json_of(*command, "--overwrite")
     assert (printed["choice"], printed["best"]) == ("fold", result.best_params_)
