@@ -76,7 +76,7 @@ _POLICY = ("max_iter", "refine")
 """Parameters that decide when a search stops, or follow its fits: they may change when it continues."""
 _TOGETHER_BYTES = 2**26
 """Bytes of decisions that are scored together: those of all points may exceed the memory."""
-_BEST = (2, 4, 8, 16)
+_BEST = (1, 2, 4, 8, 16)
 """Points of each choice that are scored exactly, round by round, until the chosen one is among them."""
 
 
