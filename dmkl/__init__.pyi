@@ -48,11 +48,14 @@ from .kernelset import KernelSet as KernelSet
 from .kernelset import create as create
 from .kernelset import open as open
 from .numerics.covariates import residualize as residualize
+from .numerics.losses import Cox as Cox
 from .numerics.losses import Huber as Huber
+from .numerics.losses import JointLoss as JointLoss
 from .numerics.losses import Loss as Loss
 from .numerics.losses import Poisson as Poisson
 from .numerics.losses import SmoothedQuantile as SmoothedQuantile
 from .numerics.losses import SquaredEpsilonInsensitive as SquaredEpsilonInsensitive
+from .numerics.survival import signed_times as signed_times
 from .outputs import prediction_table as prediction_table
 from .progress import ConsoleWatch as ConsoleWatch
 from .reports.contents import report as report

@@ -139,7 +139,7 @@ RESULTS = {
     "check": lambda K: check(K),
 }
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
-             "plot_contributions", "plot_predictions", "prediction_table", "report", "residualize",
+             "plot_contributions", "plot_predictions", "prediction_table", "report", "residualize", "signed_times",
              "solve_mkfda", "solve_mkglm"}  # fmt: skip
 
 

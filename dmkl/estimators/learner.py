@@ -189,6 +189,10 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         """The targets of labels, refused by InputError if they break a rule."""
         raise NotImplementedError
 
+    def _scored_by(self) -> str | None:
+        """The scorer where none is named; None for that of the kind of the problem."""
+        return None
+
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         """Each parameter as text that is the same in every process, by which searches are compared."""
         return {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}

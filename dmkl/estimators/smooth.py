@@ -20,7 +20,8 @@ from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.estimators.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
-from dmkl.numerics.losses import Logistic, Loss, as_loss
+from dmkl.numerics.losses import Cox, JointLoss, Logistic, as_loss
+from dmkl.numerics.survival import concordance
 from dmkl.solvers.smooth import SmoothMethod, SmoothProblem
 
 
@@ -45,7 +46,7 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         fitted=CovariateEffects.traits.fitted,
     )
 
-    def _loss(self) -> Loss:
+    def _loss(self) -> JointLoss:
         raise NotImplementedError
 
     def _check_parameters(self) -> None:
@@ -63,7 +64,7 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
     def _problem(self, data: TrainingSet, number: int) -> Any:
         lam, weights, start, title = self._points(data)[number]
         training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
-        fixed, new = np.ones((len(y), 1)), None
+        fixed, new = np.ones((len(y), int(self._loss().has_intercept))), None
         if self._covariates() is not None:
             step = residualizing(training.whole.fitted.steps)
             assert step.row_basis is not None
@@ -187,7 +188,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
 
     traits = SmoothLearner.traits.but(rules={"sharing": one_of("none", "classes")})
 
-    def _loss(self) -> Loss:
+    def _loss(self) -> JointLoss:
         return Logistic()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
@@ -239,9 +240,10 @@ class MKGLM(SmoothLearner, KernelRegressor):
     loss
         "huber" (numbers with outliers), "squared_epsilon_insensitive" (small errors do not count), "quantile" (the
         median, smoothed), "poisson" (counts; `predict` returns their mean exp(f + b)), "squared_hinge" (labels 1 and
-        −1; `predict` returns f + b, whose sign decides), or an object with other options: `dmkl.Huber`,
-        `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, or a `dmkl.Loss` of your own. Counts of exposures e,
-        such as years, are the rates y/e with `sample_weight` e.
+        −1; `predict` returns f + b, whose sign decides), "cox" (times with right censoring as `dmkl.signed_times` makes
+        them; `predict` returns log hazard ratios, without an intercept), or an object with other options: `dmkl.Huber`,
+        `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, `dmkl.Cox`, or a `dmkl.Loss` of your own. Counts of
+        exposures e, such as years, are the rates y/e with `sample_weight` e.
     p
         Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several targets also one for each.
     lam
@@ -269,18 +271,19 @@ class MKGLM(SmoothLearner, KernelRegressor):
     >>> predicted = model.predict(K[test, train])
     """
 
-    loss: str | Loss = "huber"
+    loss: str | JointLoss = "huber"
     p: float | Sequence[float] = 2.0
     lam: float | Sequence[float] = 1.0
 
     traits = SmoothLearner.traits
 
-    def _loss(self) -> Loss:
+    def _loss(self) -> JointLoss:
         return as_loss(self.loss)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        self._loss()
+        if isinstance(self._loss(), Cox) and self._covariates() is not None:
+            refuse("the loss 'cox' takes no covariates out of kernels; add a kernel of them, such as a linear one")
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
@@ -289,12 +292,25 @@ class MKGLM(SmoothLearner, KernelRegressor):
             refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
 
     def _labels_of(self, data: TrainingSet, number: int) -> Float:
-        return data.problems.targets.values[number]
+        # Not the sum of the centered target and the mean, whose rounding would separate equal times.
+        targets = data.problems.targets
+        column, rows = targets.labels.reshape(len(targets.labels), -1)[:, number], targets.rows[number]
+        return np.asarray(column if rows is None else column[rows], dtype=np.float64)
+
+    def _scored_by(self) -> str | None:
+        return "concordance_index" if isinstance(self._loss(), Cox) else None
 
     def _response(self, scores: Float) -> Float:
         return self._loss().prediction(scores)
 
+    def score(self, K: Any = None, y: npt.ArrayLike | None = None, sample_weight: Any = None, **new: Any) -> float:
+        """R² of the predictions as that of `MKRidge`; Harrell's concordance index of log hazard ratios ("cox")."""
+        if self._scored_by() is None:
+            return super().score(K, y, sample_weight, **new)
+        truth = self._truth(K, y, unknown=new.pop("unknown", None)).astype(np.float64)
+        return concordance(truth, self._decision_to_score(K, **new).values, weights=sample_weight)
+
     def _covariate_part(self, samples: Array, covariates: Any = None) -> Float | None:
         # A mean is no sum of parts.
-        linear = type(self._loss()).prediction is Loss.prediction
+        linear = type(self._loss()).prediction is JointLoss.prediction
         return super()._covariate_part(samples, covariates) if linear else None

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.linalg.lapack import dpstrf
 from scipy.special import expit, xlogy
 
 from dmkl.arrays import Float, plain_repr
@@ -23,14 +25,52 @@ _LARGEST = 700.0
 """exp(η) is that of this η above it: no number overflows."""
 
 
-class Loss(ABC):
-    """A loss that is convex in η and has a continuous derivative.
+class JointLoss(ABC):
+    """A convex loss ℓ(y, η) of all samples together, with weights d of the samples; a sum over them is a `Loss`.
 
-    All functions take labels y and predictors η of equal shape (m,), in double precision, and return (m,). `labels`
-    says in messages which labels the loss is for.
+    All functions take labels y, predictors η and weights d, (m,) each, in double precision. `labels` says in messages
+    which labels the loss is for.
     """
 
     labels: ClassVar[str] = "numbers"
+    has_intercept: ClassVar[bool] = True
+    """Whether a constant that is added to η changes the loss."""
+
+    @abstractmethod
+    def total(self, y: Float, eta: Float, d: Float) -> float:
+        """ℓ(y, η)."""
+
+    @abstractmethod
+    def slope(self, y: Float, eta: Float, d: Float) -> Float:
+        """∂ℓ/∂η, (m,)."""
+
+    @abstractmethod
+    def bend(self, y: Float, eta: Float, d: Float) -> Float:
+        """A diagonal that is at least ∂²ℓ/∂η², (m,)."""
+
+    @abstractmethod
+    def product(self, y: Float, eta: Float, d: Float, V: Float) -> Float:
+        """∂²ℓ/∂η² V, in the shape of V, (m,) or (m, columns)."""
+
+    @abstractmethod
+    def root(self, y: Float, eta: Float, d: Float) -> Float:
+        """R with RRᵀ = ∂²ℓ/∂η²: its diagonal (m,), or (m, rank)."""
+
+    def accepts(self, y: Float) -> bool:
+        """Whether these are labels of the loss."""
+        return bool(np.isfinite(y).all())
+
+    def prediction(self, eta: Float) -> Float:
+        """The prediction of y in its own units, such as its mean: η itself by default."""
+        return eta
+
+
+class Loss(JointLoss):
+    """A loss that is a sum over the samples, convex in η with a continuous derivative.
+
+    `value`, `gradient` and `curvature` take labels y and predictors η of equal shape (m,), in double precision, and
+    return (m,).
+    """
 
     @abstractmethod
     def value(self, y: Float, eta: Float) -> Float:
@@ -44,13 +84,25 @@ class Loss(ABC):
     def curvature(self, y: Float, eta: Float) -> Float:
         """∂²ℓ/∂η² ≥ 0, from either side where it jumps."""
 
-    def accepts(self, y: Float) -> bool:
-        """Whether these are labels of the loss."""
-        return bool(np.isfinite(y).all())
+    def total(self, y: Float, eta: Float, d: Float) -> float:
+        """Σ_i d_i ℓ(y_i, η_i)."""
+        return float(np.sum(d * self.value(y, eta)))
 
-    def prediction(self, eta: Float) -> Float:
-        """The prediction of y in its own units, such as its mean: η itself by default."""
-        return eta
+    def slope(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`."""
+        return np.asarray(d * self.gradient(y, eta))
+
+    def bend(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`; the second derivative itself."""
+        return np.asarray(d * self.curvature(y, eta))
+
+    def product(self, y: Float, eta: Float, d: Float, V: Float) -> Float:
+        """See `JointLoss`."""
+        return np.asarray((self.bend(y, eta, d) * V.T).T)
+
+    def root(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`."""
+        return np.asarray(np.sqrt(self.bend(y, eta, d)))
 
 
 class _OfSigns(Loss):
@@ -203,25 +255,107 @@ class SmoothedQuantile(_OfResidual):
         return (np.abs(r) <= self.width) / (2.0 * self.width)
 
 
+@dataclass(frozen=True)
+class Cox(JointLoss):
+    """The negative logarithm of Cox's partial likelihood of times with right censoring, exp(η) the hazard ratio.
+
+    Labels are times s > 0 with a sign: s if the event was seen then, −s if the sample was censored at s. With e_i =
+    d_i exp(η_i), the samples R_t at risk at t, the events D_t at t, n of them of mean weight d̄, and their shares
+    c_l = l/n for `ties` "efron" or 0 for "breslow",
+
+        ℓ = Σ_t [d̄ Σ_{l<n} log(Σ_{R_t} e_i − c_l Σ_{D_t} e_i) − Σ_{D_t} d_i η_i].
+
+    Cox: Regression models and life-tables, JRSS B 34 (1972). Efron: The efficiency of Cox's likelihood function for
+    censored data, JASA 72 (1977). Breslow, in the discussion of Cox (1972).
+    """
+
+    ties: str = "efron"
+
+    labels = "times, negative for samples that were censored, of which one is positive"
+    has_intercept = False
+
+    def __post_init__(self) -> None:
+        if self.ties not in ("efron", "breslow"):
+            refuse(f"ties must be 'efron' or 'breslow', got {plain_repr(self.ties)}")
+
+    def accepts(self, y: Float) -> bool:
+        """See `JointLoss`."""
+        return bool(np.isfinite(y).all() and (y != 0).all() and (y > 0).any())
+
+    def total(self, y: Float, eta: Float, d: Float) -> float:
+        """See `JointLoss`."""
+        _, sums, weights, shifts = self._terms(y, eta, d)
+        return float(weights @ (np.log(sums) + shifts) - np.sum((d * eta)[y > 0]))
+
+    def slope(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`."""
+        return self.bend(y, eta, d) - np.where(y > 0, d, 0.0)
+
+    def bend(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`: the sum of the shares of each sample in the risks."""
+        shares, _, weights, _ = self._terms(y, eta, d)
+        return np.asarray(weights @ shares)
+
+    def product(self, y: Float, eta: Float, d: Float, V: Float) -> Float:
+        """See `JointLoss`."""
+        shares, _, weights, _ = self._terms(y, eta, d)
+        return np.asarray(((weights @ shares) * V.T).T - shares.T @ (weights * (shares @ V).T).T)
+
+    def root(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`: a pivoted Cholesky factor, (m, rank)."""
+        hessian = self.product(y, eta, d, np.eye(len(y)))
+        factor, pivots, rank, _ = dpstrf(hessian, lower=1)
+        rows = np.empty((len(y), rank))
+        rows[pivots - 1] = np.tril(factor)[:, :rank]
+        return rows
+
+    def _terms(self, y: Float, eta: Float, d: Float) -> tuple[Float, Float, Float, Float]:
+        """Of each logarithm: the share of each sample in its sum, (terms, m), the sum, its weight, and its shift of η.
+
+        Sums are of exp(η − shift), the largest η of the term, so that none is 0 however far predictors are apart.
+        """
+        at_risk, weights = _risk_sets(y.tobytes(), d.tobytes(), self.ties)
+        of_terms = np.where(at_risk * d > 0, eta, -np.inf)
+        shifts = of_terms.max(axis=1)
+        hazards = at_risk * d * np.exp(of_terms - shifts[:, None])
+        sums = hazards.sum(axis=1)
+        return hazards / sums[:, None], sums, weights, shifts
+
+
+@lru_cache(4)
+def _risk_sets(labels: bytes, weights: bytes, ties: str) -> tuple[Float, Float]:
+    """1 for samples at risk, less c_l for events, of each logarithm, (terms, m); and its weight d̄, (terms,)."""
+    y, d = np.frombuffer(labels), np.frombuffer(weights)
+    rows, means = [], []
+    for t in np.unique(y[(y > 0) & (d > 0)]):
+        events = (y == t) & (d > 0)
+        n = int(np.count_nonzero(events))
+        portions = np.arange(n) / n if ties == "efron" else np.zeros(n)
+        rows.append((np.abs(y) >= t) - portions[:, None] * events)
+        means.append(np.full(n, d[events].mean()))
+    return np.concatenate(rows), np.concatenate(means)
+
+
 def _check(name: str, value: float) -> None:
     if not 0 < value < np.inf:
         refuse(f"{name} must be positive and finite, got {plain_repr(value)}")
 
 
-LOSSES: dict[str, type[Loss]] = {
+LOSSES: dict[str, type[JointLoss]] = {
     "logistic": Logistic,
     "squared_hinge": SquaredHinge,
     "poisson": Poisson,
     "huber": Huber,
     "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
     "quantile": SmoothedQuantile,
+    "cox": Cox,
 }
 """Losses by the name that stands for them with the defaults of their options."""
 
 
-def as_loss(loss: str | Loss) -> Loss:
+def as_loss(loss: str | JointLoss) -> JointLoss:
     """The loss of a name or of an object; InputError for anything else."""
-    if isinstance(loss, Loss):
+    if isinstance(loss, JointLoss):
         return loss
     if loss not in LOSSES:
         refuse(f"loss must be {', '.join(map(repr, LOSSES))}, or a Loss such as dmkl.Huber(), got {plain_repr(loss)}")

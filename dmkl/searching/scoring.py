@@ -28,6 +28,7 @@ from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind
+from dmkl.numerics.survival import concordance, concordance_ipcw
 
 Metric = Callable[[Array, Array, Array], float]
 """(truth, decision, classes) ↦ a number. For classes: labels (rows,), scores (rows,) for two classes or (rows, classes)
@@ -164,6 +165,7 @@ _LIMITS = {
     r"r2|explained_variance": (-np.inf, 1.0),
     r"correlation|matthews(_corrcoef)?": (-1.0, 1.0),
     r"(mean_class_|balanced_|top_k_)?accuracy|(mean_)?average_precision.*|roc_auc.*": (0.0, 1.0),
+    r"concordance_index(_ipcw)?": (0.0, 1.0),
     r"(f1|precision|recall|jaccard)(_.*)?": (0.0, 1.0),
 }
 """The smallest and the largest value of scores, by patterns of the names of scorers."""
@@ -234,6 +236,8 @@ OF_NUMBERS: dict[str, Metric] = {
     "correlation": lambda truth, predicted, _: correlation(truth, predicted),
     "r2": r2,
     "neg_mean_squared_error": neg_mean_squared_error,
+    "concordance_index": lambda truth, risk, _: concordance(truth, risk),
+    "concordance_index_ipcw": lambda truth, risk, _: concordance_ipcw(truth, risk),
 }
 """Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
 _OF_TARGETS = (r2, neg_mean_squared_error)
@@ -378,7 +382,8 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
 
     `scoring` is one of
 
-    - None: "accuracy", "average_precision" for a multilabel problem, "r2" for a regression;
+    - None: "accuracy", "average_precision" for a multilabel problem, "r2" for a regression,
+      "concordance_index" for MKGLM("cox");
     - a name of the table below, or of ``sklearn.metrics.get_scorer_names()``;
     - a callable (estimator, X, y) ↦ a number, such as ``sklearn.metrics.make_scorer`` returns; its estimator has
       classes_, decision_function and predict, the labels are as they are, and its name is ``__name__``, or "score";
@@ -401,6 +406,8 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
     mean_average_precision…     the same three by the name of their mean over classes, MAP
     matthews                    (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)) (JMLR Section 3.6)
     neg_matthews_loss           matthews − 1: the 1 − MCC of JMLR Table 3 with its sign turned
+    concordance_index           share of pairs whose earlier event has the larger risk (Harrell), of `signed_times`
+    concordance_index_ipcw      the same with pairs weighed for censoring (Uno)
     neg_log_loss                mean log p_y of the right class y, as in scikit-learn
     neg_brier_score             −mean Σ_k (p_k − [k = y])², half of it for two classes, as in scikit-learn
     roc_auc_ovr                 area under the ROC curve of each p_k, as in scikit-learn where no class is missing

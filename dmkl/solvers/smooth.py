@@ -35,7 +35,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import Cholesky, compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, gap_scale
-from dmkl.numerics.losses import Loss, as_loss
+from dmkl.numerics.losses import JointLoss, as_loss
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, maximize
@@ -60,7 +60,7 @@ class SmoothProblem:
     """
 
     y: Float
-    loss: Loss
+    loss: JointLoss
     lam: float
     weights: WeightSet
     fixed: Float
@@ -74,6 +74,11 @@ class SmoothProblem:
     facts: KernelFacts = UNKNOWN
     new: Float | None = None
 
+    @property
+    def d(self) -> Float:
+        """The weights of the samples, (m,)."""
+        return np.broadcast_to(np.asarray(self.sample_weight, dtype=np.float64), len(self.y))
+
     def __call__(self) -> Generator[Any, Any, Outcome]:
         """Solve the problem; yields requests for the combined kernel and for products with all kernels.
 
@@ -83,7 +88,8 @@ class SmoothProblem:
         how: dict[str, Any] = {"max_steps": self.max_iter, "name": self.name}
         solution = yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)
         (alpha, effects), steps = solution.alpha, [_step(step) for step in solution.steps]
-        bias = effects[0] if self.new is None else self.new @ effects
+        of_intercept = effects[0] if len(effects) else np.zeros(effects.shape[1])
+        bias = of_intercept if self.new is None else self.new @ effects
         outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects}, bias=bias)
         c = solution.certificate
         return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)
@@ -118,15 +124,15 @@ class _Column:
 
     def loss(self, eta: Float) -> float:
         """Σ_i d_i ℓ(y_i, η_i)."""
-        return float(np.sum(self.problem.sample_weight * self.problem.loss.value(self.y, eta)))
+        return self.problem.loss.total(self.y, eta, self.problem.d)
 
     def residual(self, eta: Float) -> Float:
         """The dual variables u = −dℓ′, (m,)."""
-        return np.asarray(-self.problem.sample_weight * self.problem.loss.gradient(self.y, eta))
+        return -self.problem.loss.slope(self.y, eta, self.problem.d)
 
-    def curvature(self, eta: Float) -> Float:
-        """The diagonal W = dℓ″, (m,)."""
-        return np.asarray(self.problem.sample_weight * self.problem.loss.curvature(self.y, eta))
+    def product(self, eta: Float, V: Float) -> Float:
+        """WV, in the shape of V."""
+        return self.problem.loss.product(self.y, eta, self.problem.d, V)
 
     def search(self, toward: Float, slope: float = 0.0, bend: float = 0.0) -> float:
         """The length t of a step along which P falls most, for the predictor η + t·toward.
@@ -138,7 +144,7 @@ class _Column:
         def along(t: float) -> tuple[float, float, float]:
             at = eta + t * toward
             first = float(-self.residual(at) @ toward) + slope + t * bend
-            return self.loss(at) + t * (slope + 0.5 * t * bend), first, float(self.curvature(at) @ toward**2) + bend
+            return self.loss(at) + t * (slope + 0.5 * t * bend), first, float(toward @ self.product(at, toward)) + bend
 
         return minimize_convex(along)
 
@@ -147,8 +153,8 @@ class _Column:
         X, least = self.problem.fixed, np.inf
         for _ in range(_MOST_STEPS if X.shape[1] else 0):
             eta = self.eta
-            u, W = self.residual(eta), self.curvature(eta)
-            slope, system = X.T @ u, X.T @ (W[:, None] * X)
+            u, W = self.residual(eta), self.problem.loss.bend(self.y, eta, self.problem.d)
+            slope, system = X.T @ u, X.T @ self.product(eta, X)
             size = float(np.abs(slope).max())
             step = np.linalg.lstsq(system, slope, rcond=None)[0] if system.any() else slope
             # Newton's steps converge quadratically: the last ones, whose fall of P is rounding, need no search.
@@ -173,10 +179,10 @@ class _Column:
 
         def solve(v: Float) -> Float:
             """λMv."""
-            return root * factor.solve(root * v)
+            return _times(root, factor.solve(_times(root.T, v)))
 
         # λα = r − M(Kr + λXδ) with r = Wf + u, δ = b − b₀ and Xᵀα = 0; for T = L⁻¹W^½X, λXᵀMX = TᵀT.
-        r = root**2 * self.f + u
+        r = self.product(self.eta, self.f) + u
         alpha = r - solve(K @ r) / lam
         delta = np.linalg.lstsq(basis.T @ basis, problem.fixed.T @ alpha, rcond=None)[0] if basis.size else self.b
         alpha = (alpha - solve(problem.fixed @ delta)) / lam
@@ -189,23 +195,28 @@ class _Column:
 
     def _factorized(self, K: Float) -> tuple[Float, Cholesky, Float]:
         """W^½, the factor of B, and L⁻¹W^½X."""
-        root = np.sqrt(self.curvature(self.eta))
-        system = K * (root / self.problem.lam)[:, None] * root
+        root = self.problem.loss.root(self.y, self.eta, self.problem.d)
+        system = _times(root.T, _times(root.T, K / self.problem.lam).T)
         system[np.diag_indices(len(system))] += 1.0
         factor = definite_factor(system.T, self.problem.lam)
         X = self.problem.fixed
-        self.factor = root, factor, factor.half_solve(root[:, None] * X) if X.size else X
+        self.factor = root, factor, factor.half_solve(_times(root.T, X)) if X.size else X
         return self.factor
 
     def curvature_root(self, K: Float, products: Array) -> Float:
         """R with RRᵀ = C, (n, m), from K_ju, (n, m)."""
         root, factor, basis = self.factor or self._factorized(K)
         self.factor = None
-        rows = factor.half_solve((products * root).T)
+        rows = factor.half_solve(_times(root.T, products.T))
         if basis.size:
             Q = np.linalg.svd(basis, full_matrices=False)[0]
             rows = rows - Q @ (Q.T @ rows)
         return np.asarray(rows.T / self.problem.lam)
+
+
+def _times(root: Float, V: Float) -> Float:
+    """RV, for a matrix R or the diagonal of one."""
+    return np.asarray((root * V.T).T if root.ndim == 1 else root @ V)
 
 
 def minimize_convex(along: Callable[[float], tuple[float, float, float]]) -> float:
@@ -311,7 +322,7 @@ def _step(step: Step) -> Step:
 def solve_mkglm(
     kernels: npt.ArrayLike,
     y: npt.ArrayLike,
-    loss: str | Loss = "logistic",
+    loss: str | JointLoss = "logistic",
     p: float = 2.0,
     lam: float = 1.0,
     *,
@@ -399,6 +410,7 @@ def solve_mkglm(
         refuse("sample_weight must be finite numbers, 0 or more and not all 0")
     weights = Ball(as_exponent(p))
     design = np.zeros((m, 0)) if covariates is None else np.asarray(covariates, dtype=np.float64).reshape(m, -1)
+    intercept = intercept and kind.has_intercept
     design = np.hstack([np.ones((m, 1)), design]) if intercept else design
     # Columns of equal length, of which independent combinations are kept.
     size = np.linalg.norm(design, axis=0)
