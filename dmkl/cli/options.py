@@ -10,7 +10,6 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-import dask
 import typer
 from typer.models import OptionInfo
 
@@ -155,6 +154,8 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**values: Any) -> None:
+        import dask
+
         for value in values.values():
             for path in value if isinstance(value, list) else [value]:
                 if isinstance(path, Path):

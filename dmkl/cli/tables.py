@@ -7,7 +7,6 @@ and xarray.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def _describe(
     if accuracy is None or counts is None:
         return Description("Scores", on, {"scores": lines}, lambda: facts)
     facts |= {"accuracy": accuracy, **class_facts(counts)}
-    figures = {"Confusion matrix": Figure("Samples by class.", partial(dmkl.plot_confusion, counts))}
+    figures = {"Confusion matrix": Figure("Samples by class.", lambda: dmkl.plot_confusion(counts))}
     lines.insert(0, f"Accuracy {100 * accuracy:.2f} % on {on}.")
     return Description("Scores", on, {"scores": lines}, lambda: facts, class_tables(counts), figures)
 
