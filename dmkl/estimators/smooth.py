@@ -166,8 +166,9 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     Yan et al., JMLR 13 (2012), Eqs. 23 to 35: multiple kernel learning for convex losses. The method is Newton's over
     the weights, as that of `MKFDA`; (f, b) for given weights take Newton's steps too (`dmkl.solvers.smooth`).
 
-    As for `MKSVM`, kernels that fit the memory of a task are read in one pass. Otherwise each weight vector takes two
-    passes, which all fits share, and some 32 m² bytes of memory in this process; a larger set is refused.
+    As for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as factors of few
+    columns, Z (m, D), of which a step takes mD² operations. Otherwise each weight vector takes two passes, which all
+    fits share, and some 32 m² bytes of memory in this process; a larger set is refused.
 
     Examples
     --------

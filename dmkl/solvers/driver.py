@@ -194,6 +194,11 @@ def _entries(requests: Asked) -> tuple[list[Any], float]:
     return [answers[key] if keys.index(key) == place else answers[key].copy() for place, key in enumerate(keys)], passes
 
 
+def _kernels(requests: Asked) -> tuple[list[Any], float]:
+    everyone = ((lens, r.weights, np.arange(lens.view.shape[1])) for lens, r in requests)
+    return _entries([(lens, interface.CombinedEntries(weights, index)) for lens, weights, index in everyone])
+
+
 def _tasks(requests: Asked) -> tuple[list[Any], float]:
     # The arguments of each task are sent apart from the graph if they are large.
     work = [partial(_apply, request.function) for _, request in requests]
@@ -275,6 +280,7 @@ ANSWERS: list[tuple[type[Request], str, Answer]] = [
     (interface.InverseDiagonals, "leave-out", _inverse_diagonals),
     (interface.SVM, "train", _machines),
     (interface.CombinedEntries, "entries", _entries),
+    (interface.CombinedKernel, "entries", _kernels),
     (Product, "products", _products),
 ]
 """Kinds of requests, the purpose of their passes, and the functions that return answers and numbers of passes."""

@@ -68,7 +68,7 @@ class InMemory(SideBySide):
             groups.setdefault(job.training, []).append(number)
         for thin in (True, False) if self.factors else (False,):
             left = [members for members in groups.values() if members[0] not in outcomes]
-            alone = [members for members in left if _suits([jobs[k] for k in members], host, self, thin=thin)]
+            alone = [members for members in left if suits([jobs[k] for k in members], host, self, thin=thin)]
             sizes = [8 * math.prod(_shape(jobs[members[0]].training, thin=thin)) for members in alone]
             for batch in batches(alone, sizes, host.total_bytes // 2):
                 outcomes |= self._solve_batch(jobs, batch, context, host, thin=thin)
@@ -99,7 +99,7 @@ class InMemory(SideBySide):
         return dict(zip(numbers, outcomes, strict=True))
 
 
-def _suits(jobs: Sequence[Job], host: Machine, method: InMemory, *, thin: bool) -> bool:
+def suits(jobs: Sequence[Job], host: Machine, method: InMemory, *, thin: bool) -> bool:
     """Whether problems on one training set are solved in memory: its kernels, a selection of rows, and sums fit."""
     training = jobs[0].training
     stack = 8 * math.prod(_shape(training, thin=thin))
@@ -211,6 +211,8 @@ def answer(K: Float, request: Any) -> Any:
             return group_forms(K, request.block)
         case interface.CombinedEntries():
             return combined(K, request.weights)[np.ix_(request.index, request.index)]
+        case interface.CombinedKernel():
+            return combined(K, request.weights)
         case interface.CombinedProduct(weights=weights) if weights.ndim == 1:
             return combined(K, weights) @ request.block
         case interface.CombinedFactor():

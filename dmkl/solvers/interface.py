@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -119,6 +119,19 @@ class CombinedEntries(Request):
 
     weights: Float
     index: Index
+
+
+class Root(NamedTuple):
+    """A matrix K = AAᵀ by its factor A, (m, D)."""
+
+    factor: Float
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedKernel(Request):
+    """K(β) over all samples, in float64; answered by (m, m), or by a `Root` where factors of kernels are in memory."""
+
+    weights: Float
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,10 @@ the line search and the status are those of MK-FDA. At the minimum over (α, b),
 For given β, (α, b) are found by Newton's method, λα + W(K(β)(α − α₀) + X(b − b₀)) = u₀, Xᵀα = 0, one factor of B a
 step, with an exact search along it: P along a line takes m operations. B needs no inverse of W, so that curvatures and
 weights of samples may be zero. Several columns of labels share β: P is the sum over the columns.
+
+For kernels kept as factors, K(β) = AAᵀ with A (m, D), and with Y = W^½A, QΛQᵀ = YᵀY and s = (λ/(λ + Λ))^½,
+
+    B⁻¹ = I − YQ (λ + Λ)⁻¹ QᵀYᵀ,    B^−½ = I − YQ ((λ + Λ)(1 + s))⁻¹ QᵀYᵀ.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ from dmkl.numerics.losses import JointLoss, as_loss
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, maximize
-from dmkl.solvers.in_memory import InMemory, answer
-from dmkl.solvers.interface import CombinedEntries, EachProduct, Outcome, Step, run_with
+from dmkl.solvers.in_memory import InMemory, answer, suits
+from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Step, run_with
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.masters import Factored
 from dmkl.solvers.weight_sets import Ball, WeightSet
@@ -95,6 +99,54 @@ class SmoothProblem:
         return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)
 
 
+class _Whole:
+    """K = K(β), (m, m), and factors of B = I + RᵀKR/λ for a root R of W."""
+
+    def __init__(self, K: Float) -> None:
+        self.K = K
+
+    def __matmul__(self, v: Float) -> Float:
+        return np.asarray(self.K @ v)
+
+    def factor(self, root: Float, lam: float) -> Cholesky | _ThinFactor:
+        system = _times(root.T, _times(root.T, self.K / lam).T)
+        system[np.diag_indices(len(system))] += 1.0
+        return definite_factor(system.T, lam)
+
+
+class _Thin(_Whole):
+    """K = AAᵀ, for A (m, D); see `_Whole`."""
+
+    def __matmul__(self, v: Float) -> Float:
+        return np.asarray(self.K @ (self.K.T @ v))
+
+    def factor(self, root: Float, lam: float) -> Cholesky | _ThinFactor:
+        Y = _times(root.T, self.K)
+        values, vectors = np.linalg.eigh(Y.T @ Y)
+        return _ThinFactor(Y, lam, lam + np.maximum(values, 0.0), vectors)
+
+
+@dataclass(frozen=True, eq=False)
+class _ThinFactor:
+    """B⁻¹ and B^−½ of the module, from Y = RᵀA, λ, λ + Λ and Q."""
+
+    Y: Float
+    lam: float
+    total: Float
+    Q: Float
+
+    def solve(self, v: Float) -> Float:
+        """B⁻¹v."""
+        return self._less(v, 1.0 / self.total)
+
+    def half_solve(self, v: Float) -> Float:
+        """B^−½v, whose inner products are those of L⁻¹v, B = LLᵀ."""
+        return self._less(v, 1.0 / (self.total * (1.0 + np.sqrt(self.lam / self.total))))
+
+    def _less(self, v: Float, shares: Float) -> Float:
+        return np.asarray(v - self.Y @ (self.Q @ _times(shares, self.Q.T @ (self.Y.T @ v))))
+
+
 @dataclass(eq=False)
 class _Column:
     """(α, b) of one column of labels, with f = K(β)α at the last β, and the factor of the last Newton step there."""
@@ -106,7 +158,7 @@ class _Column:
     f: Float = field(init=False)
     null: float = field(init=False)
     """The minimum of P over b for f = 0."""
-    factor: tuple[Float, Cholesky, Float] | None = None
+    factor: tuple[Float, Cholesky | _ThinFactor, Float] | None = None
 
     def __post_init__(self) -> None:
         self.alpha, self.f, self.b = np.zeros(len(self.y)), np.zeros(len(self.y)), np.zeros(self.problem.fixed.shape[1])
@@ -165,14 +217,14 @@ class _Column:
             step, least = step if step @ slope > 0 else slope, size
             self.b = self.b + (step if is_last else self.search(X @ step) * step)
 
-    def begin(self, K: Float) -> None:
+    def begin(self, K: _Whole) -> None:
         """Start at other weights: (α, b) of the last ones, α times a number, since f = K(β)α may have become large."""
         along, self.f, self.factor = K @ self.alpha, np.zeros_like(self.f), None
         t = self.search(along, 0.0, self.problem.lam * float(self.alpha @ along))
         self.alpha, self.f = t * self.alpha, t * along
         self.fit_fixed()
 
-    def newton(self, K: Float) -> bool:
+    def newton(self, K: _Whole) -> bool:
         """One step of Newton's method for (α, b) at K = K(β); whether P fell by more than rounding."""
         problem, lam, before = self.problem, self.problem.lam, self.primal
         u, (root, factor, basis) = self.residual(self.eta), self._factorized(K)
@@ -193,17 +245,14 @@ class _Column:
         self.fit_fixed()
         return before - self.primal > _ROUNDING * (abs(before) + abs(self.null))
 
-    def _factorized(self, K: Float) -> tuple[Float, Cholesky, Float]:
+    def _factorized(self, K: _Whole) -> tuple[Float, Cholesky | _ThinFactor, Float]:
         """W^½, the factor of B, and L⁻¹W^½X."""
-        root = self.problem.loss.root(self.y, self.eta, self.problem.d)
-        system = _times(root.T, _times(root.T, K / self.problem.lam).T)
-        system[np.diag_indices(len(system))] += 1.0
-        factor = definite_factor(system.T, self.problem.lam)
-        X = self.problem.fixed
+        X, root = self.problem.fixed, self.problem.loss.root(self.y, self.eta, self.problem.d)
+        factor = K.factor(root, self.problem.lam)
         self.factor = root, factor, factor.half_solve(_times(root.T, X)) if X.size else X
         return self.factor
 
-    def curvature_root(self, K: Float, products: Array) -> Float:
+    def curvature_root(self, K: _Whole, products: Array) -> Float:
         """R with RRᵀ = C, (n, m), from K_ju, (n, m)."""
         root, factor, basis = self.factor or self._factorized(K)
         self.factor = None
@@ -251,13 +300,15 @@ class SmoothOracle:
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
         """Minimize P over (α, b) at β, until what is left of it is far below the gap to prove."""
         problem, lam = self.problem, self.problem.lam
-        K = yield CombinedEntries(beta, np.arange(len(problem.y)))
+        kernel = yield CombinedKernel(beta)
+        K = _Thin(kernel.factor) if isinstance(kernel, Root) else _Whole(kernel)
         for column in self.columns:
             column.begin(K)
         for _ in range(_MOST_STEPS):
             _, _, excess = self._excess(K)
             primal = sum(column.primal for column in self.columns)
-            allowed = (0.1 * tol) ** 2 * gap_scale(abs(primal), self.null - primal) / len(self.columns)
+            share = ((0.1 * tol) ** 2 if careful else 1e-3 * tol) / len(self.columns)
+            allowed = share * gap_scale(abs(primal), self.null - primal)
             steps = [column.newton(K) for column, of in zip(self.columns, excess, strict=True) if of > allowed]
             if not any(steps):
                 break
@@ -275,7 +326,7 @@ class SmoothOracle:
         root = np.hstack([column.curvature_root(K, of) for column, of in pairs])
         return Evaluation((alpha, np.stack([column.b for column in self.columns], axis=1)), certificate, root)
 
-    def _excess(self, K: Float) -> tuple[Float, Float, Float]:
+    def _excess(self, K: _Whole) -> tuple[Float, Float, Float]:
         """α and u, (m, c), and (1/2λ)(u − λα)ᵀK(β)(u − λα), (c,): P less its minimum for this β is at most that."""
         alpha = np.stack([column.alpha for column in self.columns], axis=1)
         u = np.stack([column.residual(column.eta) for column in self.columns], axis=1)
@@ -293,14 +344,18 @@ class SmoothOracle:
 class SmoothMethod(InMemory):
     """Problems in memory as those of `InMemory`; others in passes, with the combined kernel and factors here."""
 
+    factors: bool = True
+
     def check(self, jobs: Sequence[Job]) -> None:
         """See `Method.check`."""
-        parts = {"combined kernels and factors of them": max(map(_needed_bytes, jobs))}
+        host = machine()
+        needed = [_needed_bytes(job) for job in jobs if not suits([job], host, self, thin=True)]
+        parts = {"combined kernels and factors of them": max(needed, default=0)}
         way_out = (
-            "Take MKFDA or MKRidge, which learn from kernels of any size, with calibrated probabilities, or fewer "
-            "samples, or set dmkl.memory higher"
+            "Build the set with rank=, which keeps kernels as factors of few columns, take MKFDA or MKRidge, which "
+            "learn from kernels of any size, with calibrated probabilities, or set dmkl.memory higher"
         )
-        check_memory("a smooth loss", parts, machine().total_bytes, way_out, "at once")
+        check_memory("a smooth loss", parts, host.total_bytes, way_out, "at once")
 
     def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
         at_once = max(1, machine().total_bytes // max(map(_needed_bytes, jobs), default=1))

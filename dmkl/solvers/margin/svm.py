@@ -52,7 +52,7 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import check_memory, machine, run_tasks, shared_folder
 from dmkl.passes.sums import Combination, StoredSum, SumColumns, combine_pass
 from dmkl.passes.view import Lens, strips
-from dmkl.solvers.interface import SVM, EachProduct, Task
+from dmkl.solvers.interface import SVM, CombinedKernel, EachProduct, Root, Task
 
 Bounds = float | Float
 """C: one for all samples, or (m,), one for each."""
@@ -643,18 +643,24 @@ class FactoredKernels:
         return cls(factors if kernels is None else [factors[k] for k in kernels])
 
     def answer(self, request: Any) -> Any:
-        """The answer of `dmkl.solvers.driver` to requests of support vector machines."""
+        """The answer of `dmkl.solvers.driver` to requests of support vector machines, and of smooth losses."""
         match request:
             case SVM(rows=None, noise=None, groups=None, lam=None, C=C) if C is not None:
-                pairs = zip(request.weights, self.factors, strict=True)
-                Z = np.concatenate([np.sqrt(w) * Z for w, Z in pairs if w > 0] or [0.0 * self.factors[0]], axis=1)
+                Z = self._combined(request.weights)
                 return solve_linear(Z, request.y, C, request.tol, request.ridge)
+            case CombinedKernel():
+                return Root(self._combined(request.weights))
             case EachProduct(columns=None):
                 return np.stack([Z @ (Z.T @ request.block) for Z in self.factors])
             case Task():
                 return request.function(*request.arguments)
         msg = f"a problem on factors in memory cannot ask for {type(request).__name__}"
         raise NotImplementedError(msg)
+
+    def _combined(self, weights: Float) -> Float:
+        """A with K(β) = AAᵀ, (m, D): the factors of kernels of weight, side by side."""
+        pairs = zip(weights, self.factors, strict=True)
+        return np.concatenate([np.sqrt(w) * Z for w, Z in pairs if w > 0] or [0.0 * self.factors[0]], axis=1)
 
 
 _FIRST_AIM = 1e-6  # the gap at which it is mostly clear which samples are at bounds

@@ -69,6 +69,7 @@ def sets(tmp_path_factory):
         dmkl.MKSVM(1.5, 2.0, sharing="classes", class_weight="balanced", tol=1e-6),
         dmkl.GMKL(4.0, 2.0, tol=1e-5),
         dmkl.EasyMKL(0.5),
+        dmkl.MKLogistic(1.5, 0.5, sharing="classes", class_weight="balanced", tol=1e-8),
     ],
 )
 def test_models_are_those_of_tiles(sets, model):
