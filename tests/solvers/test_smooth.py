@@ -121,13 +121,13 @@ def check_certificate(seed: int) -> None:
     assert best.gap < 1e-4 or best.objective - best.bound < rounding
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_bounds_hold_wherever_a_fit_ends(seed):
     check_certificate(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3, 303))
+@pytest.mark.parametrize("seed", [0, *range(4, 303)])
 def test_bounds_hold_in_random_problems(seed):
     check_certificate(seed)
 
