@@ -38,11 +38,9 @@ def console() -> PlainConsole:
     return out
 
 
-def table(
-    *texts: str, numbers: Sequence[str] = (), last: Sequence[str] = (), title: str = "", rows: Iterable[Any] = ()
-) -> Table:
+def table(*texts: str, numbers: Sequence[str] = (), last: Sequence[str] = (), rows: Iterable[Any] = ()) -> Table:
     """Make a table with columns of texts, then of numbers, then `last` ones of texts, which are shown as they are."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    made = Table(title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for name in (*texts, *numbers, *last):
         made.add_column(Text(name), overflow="fold")
     for column in made.columns[len(texts) : len(texts) + len(numbers)]:
@@ -75,26 +73,25 @@ _MOST_COLUMNS = 14
 
 def show_tables(*tables: LabeledTable) -> None:
     """Print the first rows of tables of a result on standard output, an empty line between them."""
-    out, between = console(), False
-    for shown in tables:
+    out = console()
+    # A confusion matrix of many classes is left out.
+    for number, shown in enumerate(made for made in tables if len(made.shown) <= _MOST_COLUMNS):
         columns = shown.shown
-        if len(columns) > _MOST_COLUMNS:  # such as a confusion matrix of many classes
-            continue
-        if between:
+        if number:
             out.print()
         n_bars = sum(column.bar is not None for column in columns)
         width = 30 if len(columns) == 2 else 12 if n_bars == 1 else 6
         cells = shown.cells(shown.first_rows)
         broadest = [max(len(cell.text) for cell in of_column) for of_column in zip(*cells, strict=True)]
         rows = ([_with_bar(*cell, width) for cell in zip(row, broadest, strict=True)] for row in cells)
-        made = table(*(column.heading for column in columns), title=shown.title, rows=rows)
+        made = table(*(column.heading for column in columns), rows=rows)
+        made.title = shown.title
         for column, drawn in zip(columns, made.columns, strict=True):
             drawn.no_wrap = column.bar is not None
             drawn.justify = "left" if column.is_text or drawn.no_wrap else "right"
         out.print(made)
         for note in shown.notes:
             say(note, style="dim")
-        between = True
 
 
 def show_description(description: Description, omit: Collection[str] = (), *without: Key) -> None:

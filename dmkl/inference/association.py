@@ -40,7 +40,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens
-from dmkl.store.saved import Result
+from dmkl.store.saved import Result, of_task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +93,7 @@ class Association(Result):
         scope += f", given {count(covariates, 'covariate')}" if covariates else ""
         lines = []
         for name in self.tasks or (None,):
-            part = data if name is None else data.sel({str(self._dim): name})
+            part = of_task(data, name)
             frame = part[["p_value", "q_value"]].to_dataframe().sort_values("p_value", kind="stable")
             selected = frame[frame["q_value"] <= _LEVEL]
             names = listed((f"{kernel} (p = {p:.2g})" for kernel, p in selected["p_value"].items()), _MOST_NAMES)
@@ -115,10 +115,6 @@ class Association(Result):
         columns = [Column(name, titles.get(name), "kernel" if name == "kernel" else None) for name in map(str, frame)]
         return Table(frame, columns, "Associated kernels", kernels=self.data["kernel"].values)
 
-    @property
-    def _dim(self) -> str | None:
-        return next((str(dim) for dim in self.data["p_value"].dims if dim != "kernel"), None)
-
     def plot(self, task: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Draw −log₁₀ p over the excess of each kernel; see `dmkl.inference.figures.plot_association`.
 
@@ -130,7 +126,7 @@ class Association(Result):
         from dmkl.inference.figures import plot_association
 
         self._check_task(task)
-        axes: Axes = plot_association(self.data if task is None else self.data.sel({str(self._dim): task}), ax)
+        axes: Axes = plot_association(of_task(self.data, task), ax)
         return axes
 
 

@@ -98,10 +98,8 @@ def page_of(result: Any) -> Page:
 @page_of.register
 def _model(model: KernelLearner) -> Page:
     model._check_fitted()
-    weights = model.weights_.transpose("kernel", ...)
-    means = np.abs(weight_shares(weights.values.reshape(len(weights), -1), 0)).mean(axis=1)
     gap = float(np.max(np.asarray(model.gap_)))
-    answer = _largest_weights(xr.DataArray(means, {"kernel": list(model.kernel_names_)}))
+    answer = _largest_weights(model.weights_)
     if "components_" in model.traits.fitted and "target" not in model.components_.dims:
         answer = _explained(model.components_)
     if np.isfinite(gap):
@@ -126,7 +124,7 @@ def _model(model: KernelLearner) -> Page:
     warnings += description.lines()
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
         warnings.append(model.status_)
-    title = f"{type(model).__name__} on {count(len(means), 'kernel')}"
+    title = f"{type(model).__name__} on {count(len(model.kernel_names_), 'kernel')}"
     return Page(title, answer, facts, tuple(warnings), tuple(sections), lead)
 
 
@@ -184,13 +182,9 @@ def _sections(description: Description) -> tuple[Section | None, list[Section]]:
 
 def _answer(result: SearchResult | EvaluationResult, description: Description) -> str:
     """The chosen point, its score, whether it beats the baselines, and which kernels matter."""
-    at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
     lines = description.lines("choice", "scores", "chance", "kernels_part", "inner_scores")
-    compared = _verdict(result.comparison())
-    weights = at_choice["weight"].transpose("kernel", ...)
-    shares = weight_shares(weights.values.reshape(len(weights), -1), 0).mean(axis=1)
-    weights = xr.DataArray(shares, {"kernel": weights["kernel"].values})
-    return f"{sentences([*lines, *compared])} {_largest_weights(weights)}"
+    at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
+    return f"{sentences([*lines, *_verdict(result.comparison())])} {_largest_weights(at_choice['weight'])}"
 
 
 def _verdict(compared: pd.DataFrame) -> list[str]:
@@ -203,8 +197,10 @@ def _verdict(compared: pd.DataFrame) -> list[str]:
 
 
 def _largest_weights(weights: xr.DataArray) -> str:
-    """The kernels of the largest weights with their shares, as a sentence."""
-    shares = 100 * np.abs(weights.values) / (np.abs(weights.values).sum() or 1.0)
+    """The kernels of the largest weights with their shares, means over classes and folds, as a sentence."""
+    weights = weights.transpose("kernel", ...)
+    means = np.abs(weight_shares(weights.values.reshape(len(weights), -1), 0)).mean(axis=1)
+    shares = 100 * means / (means.sum() or 1.0)
     order, n_used = np.argsort(-shares, kind="stable"), int(np.count_nonzero(shares))
     if n_used == len(shares) > 1 and np.ptp(shares) < 1e-9:
         return f"All {n_used} kernels have the same weight."

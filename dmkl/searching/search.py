@@ -566,10 +566,9 @@ class SearchResult(GridResult):
 
     def _if_chosen(self, attribute: str) -> Any:
         """An attribute of the choice; None if no point has a score."""
-        try:
+        with suppress(InputError):
             return getattr(self, attribute)
-        except InputError:
-            return None
+        return None
 
     def _points_table(self) -> Table:
         """The points, of which a terminal shows the best and the chosen one; or the choice of each fold or task."""
