@@ -73,7 +73,7 @@ class QuestionOptions(LearningOptions):
 
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
     groups: Path | None = folds_option("Groups that no fold splits: one a line, or sample,group.", "FILE")
-    scoring: list[str] | None = folds_option("Measures such as accuracy,matthews; the first chooses.", "NAME,…")
+    scoring: list[str] | None = folds_option("Measures, as matthews; first chooses.", "NAME,…")
     state: Path | None = option("Checkpoint. [default: OUT.partial]", "DIR")
     restart: bool = flag("Discard the checkpoint.", "--restart")
 
@@ -82,7 +82,7 @@ class QuestionOptions(LearningOptions):
 class GridOptions:
     """The options that say which parameters are searched."""
 
-    p: str | None = _grid_option("Norms of weights, as 4/3,1+2^-6. [default: 12 from 1 to inf]", "P,P,…", "--p", "-p")
+    p: str | None = _grid_option("Norms, as 4/3,1+2^-6. [default: 12 up to inf]", "P,P,…", "--p", "-p")
     lam: str | None = _grid_option("Values of λ. [default: those of the model]", "λ,λ,…")
     C: str | None = _grid_option("Penalties of SVMs. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C")
     grid: list[str] | None = _grid_option("Values of another parameter; repeatable.", "NAME=V,V,…")

@@ -78,8 +78,7 @@ Covariates = Annotated[Path | None, samples_option("Covariates of new samples, a
 Unknown = Annotated[
     str | None,
     samples_option(
-        "Text or number that stands for a missing value in labels and files, such as -9999 or '?'; 0, 1 and -1 only in "
-        "labels of tasks.",
+        "Code of missing values, such as -9999; 0, 1 and -1 only in labels of tasks.",
         "CODE",
     ),
 ]
@@ -122,8 +121,7 @@ Dtype = Annotated[
 Folds = Annotated[
     str | None,
     folds_option(
-        'Number of folds, "splits" (stored ones), or a splitter such as "GroupKFold(5)". '
-        "[default: splits with validation samples, else 5]",
+        'A number, "splits" (the stored ones), or a splitter as "GroupKFold(5)". [default: validation splits, else 5]',
         "FOLDS",
     ),
 ]

@@ -226,7 +226,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
 
 @dataclass(eq=False, repr=False)
 class MKGLM(SmoothLearner, KernelRegressor):
-    """ℓp-norm multiple kernel learning of numbers with a smooth convex loss: counts, outliers, quantiles, margins.
+    """ℓp-norm multiple kernel learning with a smooth convex loss: counts, outliers, quantiles, margins.
 
     Learns weights β of the kernels together with a function on K(β) = Σ_j β_j K_j:
 

@@ -159,6 +159,7 @@ def test_labels_of_every_kind_come_back(tmp_path):
 def test_symmetry_is_judged_by_the_largest_entry_wherever_it_stands(tmp_path):
     kernel = np.eye(9)
     kernel[1, 0] = kernel[7, 1] = 1e-6  # within 1e-8 of the largest entry, which comes last
+    kernel[2, 3] = kernel[3, 2] = 0.5  # no triangle, which would be mirrored
     kernel[8, 8] = 1000.0
     made = dmkl.create(tmp_path / "set.zarr", kernel[None], tile=3)
     np.testing.assert_array_equal(np.asarray(made), upper(kernel[None]))  # where halves differ, the upper half counts
