@@ -781,6 +781,13 @@ def test_titles_of_pairs_may_stand_between_blanks(tmp_path):
     np.testing.assert_array_equal(computed.loc[WORDS, WORDS], K)
 
 
+def test_columns_of_two_samples_are_no_pairs(tmp_path):
+    lines = [f"g{k},{100 + k},{k % 7}.5,{k % 5}.25\n" for k in range(30)]
+    path = text(tmp_path / "counts.csv", "gene,length,sample1,sample2\n" + "".join(lines))
+    (block,) = as_features(path).blocks.values()
+    assert block.columns == ("length", "sample1", "sample2")
+
+
 def test_the_lower_half_beside_zeros_is_the_kernel(tmp_path, notes_of):
     """As PLINK's --make-rel square0 writes it."""
     write_ids(tmp_path / "a.rel.id", WORDS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,17 @@ _MOST_COLUMNS = 20
 _RULES = ("refuse", "first", "max", "mean")
 
 
+class _Layout(NamedTuple):
+    """The columns of a table of pairs, by their positions."""
+
+    names: tuple[int, int]
+    families: tuple[int, ...]  # of both names; none if there are no families
+    values: list[int]
+    titles: Sequence[str]  # of all columns as they are written; none if there are none
+    by_title: bool  # whether titles show the columns of names
+    numeric: bool  # whether the first names are numbers
+
+
 def pairs_of(text: Text) -> list[FileArray]:
     """Return the matrices in a table that lists pairs of samples, one for each column of values; none if it does not.
 
@@ -38,69 +50,83 @@ def pairs_of(text: Text) -> list[FileArray]:
     distances; shares of identity in percent, as average nucleotide identities, are also distances 1 − share/100. All
     other matrices are read by name.
     """
-    row = next(iter(text.first_rows), [])
-    if text.count is not None or text.is_triangle or not 3 <= len(row) == text.n_columns <= _MOST_COLUMNS:
-        return []
-    titles = list(map(plain_title, text.titles or ()))
-    titles = titles or (_BLAST if len(row) == len(_BLAST) and not any(map(is_number, row[:2])) else [])
-    names = next(((titles.index(a), titles.index(b)) for a, b in _PAIRS if a in titles and b in titles), None)
-    by_title = names is not None and f"{titles[names[0]][:-1]}3" not in titles  # columns of samples are called so too
-    at = names if names is not None and by_title else (0, 1)
-    families = tuple(map(titles.index, ("fid1", "fid2"))) if by_title and {"fid1", "fid2"} <= set(titles) else ()
-    known = [titles.index(title) for title in (*_SIMILARITIES, *_DISTANCES) if title in titles]
-    rest = [
-        k for k, cell in enumerate(row) if k not in (*at, *families, *known) and is_number(cell, text.decimal_comma)
-    ]
-    columns = [*known, *rest] if by_title else [k for k in rest if k == 2]
-    numeric = all(is_number(row[k]) for k in at)
-    if not columns or (numeric and not by_title and len(row) > 3):
+    layout = _layout_of(text)
+    if layout is None:
         return []
     try:
-        samples, first, second, entries = read = _read(text, at, families, columns[0])
+        samples, first, second, entries = read = _read(text, layout, layout.values[0])
     except InputError:
-        if by_title:
+        if layout.by_title:
             raise
         return []  # a table of another kind
-    n, n_lines = len(samples), len(first)
-    if not by_title:
-        # Pairs that are missing are refused when the matrix is read.
-        n_shared = np.logical_and(*(np.bincount(places, minlength=n) for places in (first, second))).sum()
-        share_names = not numeric and 2 * n_shared > n and n_lines > 2 * n
-        each = n_lines in (n * (n + 1) // 2, n * n, n * (n - 1) // 2) and not (numeric and n == 3)
-        if n_lines < 4 or not (share_names or (each and np.bincount(first * n + second).max() == 1)):
-            return []
+    n = len(samples)
+    if not _are_pairs(layout, n, first, second):
+        return []
+    if not layout.by_title:
         text.notes.append(f"{text.path} was taken for entries of pairs: name, name, value")
-    elif titles is _BLAST:
+    elif text.titles is None:
         text.notes.append(f"{text.path} was taken for a table of BLAST (outfmt 6), and its kernel for the bit scores")
-    own, similar = entries[first == second], bool(titles) and titles[columns[0]] in _SIMILARITIES
-    of_pairs: Any = {"holds": "kernel" if similar or own.any() else "distances"}
-    arrays = []
-    for k in columns:
-        kept = read if k == columns[0] else None
-        opened = partial(lambda k, kept: _matrix(text, similar, *(kept or _read(text, at, families, k))), k, kept)
-        array = FileArray(text.path, "", (n, n), np.dtype(float), opened, rows=samples, columns=samples, **of_pairs)
-        arrays.append(array if len(columns) == 1 else replace(array, name=(text.titles or titles)[k]))
-        of_pairs = {"holds": "features", "by_name": True}
-    arrays[0] = replace(arrays[0], notes=tuple(text.notes))
+    own = entries[first == second]
+    similar = bool(layout.titles) and plain_title(layout.titles[layout.values[0]]) in _SIMILARITIES
+    arrays, more = list[FileArray](), dict[str, Any](holds="kernel" if similar or own.any() else "distances")
+    more |= {"notes": tuple(text.notes)}
+    for k in layout.values:
+        kept = None if arrays else read
+        opened = partial(lambda k, kept: _matrix(text, similar, *(kept or _read(text, layout, k))), k, kept)
+        name = "" if len(layout.values) == 1 else layout.titles[k]
+        arrays.append(
+            FileArray(text.path, name, (n, n), np.dtype(float), opened, rows=samples, columns=samples, **more)
+        )
+        more = {"holds": "features", "by_name": True}
     if len(own) and (own == 100).all() and not (entries < 0).any():  # shares of identity in percent
         distances = partial(lambda similarity: 1 - similarity() / 100, arrays[0].open)
         arrays.append(replace(arrays[0], name="distances", open=distances, holds="distances", notes=()))
     return arrays
 
 
-def _read(
-    text: Text, at: tuple[int, int], families: tuple[int, ...], column: int
-) -> tuple[tuple[str, ...], Index, Index, Float]:
+def _layout_of(text: Text) -> _Layout | None:
+    """Return the columns that may list pairs; None if none do."""
+    row = next(iter(text.first_rows), [])
+    if text.count is not None or text.is_triangle or not 3 <= len(row) == text.n_columns <= _MOST_COLUMNS:
+        return None
+    written = text.titles or (_BLAST if len(row) == len(_BLAST) and not any(map(is_number, row[:2])) else ())
+    titles = list(map(plain_title, written))
+    names = next(((titles.index(a), titles.index(b)) for a, b in _PAIRS if a in titles and b in titles), (0, 0))
+    by_title = names != (0, 0) and f"{titles[names[0]][:-1]}3" not in titles  # columns of samples are called so too
+    names = names if by_title else (0, 1)
+    families = tuple(map(titles.index, ("fid1", "fid2"))) if by_title and {"fid1", "fid2"} <= set(titles) else ()
+    known = [titles.index(title) for title in (*_SIMILARITIES, *_DISTANCES) if title in titles]
+    others = [k for k in range(len(row)) if k not in (*names, *families, *known)]
+    numbers = [*known, *(k for k in others if is_number(row[k], text.decimal_comma))]
+    values = numbers if by_title else [k for k in numbers if k == 2]
+    numeric = all(is_number(row[k]) for k in names)
+    is_other = not values or (numeric and not by_title and len(row) > 3)
+    return None if is_other else _Layout(names, families, values, written, by_title, numeric)
+
+
+def _are_pairs(layout: _Layout, n: int, first: Index, second: Index) -> bool:
+    """Whether the positions of both names of each row among n are pairs of samples, maybe not all of them."""
+    n_shared = np.logical_and(*(np.bincount(places, minlength=n) for places in (first, second))).sum()
+    if layout.by_title:  # numbers that are no names are hardly in both columns
+        return not layout.numeric or 2 * n_shared > n
+    if not layout.numeric and 2 * n_shared > n and len(first) > 2 * n:
+        return True
+    each = len(first) in (n * (n + 1) // 2, n * n, n * (n - 1) // 2) and not (layout.numeric and n == 3)
+    return each and len(first) > 3 and int(np.bincount(first * n + second).max()) == 1
+
+
+def _read(text: Text, layout: _Layout, column: int) -> tuple[tuple[str, ...], Index, Index, Float]:
     """Return the names of the samples, the positions of both in each row, and the entries."""
     import pandas as pd
 
-    frame = text.read_frame([*at, *families], [column])
-    keys = [pd.concat([frame[pair[0]], frame[pair[1]]], ignore_index=True) for pair in (families, at) if pair]
+    frame = text.read_frame([*layout.names, *layout.families], [column])
+    pairs_of_columns = filter(None, (layout.families, layout.names))
+    keys = [pd.concat([frame[a], frame[b]], ignore_index=True) for a, b in pairs_of_columns]
     places, levels = pd.factorize(keys[0].fillna("") if len(keys) == 1 else (keys[0] + "\n" + keys[1]).fillna(""))
     pairs = [key.rpartition("\n") for key in map(str.strip, levels.tolist())]
     samples = Individual.of((name for *_, name in pairs), (family for family, *_ in pairs))
     first, second = np.split(places.astype(np.int64), 2)
-    return samples if families else tuple(map(str, samples)), first, second, frame[column].to_numpy()
+    return samples if layout.families else tuple(map(str, samples)), first, second, frame[column].to_numpy()
 
 
 def _matrix(text: Text, similar: bool, samples: tuple[str, ...], rows: Index, cols: Index, entries: Float) -> Float:
