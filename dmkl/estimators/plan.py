@@ -57,7 +57,7 @@ def labeled_targets(
     single = None if targets.kind == "regression" else single_samples(targets.labels, K.samples)
     if single is not None:
         warn(f"{purpose}: {single}. Has a line of a file been read as a label by mistake?", LabelWarning)
-    return targets, tasks
+    return targets, tasks if targets.labels.ndim > 1 else None
 
 
 def tell_new_classes(truth: Array, classes: Array) -> None:

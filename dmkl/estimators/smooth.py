@@ -21,7 +21,7 @@ from dmkl.estimators.plan import ClassWeight, FitOutcome, Problems, Sharing, Tra
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.losses import Cox, JointLoss, Logistic, as_loss
-from dmkl.numerics.survival import concordance
+from dmkl.numerics.survival import concordance, survival_labels
 from dmkl.solvers.smooth import SmoothMethod, SmoothProblem
 
 
@@ -241,10 +241,10 @@ class MKGLM(SmoothLearner, KernelRegressor):
     loss
         "huber" (numbers with outliers), "squared_epsilon_insensitive" (small errors do not count), "quantile" (the
         median, smoothed), "poisson" (counts; `predict` returns their mean exp(f + b)), "squared_hinge" (labels 1 and
-        −1; `predict` returns f + b, whose sign decides), "cox" (times with right censoring as `dmkl.signed_times` makes
-        them; `predict` returns log hazard ratios, without an intercept), or an object with other options: `dmkl.Huber`,
-        `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, `dmkl.Cox`, or a `dmkl.Loss` of your own. Counts of
-        exposures e, such as years, are the rates y/e with `sample_weight` e.
+        −1; `predict` returns f + b, whose sign decides), "cox" (times with right censoring: two columns, time and
+        event, or `dmkl.signed_times`; `predict` returns log hazard ratios, without an intercept), or an object with
+        other options: `dmkl.Huber`, `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, `dmkl.Cox`, or a
+        `dmkl.Loss` of your own. Counts of exposures e, such as years, are the rates y/e with `sample_weight` e.
     p
         Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several targets also one for each.
     lam
@@ -291,6 +291,14 @@ class MKGLM(SmoothLearner, KernelRegressor):
         loss = self._loss()
         if not all(loss.accepts(values) for values in targets.values):
             refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        survival = isinstance(self._loss(), Cox)
+        return super()._targets(survival_labels(labels) if survival else labels, n_samples, None if survival else tasks)
+
+    def _truth(self, *args: Any, **options: Any) -> Array:
+        truth = super()._truth(*args, **options)
+        return survival_labels(truth) if isinstance(self._loss(), Cox) else truth
 
     def _labels_of(self, data: TrainingSet, number: int) -> Float:
         # Not the sum of the centered target and the mean, whose rounding would separate equal times.

@@ -260,11 +260,9 @@ def _labels_of(table: Columns, column: str | None, expected: Expected) -> LabelT
     if column is not None:
         if expected and names is None and len(rest) > 1:
             refuse_without_names(table.where, len(rest), sorted(expected))
-        same = [at for at, title in enumerate(titles or ()) if title.casefold() == column.casefold()]
-        exact = [at for at in same if titles is not None and titles[at] == column]
-        if len(same) != 1 and not exact:
-            refuse(f"{table.where} has no column {column!r}; it has {listed_names(titles or (), 12) or 'no titles'}")
-        rest = (exact or same)[:1]
+        known = {title.casefold() for title in titles or ()}
+        wanted = [column] if column.casefold() in known else column.split(",")  # such as time,event
+        rest = [_column_of(table, name.strip()) for name in wanted]
     elif titles == FAM_TITLES:
         rest = [FAM_TITLES.index("PHENO")]
     if not rest:
@@ -278,13 +276,23 @@ def _labels_of(table: Columns, column: str | None, expected: Expected) -> LabelT
         if all(re.fullmatch(r"-?\d+", cell) for cell in cells) and not set(cells) <= {"0", "1", "-1"}:
             pair = f"lines such as {','.join(cells[:2])!r} may be numbers with decimal commas, or two columns"
             refuse(f"{table.where}: {pair} of whole numbers; write decimal points, or titles above two columns")
-    single = column is not None or (len(rest) == 1 and not isinstance(table, Text))
+    single = len(rest) == 1 and (column is not None or not isinstance(table, Text))
     columns = None if single else table.titles_of(rest)
     entries = values[:, 0] if len(rest) == 1 else values
     if isinstance(table, Text):
         entries = vector(entries, table.where)
     categories = getattr(table, "categories", ())
     return LabelTable(entries, names, columns, tuple(table.notes), is_table=True, categories=categories)
+
+
+def _column_of(table: Columns, name: str) -> int:
+    """Return the position of a column by its title, in any case where no other differs by that."""
+    titles = table.titles or ()
+    same = [at for at, title in enumerate(titles) if title.casefold() == name.casefold()]
+    exact = [at for at in same if titles[at] == name]
+    if len(same) != 1 and not exact:
+        refuse(f"{table.where} has no column {name!r}; it has {listed_names(titles, 12) or 'no titles'}")
+    return (exact or same)[0]
 
 
 def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]) -> Array:

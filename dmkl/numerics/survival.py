@@ -30,6 +30,21 @@ def signed_times(time: npt.ArrayLike, event: npt.ArrayLike) -> Float:
     return np.where(seen.astype(bool), times, -times)
 
 
+def survival_labels(labels: npt.ArrayLike) -> Float:
+    """Labels as `signed_times` makes them, from such labels, or from columns of times and events in either order."""
+    values = np.asarray(labels, dtype=np.float64)
+    if values.ndim == 1 or values.shape[1] == 1:
+        return values.reshape(-1)
+    is_event = [bool(np.isin(column, (0, 1)).all()) for column in values.T]
+    if values.shape[1] != 2 or not any(is_event):
+        refuse(
+            "survival takes two columns, the time and the event (1 where it was seen, 0 where samples were censored), "
+            f"or dmkl.signed_times(time, event); got {values.shape[1]} columns, {sum(is_event)} of them of 0 and 1"
+        )
+    event = 1 if is_event[1] else 0
+    return signed_times(values[:, 1 - event], values[:, event])
+
+
 def times_and_events(labels: Array) -> tuple[Float, Mask]:
     """Times, and whether the event was seen, from labels."""
     return np.abs(labels), labels > 0

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dmkl
@@ -72,6 +73,26 @@ def test_a_fit_is_that_of_plain_arrays_and_has_the_score_of_a_search(study):
     assert float(dmkl.assess(model, K[test, train], y[test])["score"][0]) == pytest.approx(score, abs=1e-12)
 
 
+def test_two_columns_are_labels_in_either_order(study, tmp_path, output_of):
+    K, y = study
+    columns = np.stack([np.abs(y), y > 0], axis=1)
+    model = dmkl.MKGLM("cox", lam=2.0).fit(K[:60, :60], y[:60])
+    for given in (columns, columns[:, ::-1]):
+        np.testing.assert_array_equal(dmkl.MKGLM("cox", lam=2.0).fit(K[:60, :60], given[:60]).weights_, model.weights_)
+        assert model.score(K[60:, :60], given[60:]) == model.score(K[60:, :60], y[60:])
+    clinical = pd.DataFrame(columns, columns=["days", "dead"]).assign(age=50)
+    clinical.to_csv(tmp_path / "clinical.csv", index_label="sample")
+    matrices = dict(zip("abcd", K.to_dask().compute(), strict=True))
+    np.savez(tmp_path / "kernels.npz", sample=np.arange(90).astype(str), **matrices)
+    output_of(
+        "import", tmp_path / "set", tmp_path / "kernels.npz", "--labels", f"{tmp_path / 'clinical.csv'}:days,dead"
+    )
+    command = ("search", tmp_path / "set", tmp_path / "out", "--model", "mkglm", "--loss", "cox", "--cv", "3")
+    assert "concordance_index" in output_of(*command, "--grid", "lam=1,10", "--grid", "p=2", "--baselines", "none")
+    search = dmkl.search(dmkl.MKGLM("cox"), K, y, grid={"p": [2], "lam": [1, 10]}, cv=3, baselines="none")
+    np.testing.assert_allclose(dmkl.load(tmp_path / "out").scores["score"], search.scores["score"], atol=1e-9)
+
+
 def test_models_are_saved(study, tmp_path):
     K, y = study
     model = dmkl.MKGLM(dmkl.Cox(ties="breslow"), lam=2.0).fit(K[:60, :60], y[:60])
@@ -84,6 +105,8 @@ def test_bad_labels_are_refused(study):
     K, y = study
     with pytest.raises(InputError, match="the loss Cox is; take another"):
         dmkl.MKGLM("cox").fit(K, -np.abs(y))
+    with pytest.raises(InputError, match="got 2 columns, 0 of them of 0 and 1"):
+        dmkl.MKGLM("cox").fit(K, np.stack([y, y], axis=1))
     with pytest.raises(InputError, match="takes no covariates"):
         dmkl.MKGLM("cox", steps=(dmkl.residualize(y), "trace")).fit(K, y)
     with pytest.raises(InputError, match="event must be 1"):
