@@ -281,7 +281,7 @@ class Table:
 
     @property
     def names(self) -> str:
-        """What the names of all kernels have in common, if cells leave it out."""
+        """The common parts of the names of all kernels, if cells leave them out."""
         labels, start, end = human_names(self.kernels)
         if all(column.form != "kernel" for column in self.shown) or labels == list(map(str, self.kernels)):
             return ""

@@ -356,7 +356,7 @@ class KernelSet:
         return self[at, at]
 
     def join(self, *others: KernelSet) -> KernelSet:
-        """The kernels of this set and of others over the same records in the same order, read where they are.
+        """The kernels of this set and further ones over the same records in the same order, read where they are.
 
         Names of samples, labels, tasks and splits are those of this set, since sets of records may have the names of
         genotypes and of environments.

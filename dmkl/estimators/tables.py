@@ -138,7 +138,7 @@ def _bars(model: Any) -> Any:
 
 
 def model_facts(model: Any) -> dict[str, Any]:
-    """What a fitted model is and holds, by key, for JSON."""
+    """Facts on a fitted model by key, for JSON."""
     return {
         "model": type(model).__name__,
         "parameters": model.get_params(deep=False),

@@ -1,4 +1,4 @@
-"""`dmkl.association_test`: score tests of each kernel beside covariates, in one pass.
+"""`dmkl.association_test`: score tests of each kernel given covariates, in one pass.
 
 With residuals r = y − μ of the labels on covariates Z and an intercept, by least squares (W = I) or by logistic
 regression (W = diag μ(1 − μ)), let z = W^(−½)r, K̃ = W^½KW^½, and P the projector on the complement of W^½[1, Z], of

@@ -226,7 +226,7 @@ def _result(result: Result) -> Page:
 
 
 def _took(result: Result, description: Description) -> str:
-    """What the result cost, how it is proven, and the version that made it."""
+    """The costs of the result, its proof, and the version that made it."""
     costs = description.lines("costs") or [count(result.n_passes_, "pass")]
     return f"{' '.join(costs)}; {result.data.attrs['created_by']}"
 

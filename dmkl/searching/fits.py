@@ -85,7 +85,7 @@ _BEST = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """What analyses take alike, as it was given; see `dmkl.search`."""
+    """Arguments that all analyses take, as they were given; see `dmkl.search`."""
 
     estimator: KernelLearner
     K: Kernels

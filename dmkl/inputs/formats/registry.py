@@ -46,7 +46,7 @@ _ADVICE = {
     "the files that name its individuals",
     (".biom",): "biom convert --to-tsv writes text, which dmkl build --transpose reads",
 }
-"""What to do with files of other formats."""
+"""Advice on files of other formats."""
 
 
 def _zip_arrays(path: Path) -> list[FileArray]:

@@ -245,9 +245,9 @@ def _listed_individuals(file: Path) -> tuple[str, ...]:
 
 
 def names_beside(path: Path, lengths: Collection[int], notes: list[str]) -> tuple[str, ...]:
-    """Return the names in a list beside a matrix, if it has as many lines as a side of it; else none.
+    """Return the names in a list next to a matrix, if it has as many lines as a side of it; else none.
 
-    PLINK and GCTA write MATRIX.id, SAIGE MATRIX.sampleIDs.txt, CellRanger barcodes.tsv beside matrix.mtx; a list of the
+    PLINK and GCTA write MATRIX.id, SAIGE MATRIX.sampleIDs.txt, CellRanger barcodes.tsv with matrix.mtx; a list of the
     individuals of a study is STUDY.fam, .tfam or .psam.
     """
     files = [f"{name}{end}" for end in _LISTS for name in dict.fromkeys((path.name, path.stem))]
@@ -313,14 +313,14 @@ def is_10x(folder: Path) -> bool:
 
 
 def _lists_of_10x(matrix: Path, *names: str) -> list[Path]:
-    """Return the lists beside a matrix of 10x Genomics, whose names may begin with that of a sample."""
+    """Return the lists next to a matrix of 10x Genomics, whose names may begin with that of a sample."""
     begin = re.sub(r"matrix\.mtx.*", "", matrix.name)
     files = (matrix.with_name(f"{begin}{name}.tsv{end}") for name in names for end in ("", *COMPRESSED))
     return [file for file in files if file.is_file()]
 
 
 def _names_of_10x(path: Path, shape: tuple[int, int]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return the barcodes, and symbols and ids of genes, in the lists beside a matrix (genes, cells)."""
+    """Return the barcodes, and symbols and ids of genes, in the lists next to a matrix (genes, cells)."""
     lists = [_lists_of_10x(path, *names) for names in (("features", "genes"), ("barcodes",))]
     genes, cells = ([text.split("\t") for file in files[:1] for _, _, text in lines_of(file)] for files in lists)
     if "matrix.mtx" not in path.name or (len(genes), len(cells)) != shape:
