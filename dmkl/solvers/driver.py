@@ -19,10 +19,10 @@ from dmkl.errors import DmklError
 from dmkl.numerics.cholesky import Factor
 from dmkl.passes.alignment import projected_inner_products, traces_by_factor
 from dmkl.passes.elements import add_blocks, fraction_of_tiles
-from dmkl.passes.execute import again, run_tasks
+from dmkl.passes.execute import again, run_tasks, shared_folder
 from dmkl.passes.rows import inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
-from dmkl.passes.sums import Combination, by_factors, factor_pass, inverse_diagonals_pass
+from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass, inverse_diagonals_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, covering, has_thin_factors
 from dmkl.solvers import interface
@@ -195,8 +195,10 @@ def _entries(requests: Asked) -> tuple[list[Any], float]:
 
 
 def _kernels(requests: Asked) -> tuple[list[Any], float]:
-    everyone = ((lens, r.weights, np.arange(lens.view.shape[1])) for lens, r in requests)
-    return _entries([(lens, interface.CombinedEntries(weights, index)) for lens, weights, index in everyone])
+    # Through files: a task holds a tile of each sum, and one kernel after the other is put together here.
+    with shared_folder("where sums of kernels are written") as folder:
+        stems = [f"{folder}/sum-{number}" for number in range(len(requests))]
+        return [total.whole() for total in combine_pass(*_sums(requests), stems)], 1.0
 
 
 def _tasks(requests: Asked) -> tuple[list[Any], float]:
@@ -280,7 +282,7 @@ ANSWERS: list[tuple[type[Request], str, Answer]] = [
     (interface.InverseDiagonals, "leave-out", _inverse_diagonals),
     (interface.SVM, "train", _machines),
     (interface.CombinedEntries, "entries", _entries),
-    (interface.CombinedKernel, "entries", _kernels),
+    (interface.CombinedKernel, "combine", _kernels),
     (Product, "products", _products),
 ]
 """Kinds of requests, the purpose of their passes, and the functions that return answers and numbers of passes."""

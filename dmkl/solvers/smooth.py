@@ -247,10 +247,12 @@ class _Column:
 
     def _factorized(self, K: _Whole) -> tuple[Float, Cholesky | _ThinFactor, Float]:
         """W^½, the factor of B, and L⁻¹W^½X."""
-        X, root = self.problem.fixed, self.problem.loss.root(self.y, self.eta, self.problem.d)
+        X, root, self.factor = self.problem.fixed, self.problem.loss.root(self.y, self.eta, self.problem.d), None
         factor = K.factor(root, self.problem.lam)
-        self.factor = root, factor, factor.half_solve(_times(root.T, X)) if X.size else X
-        return self.factor
+        made = root, factor, factor.half_solve(_times(root.T, X)) if X.size else X
+        # Of several columns none is kept: each is as large as a kernel.
+        self.factor = made if self.problem.y.shape[1] == 1 else None
+        return made
 
     def curvature_root(self, K: _Whole, products: Array) -> Float:
         """R with RRᵀ = C, (n, m), from K_ju, (n, m)."""
@@ -363,9 +365,9 @@ class SmoothMethod(InMemory):
 
 
 def _needed_bytes(job: Job) -> int:
-    """Memory of a problem in passes: K(β), B while it is made, and a factor for each column."""
+    """Memory of a problem in passes: K(β), three matrices while B and its factor are made, and products."""
     m, columns = job.problem.y.shape
-    return 8 * int(m * (m * (3 + columns) + 2 * job.n_kernels * columns))
+    return 8 * int(m * (4 * m + 2 * job.n_kernels * columns))
 
 
 def _step(step: Step) -> Step:
