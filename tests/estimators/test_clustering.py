@@ -38,7 +38,7 @@ def blobs():
 def place(request, monkeypatch):
     """A kernel set whose products are computed in a task with all kernels, or in passes over stored tiles."""
     if request.param == "passes":
-        monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
+        monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
 
 
 def alternate(K, k, gamma):

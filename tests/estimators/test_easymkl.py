@@ -43,7 +43,7 @@ def nearest(kernel, positive, lam):
 def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, fits, monkeypatch):
     """A kernel that exceeds the memory of a task is read by columns, to which the ridge λI is also added."""
     if not fits:
-        monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
+        monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
         monkeypatch.setattr(svm, "dense_bytes", lambda _: 2**60)
     model = dmkl.EasyMKL(lam, steps=(), tol=1e-8).fit(kernels, classes())
     scores = model.decision_function(kernels).values

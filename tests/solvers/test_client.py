@@ -42,7 +42,7 @@ def refuse(*arguments, **options):
 def test_masters_and_factors_are_those_of_workers(kernels, model, monkeypatch):
     """The functions that compute them raise in this process; those of the worker are unchanged."""
     K, y = kernels
-    monkeypatch.setattr(small_kernels, "_suits", lambda *_, **__: False)  # kernels that do not fit a task
+    monkeypatch.setattr(small_kernels, "suits", lambda *_, **__: False)  # kernels that do not fit a task
     for owner, name in ((clarabel, "DefaultSolver"), (Cholesky, "of"), (masters, "newton_master")):
         monkeypatch.setattr(owner, name, refuse)
     model.fit(K, y.astype(int))

@@ -34,7 +34,7 @@ def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
     here = model.fit(kernels, labels)
     scores, objective, dual = here.decision_function(kernels), here.objective_, here.dual_coef_
     passes, status = here.n_passes_, here.status_
-    monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
+    monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
     there = model.fit(kernels, labels)
     np.testing.assert_allclose(there.objective_, objective, rtol=10 * model.tol)
     np.testing.assert_allclose(there.decision_function(kernels), scores, atol=0.05)
@@ -52,7 +52,7 @@ def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
     results = [search()]
     with dask.config.set({"dmkl.memory": "70kB"}):  # three kernels are read at a time, for one training set
         results.append(search())
-    monkeypatch.setattr(in_memory, "_suits", lambda *_, **__: False)
+    monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
     results.append(search())
     for other in results[1:]:
         np.testing.assert_allclose(results[0].scores["objective"], other.scores["objective"], rtol=1e-6)
