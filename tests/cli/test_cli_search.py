@@ -51,7 +51,7 @@ def test_it_saves_what_a_search_finds(output_of, tmp_path, plain):
         shown = next(line for line in lines if line.startswith(start) and f" {point['lam']:g} " in line)
         assert f"{point['mean_score']:#.3g} ± {point['standard_error']:.2g}" in shown
         assert ("chosen" in shown) == ({name: point[name] for name in GRID} == result.best_params_)
-    assert "plain sum of the kernels" in text
+    assert "Plain sum of the kernels" in text
     assert f"dmkl predict {out} NEW_SAMPLES" in text
 
 
