@@ -161,6 +161,9 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {f"dmkl.{key}": value for key in _SETTINGS if (value := values.get(key)) is not None}
         if unknown := chosen.get("dmkl.unknown"):
             chosen["dmkl.unknown"] = [] if unknown in ("0", "1", "-1") else [unknown]
+        backend = {"where": "local", "memory": values.get("memory"), **(values.get("cluster") or {})}
+        if backend["where"] in ("threads", "local") and backend["memory"] is not None:
+            chosen["dmkl.memory"] = backend["memory"]  # of other files than kernel sets too, which are read here
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         with dask.config.set(chosen):

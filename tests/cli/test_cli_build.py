@@ -283,3 +283,10 @@ def test_the_command_that_uses_a_model_of_built_kernels_works(output_of, tmp_pat
     output_of(*words.replace("NEW_SAMPLES", str(folder / "new.npz")).split())
     text = output_of(*arguments, "--overwrite", "--split", 0)
     assert f"use it with: dmkl predict {tmp_path / 'model'} {built}" in " ".join(text.split())
+
+
+def test_the_memory_of_a_command_counts_for_tables_that_it_reads(tmp_path, error_of):
+    pd.DataFrame(np.zeros((20_000, 2)), columns=["a", "b"]).to_parquet(tmp_path / "x.parquet")
+    command = ("build", tmp_path / "k.zarr", tmp_path / "x.parquet", "--function", "linear")
+    for options in (("--memory", "512KiB"), ("--cluster", "threads memory=512KiB")):
+        assert "x.parquet takes 6.4" in error_of(*command, *options)
