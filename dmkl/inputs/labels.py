@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dmkl import settings
 from dmkl.arrays import Array, is_known, note_of_code, refuse_codes
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import counts, without_codes
@@ -53,7 +54,8 @@ class LabelTable:
     is_table: bool = False  # whether it could hold names: text and data frames, no arrays
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", without_codes(self.values))
+        if settings.get("unknown"):
+            object.__setattr__(self, "values", without_codes(self.values))
 
     categories: Collection[str] = ()  # titles of columns whose numbers are categories
 

@@ -26,7 +26,7 @@ from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass,
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, covering, has_thin_factors
 from dmkl.solvers import interface
-from dmkl.solvers.interface import Product, Request, Result, Round, Solver, check_finite
+from dmkl.solvers.interface import ProductRequest, Request, Result, Round, Solver, check_finite
 from dmkl.solvers.margin.svm import train_together
 
 Asked = Sequence[tuple[Lens, Any]]
@@ -245,7 +245,7 @@ def _finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float
     return products
 
 
-def _columns(lens: Lens, number: int, request: Product) -> Columns:
+def _columns(lens: Lens, number: int, request: ProductRequest) -> Columns:
     weights = request.weights
     if weights is not None and weights.ndim == 1:
         weights = np.repeat(weights[:, None], request.block.shape[1], axis=1)
@@ -253,7 +253,7 @@ def _columns(lens: Lens, number: int, request: Product) -> Columns:
     return Columns(request.block, request.want, weights, dtype, number)
 
 
-def _verb(requests: Sequence[Product]) -> str:
+def _verb(requests: Sequence[ProductRequest]) -> str:
     """The name of the pass on a dashboard."""
     if any(request.want != "sum" for request in requests):
         return "apply"
@@ -283,6 +283,6 @@ ANSWERS: list[tuple[type[Request], str, Answer]] = [
     (interface.SVM, "train", _machines),
     (interface.CombinedEntries, "entries", _entries),
     (interface.CombinedKernel, "combine", _kernels),
-    (Product, "products", _products),
+    (ProductRequest, "products", _products),
 ]
 """Kinds of requests, the purpose of their passes, and the functions that return answers and numbers of passes."""

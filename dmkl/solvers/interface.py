@@ -55,7 +55,7 @@ def spread(values: Float, places: Index, size: int) -> Float:
     return wide
 
 
-class Product(Request):
+class ProductRequest(Request):
     """A product with kernels; requests of all kinds share a pass."""
 
     want: ClassVar[Literal["each", "sum", "project"]]
@@ -67,7 +67,7 @@ class Product(Request):
 
 
 @dataclass(frozen=True, eq=False)
-class EachProduct(Product):
+class EachProduct(ProductRequest):
     """K_jV for every kernel, in float64; answered by (n, rows, b)."""
 
     want = "each"
@@ -90,7 +90,7 @@ class EachProduct(Product):
 
 
 @dataclass(frozen=True, eq=False)
-class CombinedProduct(Product):
+class CombinedProduct(ProductRequest):
     """Σ_j K_j V diag(w_j); answered by (rows, b)."""
 
     want = "sum"
@@ -102,7 +102,7 @@ class CombinedProduct(Product):
 
 
 @dataclass(frozen=True, eq=False)
-class Projection(Product):
+class Projection(ProductRequest):
     """BᵀK_jB for every kernel, in float64; answered by (n, b, b) for a block B (m, b)."""
 
     want = "project"
