@@ -6,6 +6,8 @@ that is, known to be without the event until then. So there is one number for ea
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -69,25 +71,26 @@ def uncensored_shares(labels: Array) -> Float:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def concordance(labels: Array, risk: Float, *, weights: Float | None = None) -> float:
+def concordance(labels: Array, risk: Float, *, weights: Float | None = None) -> Any:
     """Harrell's concordance index: the share of comparable pairs whose earlier event has the larger risk.
 
     A pair is comparable if the earlier of its times is an event, or both are equal and one of them is an event. Equal
-    risks count one half. NaN without a comparable pair. `weights` (rows,) weigh pairs by their earlier sample. Harrell,
-    Lee, Mark: Multivariable prognostic models, Statistics in Medicine 15 (1996).
+    risks count one half. NaN without a comparable pair. Risks are (rows,), or (points, rows) for a score of each.
+    `weights` (rows,) weigh pairs by their earlier sample. Harrell, Lee, Mark: Multivariable prognostic models,
+    Statistics in Medicine 15 (1996).
     """
     time, event = times_and_events(labels)
-    total = right = 0.0
+    total, right = 0.0, np.zeros(risk.shape[:-1])
     for i in np.flatnonzero(event):
         later = (time > time[i]) | ((time == time[i]) & ~event)
-        weight = 1.0 if weights is None else weights[i]
-        less, equal = (np.count_nonzero(compare(risk[later], risk[i])) for compare in (np.less, np.equal))
+        of_later, own, weight = risk[..., later], risk[..., i, None], 1.0 if weights is None else weights[i]
         total += weight * np.count_nonzero(later)
-        right += weight * (less + 0.5 * equal)
-    return right / total if total else float("nan")
+        right += weight * (np.sum(of_later < own, axis=-1) + 0.5 * np.sum(of_later == own, axis=-1))
+    values = right / total if total else np.full(right.shape, np.nan)
+    return values if values.ndim else float(values)
 
 
-def concordance_ipcw(labels: Array, risk: Float) -> float:
+def concordance_ipcw(labels: Array, risk: Float) -> Any:
     """Uno's concordance index: `concordance` with pairs weighed by 1/G(t)², G the curve of censoring of these rows.
 
     Unlike Harrell's it does not depend on how samples were censored. Uno, Cai, Pencina, D'Agostino, Wei: On the

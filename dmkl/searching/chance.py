@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 
 from dmkl.arrays import Array, Float, Index, is_known
 from dmkl.numerics.fisher import Kind, Targets
+from dmkl.numerics.survival import concordance, concordance_ipcw
 from dmkl.searching.scoring import (
     OF_NUMBERS,
     OF_TWO_CLASSES,
@@ -135,14 +136,14 @@ def _units_and_cells(y: Array, rows: Sequence[Index], inverse: Index, groups: Ar
 ByLabels = Callable[[Array], Float]
 """Labels (permutation, row) ↦ scores (point, permutation)."""
 
-_SORTS = 40.0
-"""Time of a curve over sorted rows in units of a matrix product with them."""
+_SORTS, _PAIRS = 40.0, 400.0
+"""Time of a curve over sorted rows, and of the pairs of some hundred, in units of a matrix product with them."""
 
 
 def cost(metric: Metric) -> float:
     """The time for each point, row, class and permutation in units of a product; ∞ for metrics that are called."""
-    if metric in _OF_CURVES:
-        return _SORTS
+    if metric in _OF_CURVES or metric in _OF_PAIRS:
+        return _SORTS if metric in _OF_CURVES else _PAIRS
     return 1.0 if any(metric in known for known in (_TABLES, _OF_CLASSES, _OF_TARGETS)) else np.inf
 
 
@@ -156,7 +157,7 @@ def by_labels(metric: Metric, kind: Kind, classes: Array, decisions: Float) -> B
     are called for each point and permutation.
     """
     if kind == "regression":
-        of_targets = _OF_TARGETS.get(metric)
+        of_targets = (_OF_TARGETS | _OF_PAIRS).get(metric)
         return (
             partial(_calls, metric, kind, classes, decisions) if of_targets is None else partial(of_targets, decisions)
         )
@@ -335,3 +336,13 @@ _OF_TARGETS: dict[Metric, Callable[[Float, Array], Float]] = {
     OF_NUMBERS["neg_mean_squared_error"]: _negative_mean_squares,
 }
 """Scores (point, permutation) of predictions (point, row) of numbers (permutation, row)."""
+
+
+def _of_pairs(index: Callable[[Array, Float], Float], predicted: Float, labels: Array) -> Float:
+    return np.stack([index(truth, predicted) for truth in labels.astype(np.float64)], axis=-1)
+
+
+_OF_PAIRS: dict[Metric, Callable[[Float, Array], Float]] = {
+    OF_NUMBERS["concordance_index"]: partial(_of_pairs, concordance),
+    OF_NUMBERS["concordance_index_ipcw"]: partial(_of_pairs, concordance_ipcw),
+}

@@ -17,8 +17,8 @@ from dmkl.inputs.formats.reader_process import run
 def hdf5_arrays(path: Path) -> list[FileArray]:
     """Return the data sets of an HDF5 file."""
     with needing("h5py", f"{path} is read with"):
-        from dmkl.inputs.formats import hdf5
-    return hdf5.hdf5_arrays(path)
+        from dmkl.inputs.formats.hdf5 import hdf5_arrays as arrays
+    return arrays(path)
 
 
 def netcdf_arrays(path: Path) -> list[FileArray]:
