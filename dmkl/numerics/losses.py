@@ -191,7 +191,7 @@ class _OfResidual(Loss):
 
 @dataclass(frozen=True)
 class Huber(_OfResidual):
-    """½r² for residuals |r| ≤ δ, δ|r| − ½δ² beyond: outliers have the influence δ. δ, `delta`, in units of y."""
+    """½r² for residuals r from −δ to δ, δ·abs(r) − ½δ² beyond, δ the influence of outliers, `delta`, in units of y."""
 
     delta: float = 1.0
 
@@ -211,7 +211,7 @@ class Huber(_OfResidual):
 
 @dataclass(frozen=True)
 class SquaredEpsilonInsensitive(_OfResidual):
-    """½ max(0, |r| − ε)² of residuals r: those up to ε, `epsilon`, in units of y, do not count."""
+    """½ max(0, abs(r) − ε)² of residuals r: those up to ε, `epsilon`, in units of y, do not count."""
 
     epsilon: float = 0.1
 
@@ -232,7 +232,7 @@ class SquaredEpsilonInsensitive(_OfResidual):
 class SmoothedQuantile(_OfResidual):
     """The quantile loss max(τ(y − η), (τ − 1)(y − η)), smoothed for residuals up to `width` h, in units of y.
 
-    For |r| ≤ h it is r²/4h + (½ − τ)r + h/4, r = η − y. τ is `level`, between 0 and 1.
+    For r from −h to h it is r²/4h + (½ − τ)r + h/4, r = η − y. τ is `level`, between 0 and 1.
     """
 
     level: float = 0.5
