@@ -11,6 +11,8 @@ import h5py
 import numpy as np
 import pandas as pd
 import scipy.io
+import scipy.sparse
+import xarray as xr
 
 import dmkl
 from helpers.annotated import quietly, write
@@ -107,6 +109,37 @@ def cells(path, names=NAMES, genes=GENES):
     write(data, path)
 
 
+def cells_of_10x(path):
+    """Counts of genes by cells, and the lists of both."""
+    path.mkdir()
+    counts = np.random.default_rng(6).poisson(3.0, (len(GENES), M))
+    scipy.io.mmwrite(path / "matrix.mtx", scipy.sparse.coo_matrix(counts))
+    lines(NAMES)(path / "barcodes.tsv")
+    lines(f"id{gene}\t{gene}\tGene Expression" for gene in GENES)(path / "features.tsv")
+
+
+def libsvm(path):
+    """Labels and sparse features, or with numbers of rows at 0 a precomputed kernel."""
+    kernel = path.suffix == ".svm"
+    values = np.column_stack([np.arange(1, M + 1), gaussian(3)]) if kernel else table("abcd").to_numpy()
+    rows = (" ".join(f"{k + (not kernel)}:{value:.6g}" for k, value in enumerate(row)) for row in values)
+    lines(f"{int(sick)} {row}" for sick, row in zip(SICK, rows, strict=True))(path)
+
+
+def connectomes(path):
+    """Symmetric matrices of four regions."""
+    values = np.random.default_rng(7).normal(size=(M, 4, 4))
+    np.save(path, values + values.transpose(0, 2, 1))
+
+
+def netcdf(path):
+    """Two kernels with names."""
+    dims = ("kernel", "sample", "sample_2")
+    coords = {"kernel": ["a", "b"], "sample": NAMES, "sample_2": NAMES}
+    kernel = xr.DataArray(np.stack([gaussian(1), gaussian(2)]), coords, dims, name="kernels")
+    kernel.to_netcdf(path, engine="scipy")
+
+
 def relationships(path):
     """GCTA's files of chromosome 1 and 2: the lower triangle in single precision, and families and individuals."""
     for seed in (1, 2):
@@ -200,6 +233,10 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     "sex.covar": lambda path: individuals(path, [np.arange(M) % 2]),
     "age.qcovar": lambda path: individuals(path, [AGES["age"].round(1).to_numpy()]),
     **{f"{name}{end}": genotypes for name in ("study", "variants", "new") for end in (".bed", ".bim", ".fam")},
+    "filtered_feature_bc_matrix": cells_of_10x,
+    **dict.fromkeys(["a9a", "kernel.svm"], libsvm),
+    "connectomes.npy": connectomes,
+    "kernels.nc": netcdf,
     "job.toml": copy("docs/job.toml"),
     "result.partial": checkpoint,
 }
