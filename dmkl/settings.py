@@ -44,7 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "workers-timeout": 60,
     # Read other files that an HDF5 file refers to: external storage, external links, virtual data sets.
     "external-files": False,
-    # The value of a pair that a list of pairs gives several: "refuse", the "first" one, "max" or "mean".
+    # The value of a pair of samples that a list has with several values: "refuse", "first", "max" or "mean".
     "duplicates": "refuse",
     # Texts and numbers that stand for missing values in files that are read, in addition to NA and such.
     "unknown": [],

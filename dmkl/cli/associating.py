@@ -9,7 +9,7 @@ from typing import Literal
 import dmkl
 from dmkl.cli.cluster import Resources
 from dmkl.cli.options import Json, Kernels, Overwrite, Store, flag, option
-from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside, show_tables
+from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside, show_description
 from dmkl.cli.parsing import read_covariates, sample_names
 from dmkl.cli.samples import TrainingSamples, open_kernels
 from dmkl.description import count
@@ -64,11 +64,14 @@ def associate(
     if output is not None:
         result.save(output, overwrite=overwrite)
         say_aside("note", f"the result is in {output}")
-    save_figure(lambda: result.plot(result.tasks[0] if result.tasks else None), plot)
+    task = result.tasks[0] if result.tasks else None
+    save_figure(lambda: result.plot(task), plot)
+    if plot is not None and task is not None:
+        say_aside("note", f"the picture is of {task}; Association.plot draws the others")
     description = result.describe()
     if as_json:
         print_json({**description.as_data(), "seconds": seconds})
         return
-    show_tables(*(make() for make in description.tables.values()))
-    say(f"\n{result.summary()}")
+    say(f"{description.headline}\n", style="bold")
+    show_description(description)
     say(f"Tested {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")

@@ -108,7 +108,7 @@ MissingFeatures = Annotated[
 ]
 Duplicates = Annotated[
     Literal["first", "max", "mean"] | None,
-    storage_option("Value of a pair that a list of pairs gives several. [default: such pairs are refused]"),
+    storage_option("Value of a pair that is listed with several values. [default: such pairs are refused]"),
 ]
 Tile = Annotated[int | None, storage_option("Side of a tile in samples.", "N", min=1)]
 Dtype = Annotated[

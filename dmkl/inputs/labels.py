@@ -52,12 +52,11 @@ class LabelTable:
     columns: Names = None
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
     is_table: bool = False  # whether it could hold names: text and data frames, no arrays
+    categories: Collection[str] = ()  # titles of columns whose numbers are categories
 
     def __post_init__(self) -> None:
         if settings.get("unknown"):
             object.__setattr__(self, "values", without_codes(self.values))
-
-    categories: Collection[str] = ()  # titles of columns whose numbers are categories
 
 
 @dataclass

@@ -357,9 +357,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
 def _return_freed_memory(slots: int) -> None:
-    """Let the allocator return freed memory to the system where it may keep a large part of the budget, for good.
+    """Set the allocator to return freed memory to the system where it may keep a large part of the budget.
 
-    `malloc_trim` leaves the end of each thread's heap. Elsewhere arrays in memory that is kept need no new pages.
+    The options hold until the process ends. `malloc_trim` would leave the end of each thread's heap. Elsewhere arrays
+    in memory that is kept need no new pages.
     """
     is_large = 8 * _FREED_BYTES * (slots + 1) > settings.memory_budget_bytes()
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and is_large else None

@@ -137,7 +137,7 @@ ByLabels = Callable[[Array], Float]
 """Labels (permutation, row) ↦ scores (point, permutation)."""
 
 _SORTS, _PAIRS = 40.0, 400.0
-"""Time of a curve over sorted rows, and of the pairs of some hundred, in units of a matrix product with them."""
+"""Time of a curve over sorted rows, and of counting pairs of some hundred rows, in units of a matrix product."""
 
 
 def cost(metric: Metric) -> float:

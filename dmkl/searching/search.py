@@ -180,7 +180,7 @@ class GridResult(Result):
         score = self._data.get("residual_score")
         scoring, p = self._data.attrs["scoring"], p_text(np.ravel(self._data.get("residual_p_value", np.nan)))
         if score is None and p:
-            return [f"The score is of the kernels' part: covariates predict no classes here; permuted labels: {p}"]
+            return [f"The score is that of the kernels alone, without the covariates; permuted labels: {p}"]
         if score is None or not np.isfinite(score).any():
             return []
         value = with_error(*mean_over_folds(score.mean([dim for dim in score.dims if dim != "fold"])))

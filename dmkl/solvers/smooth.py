@@ -39,7 +39,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import Cholesky, compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, gap_scale
-from dmkl.numerics.losses import JointLoss, as_loss
+from dmkl.numerics.losses import JointLoss, Loss, as_loss
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, maximize
@@ -50,6 +50,8 @@ from dmkl.solvers.masters import Factored
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
+_JOINT = 8
+"""Matrices (m, m) that are in memory at once for a loss that is no sum over the samples."""
 _MOST_STEPS = 100
 """Most Newton steps for one β; two or three are usual after the first β."""
 
@@ -358,6 +360,10 @@ class SmoothMethod(InMemory):
             "learn from kernels of any size, with calibrated probabilities, or set dmkl.memory higher"
         )
         check_memory("a smooth loss", parts, host.total_bytes, way_out, "at once")
+        # The second derivative of a loss that is no sum over samples is a matrix, whatever the kernels are.
+        sizes = [8 * _JOINT * len(job.problem.y) ** 2 for job in jobs if not isinstance(job.problem.loss, Loss)]
+        parts = {"its second derivative, with risk sets and roots": max(sizes, default=0)}
+        check_memory("the loss of all samples together", parts, host.task_bytes, "Take fewer samples, or allow more")
 
     def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
         at_once = max(1, machine().total_bytes // max(map(_needed_bytes, jobs), default=1))

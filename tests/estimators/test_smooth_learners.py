@@ -3,6 +3,7 @@
 import dask
 import numpy as np
 import pytest
+from helpers.optima import Square
 from helpers.references import dense_view, in_memory
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
@@ -10,7 +11,7 @@ from sklearn.metrics import log_loss
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.numerics.losses import Loss, SquaredHinge
+from dmkl.numerics.losses import SquaredHinge
 
 M, TRAIN, TEST = 60, np.arange(45), np.arange(45, 60)
 EXACT = {"tol": 1e-9, "steps": ()}
@@ -96,22 +97,6 @@ def test_counts_of_exposures_are_weighted_rates(tmp_path):
     np.testing.assert_allclose(model.weights_, solved.weights, atol=1e-4)
     eta = np.tensordot(solved.weights, kernels, 1)[np.ix_(TEST, TRAIN)] @ solved.dual[:, 0] + solved.bias
     np.testing.assert_allclose(model.predict(K[TEST, TRAIN]), np.exp(eta), rtol=1e-4)
-
-
-class Square(Loss):
-    """½(y − η)²."""
-
-    def __repr__(self):
-        return "Square()"
-
-    def value(self, y, eta):
-        return 0.5 * (y - eta) ** 2
-
-    def gradient(self, y, eta):
-        return eta - y
-
-    def curvature(self, y, eta):
-        return np.ones_like(eta)
 
 
 def test_a_loss_of_ones_own_is_ridge_regression():

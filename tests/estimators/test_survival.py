@@ -2,12 +2,13 @@
 
 import itertools
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
 
 import dmkl
-from dmkl.errors import InputError
+from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.searching.scoring import as_metrics
 
 NONE = np.zeros(0)
@@ -91,6 +92,17 @@ def test_two_columns_are_labels_in_either_order(study, tmp_path, output_of):
     assert "concordance_index" in output_of(*command, "--grid", "lam=1,10", "--grid", "p=2", "--baselines", "none")
     search = dmkl.search(dmkl.MKGLM("cox"), K, y, grid={"p": [2], "lam": [1, 10]}, cv=3, baselines="none")
     np.testing.assert_allclose(dmkl.load(tmp_path / "out").scores["score"], search.scores["score"], atol=1e-9)
+
+
+def test_the_second_derivative_counts_in_memory_whatever_the_kernels_are(study):
+    _, y = study
+    rng = np.random.default_rng(2)
+    K = dmkl.build(None, {"x": rng.normal(size=(900, 3))}, {"function": "linear"})
+    labels = np.tile(y, 10)
+    with dask.config.set({"dmkl.memory": "40MiB"}):
+        assert dmkl.MKGLM("huber").fit(K, labels).gap_ < 1e-4  # a factor of three columns
+        with pytest.raises(MemoryBudgetError, match="the loss of all samples together"):
+            dmkl.MKGLM("cox").fit(K, labels)
 
 
 def test_models_are_saved(study, tmp_path):

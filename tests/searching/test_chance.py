@@ -108,7 +108,7 @@ def test_p_values_say_whether_covariates_count():
     """Permuted labels leave the covariates, which predict numbers; classes are predicted from the kernels alone."""
     K, y = kernel_set(3, 3.0)
     covariates = dmkl.residualize(np.random.default_rng(4).normal(size=(M, 1)))
-    counts, of_kernels = "what labels owe to the covariates counts too", "The score is of the kernels' part"
+    counts, of_kernels = "what labels owe to the covariates counts too", "The score is that of the kernels alone"
     for steps in ((covariates, "trace"), ("center", "trace")):
         for learner, labels in ((dmkl.MKFDA, y), (dmkl.MKRidge, y.astype(float))):
             result = dmkl.evaluate(learner(steps=steps), K, labels, GRID, outer=3, inner=2, baselines="none")

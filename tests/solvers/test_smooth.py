@@ -3,9 +3,10 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from helpers.optima import Square
 
 import dmkl
-from dmkl.numerics.losses import LOSSES, Loss
+from dmkl.numerics.losses import LOSSES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # cvxpy's, compared to 1e-6 here
 
@@ -130,19 +131,6 @@ def test_bounds_hold_wherever_a_fit_ends(seed):
 @pytest.mark.parametrize("seed", [0, *range(4, 303)])
 def test_bounds_hold_in_random_problems(seed):
     check_certificate(seed)
-
-
-class Square(Loss):
-    """½(y − η)²."""
-
-    def value(self, y, eta):
-        return 0.5 * (y - eta) ** 2
-
-    def gradient(self, y, eta):
-        return eta - y
-
-    def curvature(self, y, eta):
-        return np.ones_like(eta)
 
 
 def test_the_square_as_a_loss_of_ones_own_is_ridge_regression():

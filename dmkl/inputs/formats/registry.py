@@ -42,8 +42,8 @@ _ADVICE = {
     (".nii", ".nii.gz"): "NiftiMasker(mask).fit_transform(files) of nilearn gives features; save them as .npy",
     (".loom",): "anndata.io.read_loom(file).write_h5ad('x.h5ad') converts it",
     (".vcf", ".vcf.gz", ".bcf", ".bgen", ".pgen"): "plink2 --make-bed converts it to .bed, which is read",
-    tuple(f"{name}{end}" for name in (".bed", ".grm.bin", ".rel.bin") for end in COMPRESSED): "unpack it first, beside "
-    "the files that name its individuals",
+    tuple(f"{name}{end}" for name in (".bed", ".grm.bin", ".rel.bin") for end in COMPRESSED): "unpack it in the "
+    "folder of the files that name its individuals",
     (".biom",): "biom convert --to-tsv writes text, which dmkl build --transpose reads",
 }
 """Advice on files of other formats."""

@@ -156,14 +156,20 @@ class _Problems:
     tol: float
     max_steps: int
 
-    def solve(self, t: int, p: float, lam: float, start: Float) -> tuple[Solution, Float]:
-        """Solve a target with a factor for each weight vector; also return its curvature at the solution."""
-        ball = Ball(p)
-        oracle = MemoryOracle(self.kernels, self.targets[t], lam, ball, facts=self.facts)
-        solution = run_here(maximize(oracle, ball, start, self.tol, max_steps=self.max_steps, of_kernels=True))
+    def solve(self, t: int, p: float, lam: float, start: Float) -> Solution:
+        """Solve a target with a factor for each weight vector."""
+        steps = maximize(self._oracle(t, p, lam), Ball(p), start, self.tol, max_steps=self.max_steps, of_kernels=True)
+        return run_here(steps)
+
+    def solve_reference(self, t: int, p: float, lam: float, start: Float) -> tuple[Solution, Float]:
+        """Solve a target, and return also its curvature at the solution, which takes one more factor."""
+        solution, oracle = self.solve(t, p, lam, start), self._oracle(t, p, lam)
         evaluation = run_here(oracle.evaluate(solution.beta, self.tol, careful=False))
         curvature = run_here(oracle.curvature(evaluation))
         return solution, curvature.dense() if isinstance(curvature, Factored) else curvature
+
+    def _oracle(self, t: int, p: float, lam: float) -> MemoryOracle:
+        return MemoryOracle(self.kernels, self.targets[t], lam, Ball(p), facts=self.facts)
 
 
 # --- iterations in lockstep ------------------------------------------------------------------------------------------
@@ -276,7 +282,7 @@ class _Together:
         logs = np.log(self._gradients())
         self._reference = int(np.argmin(np.sum((logs - logs.mean(axis=0)) ** 2, axis=1)))
         """The target whose gradient is nearest to the mean."""
-        self._model = problems.solve(self._reference, np.inf, lam, equal)
+        self._model = problems.solve_reference(self._reference, np.inf, lam, equal)
         """The solution and curvature of the reference at the last norm."""
         self._check_rounding(self._last[self._reference].certificate)
 
@@ -290,7 +296,7 @@ class _Together:
             gap = solution.certificate.gap
             if gap > problems.tol:  # too far from the others
                 start = solution.beta if gap < 1.0 else onto_sphere(before[t].beta, p)
-                single, _ = problems.solve(t, p, self._lam, start)
+                single = problems.solve(t, p, self._lam, start)
                 self._last[t] = replace(single, alpha=self.white.coordinates(single.alpha))
         return self._last
 
@@ -341,7 +347,7 @@ class _Together:
         reference, (last, curvature) = self._reference, self._model
         q, betas = self._gradients(), np.stack([solution.beta for solution in self._last])
         start = _aims(last.certificate.gradient[None], curvature[None], last.beta[None], p)[0]
-        self._model = now, curvature_now = self._problems.solve(reference, p, self._lam, start)
+        self._model = now, curvature_now = self._problems.solve_reference(reference, p, self._lam, start)
         # C_ij grows with the parts of the kernels i and j in S.
         sizes = np.sqrt(q / q[reference])
         sizes = sizes[:, :, None] * sizes[:, None, :]
