@@ -208,7 +208,7 @@ class Column:
         if self.form == "gap":
             return "none" if value != value else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
         if self.form == "share":
-            return "–" if value != value else f"{100 * value:.3g} %"
+            return "–" if value != value else f"{number(100 * value)} %"
         if self.form in ("number", "signed") and isinstance(value, float | int):
             return number(value)
         return (
