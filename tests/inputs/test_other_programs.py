@@ -278,7 +278,7 @@ def test_stacks_of_connectomes_are_rows_of_their_upper_triangles(tmp_path):
         ("x.dta", "read_stata"),
         ("x.rds", "write.csv"),
         ("x.vcf.gz", "--make-bed"),
-        ("x.grm.bin.gz", "unpack it first"),
+        ("x.grm.bin.gz", "unpack it in the folder"),
     ],
 )
 def test_files_that_are_not_read_have_advice(tmp_path, name, way_out):
