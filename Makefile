@@ -110,4 +110,4 @@ experiments: setup
 	@echo "out/experiments/experiments.md"
 
 clean:
-	rm -rf $(VENV) dmkl-demo $(SLURM) docs/_build docs/_figures docs/_reference docs/_tutorials docs/tutorials/*.html
+	rm -rf $(VENV) dmkl-demo $(SLURM) docs/_build docs/_reference docs/_tutorials docs/tutorials/*.html

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent))  # sphinx_gallery imports save_returned_figure from this file
 
-import figures
 from sphinx_gallery.scrapers import figure_rst
 
 import dmkl
@@ -75,6 +75,12 @@ def _of_others(app, what, name, obj, skip, options):
     return skip or str(getattr(obj, "__module__", "")).startswith("sklearn")
 
 
+def _link_executed_tutorials(app, name, source):
+    """Lead to the pages of executed tutorials, where the same pages on a code host lead to their files."""
+    source[0] = re.sub(r"\]\(tutorials/(\w+)\.py\)", r"](_tutorials/\1.rst)", source[0])
+    source[0] = source[0].replace("](tutorials)", "](_tutorials/index.rst)")
+
+
 def _copy_reports(app, exception):
     """Copy the report pages that tutorials write into the folder of the tutorials."""
     for page in Path(app.srcdir, "tutorials").glob("*.html"):
@@ -82,7 +88,6 @@ def _copy_reports(app, exception):
 
 
 def setup(app):
-    """Draw the figures before pages ask for them."""
     app.connect("autodoc-skip-member", _of_others)
-    app.connect("builder-inited", lambda app: figures.draw_all(Path(app.srcdir) / "_figures"))
+    app.connect("source-read", _link_executed_tutorials)
     app.connect("build-finished", _copy_reports)

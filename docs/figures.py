@@ -1,4 +1,4 @@
-"""The figures of the documentation, drawn when it is built; those of the gallery by dmkl's own methods."""
+"""The figures of the documentation; those of the gallery by dmkl's own methods. `python docs/figures.py` draws them anew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
 
 def draw_all(folder: Path) -> None:
     """Draw all figures into a folder."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, draw in {"kernel_set": kernel_set, "pass": one_pass}.items():
         _save(draw(), folder / f"{name}.png")
     with tempfile.TemporaryDirectory() as place:
@@ -141,3 +141,7 @@ def _certified(found) -> plt.Axes:
     ax.set(xlabel="passes", ylabel="points certified", xticks=passes)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+if __name__ == "__main__":
+    draw_all(Path(__file__).parent / "_static" / "figures")

@@ -1,5 +1,6 @@
 """README.md and the pages of docs/: their blocks of Python run, and the names in them exist."""
 
+import importlib
 import re
 import runpy
 import textwrap
@@ -41,9 +42,31 @@ def test_the_lines_of_the_readme_run_in_an_empty_folder_and_print_and_draw_what_
     (shown,) = re.findall(r"^```text\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
     assert [line for line in shown.splitlines() if without_numbers(line) not in printed] == []
     picture = ROOT / re.search(r"^!\[.*\]\((.*\.png)\)$", README, flags=re.MULTILINE)[1]
-    drawn, kept = plt.imread(tmp_path / picture.name), plt.imread(picture)
+    same_picture(tmp_path / picture.name, picture)
+
+
+def same_picture(drawn, kept):
+    drawn, kept = plt.imread(drawn), plt.imread(kept)
     assert drawn.shape == kept.shape
     assert np.mean(np.abs(drawn - kept)) < 0.02  # tolerates other fonts, but no other map
+
+
+@pytest.mark.slow
+def test_the_kept_figures_are_those_that_the_script_draws(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    importlib.import_module("figures").draw_all(tmp_path)
+    kept = {path.name: path for path in (ROOT / "docs" / "_static" / "figures").iterdir()}
+    assert sorted(kept) == sorted(path.name for path in tmp_path.iterdir())
+    for name, path in kept.items():
+        same_picture(tmp_path / name, path)
+
+
+def test_files_that_pages_link_are_in_the_repository():
+    pages = [ROOT / "README.md", *ROOT.glob("[A-Z]*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("[dps]*/*.md")]
+    for page in pages:
+        text = re.sub(r"^```(?!{).*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        linked = re.findall(r"\]\((?!https?:|mailto:|#)([^)\s#]+)", text) + re.findall(r"^```{\w+} (\S+\.png)", text, re.M)
+        assert [name for name in linked if name.startswith("_tutorials") or not (page.parent / name).exists()] == [], page
 
 
 def anchors(page):
