@@ -1,4 +1,4 @@
-"""The figures of the documentation; those of the gallery by dmkl's own methods. `python docs/figures.py` draws them anew."""
+"""The figures of the documentation, which `python docs/figures.py` draws; the gallery's by dmkl's own methods."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Files that refer to other files, contain code, or crash the process that reads them."""
 
+import json
 import os
 import pickle
 import re
@@ -87,6 +88,18 @@ def to_a_device(path):
 def to_itself_elsewhere(path):
     """A link to the same file in another folder."""
     path.symlink_to(path.with_name(f"{path.name}.moved"))
+
+
+@pytest.mark.parametrize("at", ["zarr.json", "k/zarr.json"])
+@pytest.mark.parametrize("attributes", ["", "scale_factor", [], 3])
+def test_attributes_of_zarr_that_are_no_table_are_refused(tmp_path, at, attributes):
+    zarr.open_group(tmp_path / "x.zarr", mode="w").create_array("k", data=np.eye(4))
+    file = tmp_path / "x.zarr" / at
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"attributes": attributes}))
+    for read in (as_features, open_files, read_file):
+        with pytest.raises(InputError, match="attributes"):
+            read(tmp_path / "x.zarr")
 
 
 PUT = [

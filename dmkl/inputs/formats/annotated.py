@@ -20,7 +20,6 @@ import zarr
 
 from dmkl.arrays import Array, is_instance
 from dmkl.errors import needing, refuse
-from dmkl.files.plain import PlainStore
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
@@ -33,7 +32,7 @@ from dmkl.inputs.formats.file_arrays import (
     unreadable,
     vector,
 )
-from dmkl.inputs.formats.zarr_folders import check_chunks, is_zarr, nodes_in, zarr_array
+from dmkl.inputs.formats.zarr_folders import check_chunks, is_zarr, nodes_in, open_node, zarr_array
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable
 from dmkl.inputs.matrices import plain
 from dmkl.inputs.names import Names, as_text
@@ -56,8 +55,7 @@ def is_annotated(path: Path) -> bool:
     if not is_zarr(path):
         return False
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
-        root: Any = zarr.open(PlainStore(path), mode="r")
-        return str(root.attrs.get("encoding-type", "")).casefold() in ("anndata", "mudata")
+        return str(open_node(path).attrs.get("encoding-type", "")).casefold() in ("anndata", "mudata")
 
 
 def annotated_arrays(source: Any) -> list[FileArray]:
@@ -176,9 +174,8 @@ def _nodes(path: Path) -> Iterator[dict[str, Any]]:
         importlib.import_module("anndata.io")
     if path.is_dir():
         with damaged_as(f"{path} cannot be read as Zarr", Exception):
-            root: Any = zarr.open_group(PlainStore(path), mode="r")
-            nodes = nodes_in(path)
-        yield {"": root, **nodes}
+            nodes = {"": open_node(path), **nodes_in(path)}
+        yield nodes
         return
     from dmkl.inputs.formats.hdf5 import nodes_of, opened
 

@@ -47,7 +47,7 @@ def zarr_arrays(path: Path) -> list[FileArray]:
     """Return the arrays of a Zarr folder, including those in groups."""
     # Zarr raises many exceptions on wrong metadata, also when it refuses to read pickled objects.
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
-        root: Any = zarr.open(PlainStore(path), mode="r")
+        root = open_node(path)
         if isinstance(root, zarr.Array):
             return [zarr_array(path, "", root)]
         if root.attrs.get("format") == KERNEL_SET:
@@ -57,13 +57,21 @@ def zarr_arrays(path: Path) -> list[FileArray]:
     return sorted(arrays, key=lambda array: natural_order(array.name))
 
 
+def open_node(folder: Path) -> Any:
+    """Open an array or a group, whose attributes must be a table: Zarr does not look at them."""
+    node: Any = zarr.open(PlainStore(folder), mode="r")
+    if not isinstance(attributes := node.metadata.attributes, dict):
+        refuse(f"{folder} is damaged: its attributes are {type(attributes).__name__}, expected names with values")
+    return node
+
+
 def nodes_in(path: Path) -> dict[str, Any]:
     """Return all groups and arrays in the folder of a group, by their names in order."""
     # One after another: Zarr's `members` opens all at once, and asyncio prints the errors after the first.
     nodes: dict[str, Any] = {}
     for folder in sorted(filter(is_zarr, path.iterdir())):
         check_plain(path, folder.name)
-        node = nodes[folder.name] = zarr.open(PlainStore(folder), mode="r")
+        node = nodes[folder.name] = open_node(folder)
         if isinstance(node, zarr.Group):
             nodes |= {f"{folder.name}/{name}": inner for name, inner in nodes_in(folder).items()}
     return nodes
