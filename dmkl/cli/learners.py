@@ -81,6 +81,11 @@ _FORMS = {
         "P",
     ),
     "steps": _OptionForm(lambda text, names: {"steps": parsing.parse_steps(text, names.samples)}, STEPS_HELP, "STEP,…"),
+    "offset": _OptionForm(
+        lambda text, names: {"offset": parsing.read_offset(text, names.samples)},
+        "Numbers added to the predictor of each sample: a file, or log(FILE:COLUMN) of exposures such as years.",
+        "FILE[:NAME]",
+    ),
     "priors": _OptionForm(
         lambda text, _: {"priors": parsing.parse_priors(text)},
         'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '

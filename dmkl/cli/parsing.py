@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,20 @@ def read_covariates(given: str, samples: Iterable[str] | None = None) -> Any:
     except InputError as error:
         refuse(f"the covariates of {given} cannot be read: {error}", error)
     return residualize(table)
+
+
+def read_offset(given: str, samples: Iterable[str] | None = None) -> Any:
+    """The numbers of samples in one column of a file: FILE, FILE:NAME, or their logarithms by log(FILE:NAME)."""
+    import numpy as np
+
+    of_exposure = re.fullmatch(r"log\((.*)\)", given.strip())
+    table = read_covariates(f"--offset={of_exposure[1] if of_exposure else given}", samples)
+    if len(table.columns) > 1 or (of_exposure and (table.design <= 0).any()):
+        rule = "one column of numbers" + (" above 0" if of_exposure else "")
+        least = f"{', '.join(table.columns)} from {table.design.min():g}"
+        refuse(f"--offset={given} takes {rule}, got {least}; name it: FILE:NAME")
+    logarithms = {"columns": (f"log({table.columns[0]})",), "design": np.log(table.design)} if of_exposure else {}
+    return replace(table, **logarithms)
 
 
 def parse_names(text: str | None) -> list[str] | None:

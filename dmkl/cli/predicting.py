@@ -14,7 +14,7 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
-from dmkl.cli.parsing import parse_scoring, read_covariates, sample_names
+from dmkl.cli.parsing import parse_scoring, read_covariates, read_offset, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
@@ -53,6 +53,7 @@ def predict(
     part: Literal["test", "validation", "train"] = samples_option("Part of the split to predict.", default="test"),
     rows: options.Rows = None,
     covariates: options.Covariates = None,
+    offset: options.Offset = None,
     unknown: options.Unknown = None,
     scoring: list[str] | None = option("Measures such as matthews,roc_auc.", "NAME,…"),
     deviations: bool = flag(
@@ -101,7 +102,7 @@ def predict(
     _check_source(store, features, labels, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model, show_scores  # after `import_base`
-    from dmkl.estimators.predicting import training_note
+    from dmkl.estimators.predicting import beside_features, training_note
 
     if probabilities or unassigned_below is not None:
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
@@ -145,9 +146,11 @@ def predict(
         if truth is not None and not has_label.all():
             say_aside("note", f"{count(int((~has_label).sum()), 'sample')} without a label: predicted and not scored")
             truth = truth[np.maximum(0, np.cumsum(has_label) - 1)]  # any label for those, which are left out of scores
+    names = source["features"].samples if K is None else sample_names(K)
     if covariates is not None:
-        names = source["features"].samples if K is None else sample_names(K)
         source["covariates"] = read_covariates(f"--covariates={covariates}", names)
+    if offset is not None:
+        source["offset"] = read_offset(offset, names)
     measures = parse_scoring(scoring)
     if truth is None and measures is not None:
         refuse("--scoring needs the true labels, and they are not known; leave it out")
@@ -176,7 +179,7 @@ def predict(
     scored = (new if new.any() else ~new) & (True if truth is None else has_label)
     of_covariates, result = None, None
     if regression:
-        of_covariates = estimator._covariate_part(scores["sample"].values, source.get("covariates"))
+        of_covariates = estimator._covariate_part(scores["sample"].values, **beside_features(source))
     where = store or ", ".join(map(str, features or []))
     samples = f"{count(int(scored.sum()), 'sample')} of {where}"
     samples += "" if new.any() else ", which the model was trained on: this says nothing about new samples"

@@ -287,7 +287,7 @@ def encode(value: Any) -> Any:
         return value.item()
     if isinstance(value, xr.DataArray):  # weights over kernel, read back as a mapping
         value = dict(zip(value["kernel"].values.tolist(), value.values.tolist(), strict=True))
-    if isinstance(value, Mapping):
+    if hasattr(value, "items"):  # a mapping, or a series
         return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
     if isinstance(value, Covariates):
         return {"covariates": [list(value.samples), list(value.columns), value.design.tolist()]}

@@ -404,7 +404,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         parts, kernels, _ = self._solve_for_new_rows(K, self._scores, **new)
         samples = kernels.samples.astype(str)
         scores = side_by_side(parts, [part.columns for part in self.statistics_])
-        scores = self._response(scores + self._offsets(samples, new.get("covariates")))
+        scores = self._response(scores + self._offsets(samples, **predicting.beside_features(new)))
         dim = self._score_dim()
         if dim is None:
             return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
@@ -439,7 +439,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         rows = self._rows(K, **new)
         if note := predicting.training_note(self._is_trained_on(rows)):
             warn(f"{note}; leave them out of scores", TrainingRowsWarning)
-        return self._decision(rows, **beside_features(new))
+        return self._decision(rows, **predicting.beside_features(new))
 
     def _is_trained_on(self, rows: KernelSet | Sequence[str]) -> Mask:
         """Which rows the model was trained on, by their names; numbers of rows are names in one square set alone."""
@@ -519,11 +519,6 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
                 dim, values = labeled.dims[-1], np.array(value, dtype=np.float64)
                 value = xr.DataArray(values, [(dim, labeled[dim].values)], name=name.rstrip("_"))
             setattr(self, name, value)
-
-
-def beside_features(new: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments for new rows that are neither kernels nor features: covariates, and groups of samples."""
-    return {name: new[name] for name in ("covariates", "groups") if name in new}
 
 
 def fitted(outcome: FitOutcome) -> Any:
@@ -715,7 +710,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
                 f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
                 f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
             )
-        scores = self._decision(rows, **beside_features(new))
+        scores = self._decision(rows, **predicting.beside_features(new))
         index = class_index(self.kind_, self.classes_, np.asarray(truth))
         for k, classes in enumerate(index):
             counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
@@ -842,11 +837,11 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_outputs(targets, tasks, targets.scaled)
 
-    def _covariate_part(self, samples: Array, covariates: Any = None) -> Float | None:
+    def _covariate_part(self, samples: Array, **beside: Any) -> Float | None:
         """The part of predictions that covariates and the intercept make, in the shape of predictions; None without."""
         if self._covariates() is None or not hasattr(self, "covariate_effects_"):
             return None
-        part = np.asarray(self.intercept_.values + self._offsets(samples, covariates))
+        part = np.asarray(self.intercept_.values + self._offsets(samples, **beside))
         return part[:, 0] if self.tasks_ is None else part
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:

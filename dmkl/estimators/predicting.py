@@ -110,7 +110,7 @@ def contributions(model: Any, K: Kernels | None = None, **new: Any) -> xr.DataAr
     attrs = {"long_name": "share of each kernel in the score", "units": "score"}
     result = xr.DataArray(whole, coords, name="contribution", attrs=attrs)
     if hasattr(model, "intercept_"):
-        constant = model.intercept_.values + model._offsets(samples, new.get("covariates"))
+        constant = model.intercept_.values + model._offsets(samples, **beside_features(new))
         result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
     return _drop_single_dim(describe(result), model)
 
@@ -372,6 +372,11 @@ def training_kernels(cross: KernelSet) -> KernelSet:
     square = FeatureTiles(source.recipes, source.axes[1], None, source.dtype, source.tiling.tile)
     rows = np.arange(len(square.samples))
     return KernelSet(View(square, np.arange(len(square.names)), rows, rows))
+
+
+def beside_features(new: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for new rows that are neither kernels nor features: covariates, groups of samples, offsets."""
+    return {name: new[name] for name in ("covariates", "groups", "offset") if name in new}
 
 
 def training_note(is_trained: Mask) -> str:

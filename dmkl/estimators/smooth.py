@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from dask.base import tokenize
 from scipy.special import expit, log_expit
 
 from dmkl.arrays import Array, Float
@@ -19,6 +22,7 @@ from dmkl.estimators.fisher import PLAIN_SUM, LearntWeights
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.estimators.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.losses import Cox, JointLoss, Logistic, as_loss
 from dmkl.numerics.survival import concordance, survival_labels
@@ -61,16 +65,24 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         """The labels of a problem as the loss takes them, (m,) or (m, columns)."""
         return data.problems.h[number]
 
+    def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
+        """What is added to the predictors of samples, (rows,), or 0; `new` is given for some or all of them."""
+        return 0.0
+
     def _problem(self, data: TrainingSet, number: int) -> Any:
         lam, weights, start, title = self._points(data)[number]
         training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
-        fixed, new = np.ones((len(y), int(self._loss().has_intercept))), None
+        rows = data.problems.labeled[number]
+        offset = self._offset_of(data.kernels.samples if rows is None else data.kernels.samples[rows])
+        of_new = self._offset_of(data.new.samples)
+        width = int(self._loss().has_intercept)
+        fixed, new = np.ones((len(y), width)), np.ones((len(data.new.samples), width)) if np.ndim(of_new) else None
         if self._covariates() is not None:
             step = residualizing(training.whole.fitted.steps)
             assert step.row_basis is not None
             fixed, new = step.basis, step.row_basis[training.n_train :]
         given = y.reshape(len(y), -1), self._loss(), lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
-        return SmoothProblem(*given, 0.0, title, start, self.tol, self.max_iter, data.facts, new)
+        return SmoothProblem(*given, offset, title, start, self.tol, self.max_iter, data.facts, new, of_new)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         if self._covariates() is not None:
@@ -79,6 +91,10 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
                 effects = np.hstack([outcome.outcomes[k].extra["effects"] for k in part.members])
                 fits.append(residualizing(of_part.steps).coefficients @ effects)
             self._set_effects(fits)
+        elif outcome.score_function.bias.ndim > 1 and self._loss().has_intercept:  # offsets of rows
+            effects = np.hstack([solution.extra["effects"][0] for solution in outcome.outcomes])
+            columns = self.dual_coef_[self.dual_coef_.dims[1]]
+            self.intercept_ = columns.copy(data=effects).rename("intercept")
 
 
 class _OwnRule:
@@ -230,11 +246,11 @@ class MKGLM(SmoothLearner, KernelRegressor):
 
     Learns weights β of the kernels together with a function on K(β) = Σ_j β_j K_j:
 
-        min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i d_i ℓ(y_i, f(x_i) + b) + (λ/2)‖f‖²,
+        min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i d_i ℓ(y_i, f(x_i) + b + o_i) + (λ/2)‖f‖²,
 
-    where f lies in the space of functions whose kernel is K(β), and d are weights of samples. The intercept b is not
-    penalized. With the step `dmkl.residualize` (Z), which takes the place of "center", b becomes b₀ + zᵀb, and
-    predictions include it. Each of several targets is a problem with its own weights.
+    where f lies in the space of functions whose kernel is K(β), d are weights of samples, and o the given offsets, 0
+    without any. The intercept b is not penalized. With the step `dmkl.residualize` (Z), which takes the place of
+    "center", b becomes b₀ + zᵀb, and predictions include it. Each of several targets is a problem with its own weights.
 
     Parameters
     ----------
@@ -244,12 +260,17 @@ class MKGLM(SmoothLearner, KernelRegressor):
         −1; `predict` returns f + b, whose sign decides), "cox" (times with right censoring: two columns, time and
         event, or `dmkl.signed_times`; `predict` returns log hazard ratios, without an intercept), or an object with
         other options: `dmkl.Huber`, `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, `dmkl.Cox`, or a
-        `dmkl.Loss` of your own. Counts of exposures e, such as years, are the rates y/e with `sample_weight` e.
+        `dmkl.Loss` of your own.
     p
         Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several targets also one for each.
     lam
         Ridge λ > 0, in units of the loss times the normalized kernels' eigenvalues. With the loss ½(y − η)² it is that
         of `MKRidge`. For several targets also one for each.
+    offset
+        o, added to the predictor of each sample, f + b + o: for counts the logarithm of the exposure, such as years or
+        persons, so that rates are compared. A mapping from the names of samples or a series, which may have more
+        samples; or an array, for samples without names. New samples that are not in it have theirs in
+        ``predict(K, offset=)``, by name, in their order, or one number, 0 for the rate per unit of exposure.
     steps, tol, max_iter, kernel_groups, sigma, constraints, weights
         As in `MKLogistic`.
 
@@ -275,6 +296,8 @@ class MKGLM(SmoothLearner, KernelRegressor):
     loss: str | JointLoss = "huber"
     p: float | Sequence[float] = 2.0
     lam: float | Sequence[float] = 1.0
+    _: KW_ONLY
+    offset: Mapping[str, float] | Sequence[float] | Covariates | None = None
 
     traits = SmoothLearner.traits
 
@@ -288,7 +311,7 @@ class MKGLM(SmoothLearner, KernelRegressor):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        loss = self._loss()
+        loss, _ = self._loss(), self._offset_of(K.samples)
         if not all(loss.accepts(values) for values in targets.values):
             refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
 
@@ -306,6 +329,37 @@ class MKGLM(SmoothLearner, KernelRegressor):
         column, rows = targets.labels.reshape(len(targets.labels), -1)[:, number], targets.rows[number]
         return np.asarray(column if rows is None else column[rows], dtype=np.float64)
 
+    # --- offsets -------------------------------------------------------------------------------------------------
+
+    def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
+        if self.offset is None and new is None:
+            return 0.0
+        names = [str(name) for name in samples]
+        given = {} if self.offset is None else _by_name(self.offset, map(str, itertools.count()))
+        given |= {} if new is None else _by_name(itertools.repeat(new) if np.isscalar(new) else new, names)
+        missing = [name for name in names if name not in given]
+        if missing:
+            refuse(
+                f"an offset is a number for every sample, and {len(missing)} of {len(names)} have none, the first "
+                f"being {missing[0]!r}; give them by name (an array is for samples without names, in their order), and "
+                "those of new samples to predict(offset=, --offset), where 0 is an exposure of one unit"
+            )
+        return np.array([given[name] for name in names])
+
+    def _offsets(self, samples: Array, *, offset: Any = None, **beside: Any) -> Float:
+        return np.asarray(super()._offsets(samples, **beside) + np.reshape(self._offset_of(samples, offset), (-1, 1)))
+
+    def _rows(self, K: Any, *, offset: Any = None, **new: Any) -> KernelSet:
+        return super()._rows(K, **new)
+
+    def _solve_for_new_rows(self, K: Any, ask: Any, *, offset: Any = None, **new: Any) -> Any:
+        return super()._solve_for_new_rows(K, ask, **new)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        return super()._parameter_texts(names) | {"offset": tokenize(self.offset)}
+
+    # --- survival ------------------------------------------------------------------------------------------------
+
     def _scored_by(self) -> str | None:
         return "concordance_index" if isinstance(self._loss(), Cox) else None
 
@@ -319,7 +373,22 @@ class MKGLM(SmoothLearner, KernelRegressor):
         truth = self._truth(K, y, unknown=new.pop("unknown", None)).astype(np.float64)
         return float(concordance(truth, self._decision_to_score(K, **new).values, weights=sample_weight))
 
-    def _covariate_part(self, samples: Array, covariates: Any = None) -> Float | None:
+    def _covariate_part(self, samples: Array, **beside: Any) -> Float | None:
         # A mean is no sum of parts.
         linear = type(self._loss()).prediction is JointLoss.prediction
-        return super()._covariate_part(samples, covariates) if linear else None
+        return super()._covariate_part(samples, **beside) if linear else None
+
+
+def _by_name(values: Any, names: Iterable[str]) -> dict[str, float]:
+    """Numbers by sample: a mapping or a series as it is, others in the order of the names; InputError for others."""
+    if isinstance(values, Covariates):  # of a file
+        return dict(zip(values.samples, values.design[:, 0].tolist(), strict=True))
+    try:
+        items = values.items() if hasattr(values, "items") else zip(names, values, strict=False)
+        numbers = {str(name): float(value) for name, value in items}
+    except (TypeError, ValueError) as error:
+        refuse(f"an offset is a number for every sample, got {reprlib.repr(values)}", error)
+    if not np.isfinite(list(numbers.values())).all():
+        name = next(name for name, value in numbers.items() if not np.isfinite(value))
+        refuse(f"an offset is a finite number, and that of {name!r} is {numbers[name]}; leave out samples without one")
+    return numbers

@@ -15,9 +15,9 @@ import xarray as xr
 from dmkl.arrays import Array, Float, Mask
 from dmkl.errors import ConvergenceWarning, MemoryBudgetError, first_names, refuse, warn
 from dmkl.estimators.checks import check_count, check_positive, one_of
-from dmkl.estimators.learner import KernelRegressor, beside_features, is_labelled
+from dmkl.estimators.learner import KernelRegressor, is_labelled
 from dmkl.estimators.plan import FitOutcome, Statistics, TrainingSet
-from dmkl.estimators.predicting import match_kernels, training_kernels
+from dmkl.estimators.predicting import beside_features, match_kernels, training_kernels
 from dmkl.estimators.traits import labeled_array, labeled_table
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.numerics.covariates import Covariates, of_new
@@ -482,7 +482,7 @@ class VarianceComponents(KernelRegressor):
         kept = any(isinstance(step, Covariates) for step in self._steps()) or self._covariates() is None
         return super()._trained_steps(part, used, samples, covariates if kept else None)
 
-    def _offsets(self, samples: Array, covariates: Any) -> Float:
+    def _offsets(self, samples: Array, *, covariates: Any = None, **beside: Any) -> Float:
         if self._covariates() is None:
             return np.zeros(1)
         design, _ = self._design(samples, self.train_samples_, covariates)

@@ -14,6 +14,7 @@ from dmkl.arrays import Array, Float, is_known
 from dmkl.description import Column, Table
 from dmkl.errors import refuse
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
+from dmkl.estimators.predicting import beside_features
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
 from dmkl.passes.blas import one_blas_thread
@@ -73,7 +74,7 @@ def assess(
     coords: dict[str, Any] = {"measure": list(scores)} | ({} if tasks is None else {dim: tasks})
     assessed = xr.Dataset({"score": xr.DataArray(np.array(list(scores.values())), coords)})
     if isinstance(model, KernelRegressor):
-        part = model._covariate_part(decisions["sample"].values, new.get("covariates"))
+        part = model._covariate_part(decisions["sample"].values, **beside_features(new))
         if part is not None:
             without = measures_of(model, decision - part, truth - part, scoring)
             assessed["residual_score"] = assessed["score"].dims, np.array(list(without.values()))

@@ -17,8 +17,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import (
     average_precision_score,
+    cohen_kappa_score,
+    d2_tweedie_score,
     get_scorer,
     log_loss,
+    make_scorer,
     matthews_corrcoef,
     precision_recall_curve,
     roc_auc_score,
@@ -162,8 +165,8 @@ _OF_SEVERAL = (accuracy, mean_class_accuracy)
 _LIMITS = {
     r"neg_matthews_loss": (-2.0, 0.0),
     r"neg_.*": (-np.inf, 0.0),
-    r"r2|explained_variance": (-np.inf, 1.0),
-    r"correlation|matthews(_corrcoef)?": (-1.0, 1.0),
+    r"r2|d2_.*|explained_variance": (-np.inf, 1.0),
+    r"correlation|quadratic_kappa|matthews(_corrcoef)?": (-1.0, 1.0),
     r"(mean_class_|balanced_|top_k_)?accuracy|(mean_)?average_precision.*|roc_auc.*": (0.0, 1.0),
     r"concordance_index(_ipcw)?": (0.0, 1.0),
     r"(f1|precision|recall|jaccard)(_.*)?": (0.0, 1.0),
@@ -408,6 +411,8 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
     neg_matthews_loss           matthews − 1: the 1 − MCC of JMLR Table 3 with its sign turned
     concordance_index           share of pairs whose earlier event has the larger risk (Harrell), of `signed_times`
     concordance_index_ipcw      the same with pairs weighed for censoring (Uno)
+    d2_poisson                  1 − the deviance of counts over that of their mean, as scikit-learn's d2_tweedie_score
+    quadratic_kappa             Cohen's κ of ordinal levels with quadratic weights, as in scikit-learn
     neg_log_loss                mean log p_y of the right class y, as in scikit-learn
     neg_brier_score             −mean Σ_k (p_k − [k = y])², half of it for two classes, as in scikit-learn
     roc_auc_ovr                 area under the ROC curve of each p_k, as in scikit-learn where no class is missing
@@ -459,6 +464,15 @@ def _named(name: str, kind: Kind, probabilistic: bool) -> Metric:
     metric, truth = _of_numbers(name, scorer), np.array([0.25, 0.5, 1.5])
     metric(truth, truth, np.zeros(0))
     return metric
+
+
+def _d2_poisson(truth: Array, predicted: Array) -> float:
+    return float(d2_tweedie_score(truth, predicted, power=1)) if np.ptp(truth) else float("nan")
+
+
+OF_NUMBERS["d2_poisson"] = _of_numbers("d2_poisson", make_scorer(_d2_poisson))
+_kappa = make_scorer(cohen_kappa_score, weights="quadratic")
+OF_NUMBERS["quadratic_kappa"] = _of_numbers("quadratic_kappa", _kappa)
 
 
 def _called(name: str, scorer: Any, kind: Kind, probabilistic: bool) -> Metric:

@@ -62,7 +62,7 @@ class SmoothProblem:
 
     `sample_weight` are d, (m,), 0 or more, and `offset` is added to the predictor, (m,) or a number. `start` is the
     initial β, a member of the set of weights, and `name` begins messages. `new` are the fixed effects X of held-out
-    rows, (rows, q), from which their `bias` follows; X is the intercept where None.
+    rows, (rows, q), from which their `bias` follows with their `new_offset`; X is the intercept where None.
     """
 
     y: Float
@@ -79,6 +79,7 @@ class SmoothProblem:
     max_iter: int = 200
     facts: KernelFacts = UNKNOWN
     new: Float | None = None
+    new_offset: Float | float = 0.0
 
     @property
     def d(self) -> Float:
@@ -95,7 +96,7 @@ class SmoothProblem:
         solution = yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)
         (alpha, effects), steps = solution.alpha, [_step(step) for step in solution.steps]
         of_intercept = effects[0] if len(effects) else np.zeros(effects.shape[1])
-        bias = of_intercept if self.new is None else self.new @ effects
+        bias = of_intercept if self.new is None else self.new @ effects + np.reshape(self.new_offset, (-1, 1))
         outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects}, bias=bias)
         c = solution.certificate
         return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)

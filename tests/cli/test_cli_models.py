@@ -224,6 +224,31 @@ def test_a_regression_tells_the_effects_of_covariates(json_of, output_of, tmp_pa
     np.testing.assert_allclose(parts["by kernels"], part, atol=1e-6)
 
 
+def test_exposures_of_counts_are_the_column_of_a_file(error_of, output_of, tmp_path):
+    rng = np.random.default_rng(0)
+    X, years = rng.standard_normal((45, 5)), rng.uniform(1, 9, 45)
+    y, names = rng.poisson(years * np.exp(X[:, 0])), [f"s{k}" for k in range(45)]
+    splits = np.where(np.arange(45) < 30, 0, 2)
+    dmkl.create(tmp_path / "set.zarr", [X @ X.T], labels=y, samples=names, splits=splits)
+    table = pd.DataFrame({"age": years, "years": years}, names)
+    table.to_csv(tmp_path / "clinical.csv", index_label="sample")
+    table[:30].to_csv(tmp_path / "old.csv", index_label="sample")
+    given = ["--model", "mkglm", "--loss", "poisson", "--offset"]
+    fit = ["fit", tmp_path / "set.zarr", tmp_path / "model", "--split", 0, "--overwrite", *given]
+    assert "name it: FILE:NAME" in error_of(*fit, tmp_path / "clinical.csv")
+    output_of(*fit, f"log({tmp_path / 'clinical.csv'}:years)")
+    model = dmkl.load(tmp_path / "model")
+    assert model.offset.columns == ("log(years)",)
+    K = dmkl.open(tmp_path / "set.zarr")
+    expected = dmkl.MKGLM("poisson", offset=np.log(table["years"])).fit(K[:30, :30])
+    np.testing.assert_array_equal(model.predict(K[30:, :30]), expected.predict(K[30:, :30]))
+    output_of(*fit, f"log({tmp_path / 'old.csv'}:years)")
+    predict = ("predict", tmp_path / "model", tmp_path / "set.zarr", "--split", 0, "--out", tmp_path / "p.csv")
+    assert "predict(offset=, --offset)" in error_of(*predict)
+    output_of(*predict, "--offset", f"log({tmp_path / 'clinical.csv'}:years)")
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["predicted"], expected.predict(K[30:, :30]), rtol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "options"),

@@ -142,4 +142,4 @@ def test_check_learner_names_what_is_broken(broken):
     with pytest.raises(AssertionError, match="Broken: a sample of weight 2 counts as two copies of it"):
         check_learner(broken(_check_weights=lambda self: None))
     with pytest.raises(AssertionError, match="Broken: contributions and the intercept add up"):
-        check_learner(broken(_offsets=lambda self, samples, covariates: np.ones(1)))
+        check_learner(broken(_offsets=lambda self, samples, **beside: np.ones(1)))

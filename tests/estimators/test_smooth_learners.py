@@ -7,7 +7,7 @@ from helpers.optima import Square
 from helpers.references import dense_view, in_memory
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
+from sklearn.metrics import d2_tweedie_score, log_loss
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
@@ -87,16 +87,32 @@ def test_covariates_are_fixed_effects(kind):
     np.testing.assert_allclose(np.ravel(column), expected, atol=1e-4)
 
 
-def test_counts_of_exposures_are_weighted_rates(tmp_path):
+def test_counts_have_the_logarithm_of_an_exposure_as_offset(tmp_path):
+    """In a fit, in the folds of a search, of new samples, and in a saved model."""
     _, kernels, eta, _, rng = data(3)
     exposure = rng.integers(1, 5, size=M)
-    y, K = rng.poisson(exposure * np.exp(0.3 * eta)), in_memory(kernels, 20)
-    model = dmkl.MKGLM("poisson", lam=4.0, **EXACT).fit(K[TRAIN, TRAIN], (y / exposure)[TRAIN], exposure[TRAIN])
+    y, K, names = rng.poisson(exposure * np.exp(0.3 * eta)), in_memory(kernels, 20), np.arange(M).astype(str)
+    logs = dict(zip(names[TRAIN], np.log(exposure[TRAIN]), strict=True))
+    model = dmkl.MKGLM("poisson", lam=4.0, offset=logs, **EXACT).fit(K[TRAIN, TRAIN], y[TRAIN])
     dense, given = dense_view(kernels, TRAIN, TRAIN), {"offset": np.log(exposure[TRAIN]), "tol": 1e-9}
     solved = dmkl.solve_mkglm(dense, y[TRAIN].astype(float), "poisson", lam=4.0, **given)
     np.testing.assert_allclose(model.weights_, solved.weights, atol=1e-4)
     eta = np.tensordot(solved.weights, kernels, 1)[np.ix_(TEST, TRAIN)] @ solved.dual[:, 0] + solved.bias
-    np.testing.assert_allclose(model.predict(K[TEST, TRAIN]), np.exp(eta), rtol=1e-4)
+    model.save(tmp_path / "model")
+    for fitted in (model, dmkl.load(tmp_path / "model")):
+        np.testing.assert_allclose(fitted.predict(K[TEST, TRAIN], offset=0.0), np.exp(eta), rtol=1e-4)
+        counts = fitted.predict(K[TEST, TRAIN], offset=np.log(exposure[TEST]))
+        np.testing.assert_allclose(counts, exposure[TEST] * np.exp(eta), rtol=1e-4)
+    with pytest.raises(InputError, match="15 of 15 have none, the first being '45'"):
+        model.predict(K[TEST, TRAIN])
+    everywhere = dmkl.MKGLM("poisson", offset=np.log(exposure), **EXACT)
+    with pytest.raises(InputError, match="offset is a finite number, and that of '0' is -inf"):
+        dmkl.MKGLM("poisson", offset=np.full(M, -np.inf)).fit(K, y)
+    found = dmkl.search(everywhere, K, y, {"lam": [4.0]}, [(TRAIN, TEST)], scoring="d2_poisson", baselines="none")
+    np.testing.assert_allclose(found.predictions["prediction"], counts, rtol=1e-4)
+    assert found.best_score_ == pytest.approx(d2_tweedie_score(y[TEST], counts, power=1), abs=1e-4)
+    rates = dmkl.MKGLM("poisson", lam=4.0, **EXACT).fit(K[TRAIN, TRAIN], (y / exposure)[TRAIN], exposure[TRAIN])
+    np.testing.assert_allclose(rates.predict(K[TEST, TRAIN]), np.exp(eta), rtol=1e-4)
 
 
 def test_a_loss_of_ones_own_is_ridge_regression():
