@@ -98,6 +98,11 @@ class _Panels(np.ndarray[Any, Any]):
 
     _repr_png_ = _png
 
+    @property
+    def figure(self) -> Figure:
+        """The figure that the axes share."""
+        return figure_of(self)
+
 
 class _Panel(Axes):
     """Axes that notebooks show in the same way."""
