@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dmkl._version import RELEASE
 from dmkl.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,17 @@ def test_images_copy_what_a_build_needs_and_ask_for_extras_that_there_are(image)
     assert names == {*needed, *project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     extras = re.search(r"(?:EXTRAS=|/source\[)([a-z0-9,]+)", (DEPLOY / image).read_text())[1].split(",")
     assert set(extras) <= set(project["project"]["optional-dependencies"])
+
+
+def test_the_recipe_for_conda_has_the_dependencies_and_the_version_of_the_package():
+    recipe = yaml.safe_load((DEPLOY / "conda" / "recipe.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    other_names = {"dask[array]": "dask-core", "matplotlib": "matplotlib-base"}
+    named = [re.match(r"([^>]+)(>=.*)", text).groups() for text in project["dependencies"]]
+    expected = {f"{other_names.get(name, name)} {versions}" for name, versions in named}
+    assert set(recipe["requirements"]["run"]) == {*expected, f"python {project['requires-python']}"}
+    assert recipe["package"] == {"name": project["name"], "version": RELEASE}
+    assert recipe["build"]["python"]["entry_points"] == [f"dmkl = {project['scripts']['dmkl']}"]
 
 
 @pytest.mark.parametrize("file", ["Dockerfile", "dmkl.def", "README.md"])
