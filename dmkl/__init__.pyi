@@ -52,6 +52,7 @@ from .numerics.losses import Cox as Cox
 from .numerics.losses import Huber as Huber
 from .numerics.losses import JointLoss as JointLoss
 from .numerics.losses import Loss as Loss
+from .numerics.losses import Ordinal as Ordinal
 from .numerics.losses import Poisson as Poisson
 from .numerics.losses import SmoothedQuantile as SmoothedQuantile
 from .numerics.losses import SquaredEpsilonInsensitive as SquaredEpsilonInsensitive

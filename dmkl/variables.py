@@ -68,6 +68,8 @@ VARIABLES: Final = {
     "measure": _names("scorer of predictions", "measure"),
     "phase": _names("phase of the search", "phase"),
     "permutation": Variable("permutation of the labels", COUNTS, ("permutation",)),
+    "level": Variable("ordered level of the label", NUMBERS, ("level",), "level of the labels"),
+    "threshold": Variable("predictor from which on the level is more likely than not", NUMBERS, ("level",), "score"),
     "iteration": Variable("iteration", COUNTS, ("iteration",)),
     "component": Variable("place of an eigenvalue, the largest first", COUNTS, ("component",)),
     "discriminant": Variable("discriminant direction", COUNTS, ("discriminant",)),

@@ -90,6 +90,7 @@ MODELS_FITTED = {
     "MKRidge, targets": lambda K: dmkl.MKRidge().fit(K, np.stack([NUMBERS, NUMBERS % 7], axis=1)),
     "MKLogistic": lambda K: dmkl.MKLogistic().fit(K),
     "MKGLM, covariates": lambda K: dmkl.MKGLM(steps=(dmkl.residualize(NUMBERS % 5), "trace")).fit(K, NUMBERS),
+    "MKGLM, levels": lambda K: dmkl.MKGLM("ordinal").fit(K, NUMBERS % 4),
     "MKSVM": lambda K: dmkl.MKSVM().fit(K),
     "MKSVM, pairs": lambda K: dmkl.MKSVM(multiclass="ovo").fit(K),
     "GMKL": lambda K: dmkl.GMKL().fit(K),

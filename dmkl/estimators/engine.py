@@ -379,11 +379,13 @@ def _score(
         parts[n].append((columns, members))
     return [
         data.fit.learner._response(
-            side_by_side([columns for columns, _ in of_row], [np.asarray(members) for _, members in of_row])
+            side_by_side([columns for columns, _ in of_row], [np.asarray(members) for _, members in of_row]),
+            data,
+            row_outcomes,
         )
         if of_row
         else np.zeros((0, 0))
-        for data, of_row in zip(sets, parts, strict=True)
+        for data, of_row, row_outcomes in zip(sets, parts, outcomes, strict=True)
     ]
 
 

@@ -400,12 +400,12 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
     kernel_pca = predicting.kernel_pca
     cross_kernels = predicting.cross_kernels
 
-    def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
+    def _decision(self, K: Kernels | None, *, response: bool = True, **new: Any) -> xr.DataArray:
         parts, kernels, _ = self._solve_for_new_rows(K, self._scores, **new)
         samples = kernels.samples.astype(str)
         scores = side_by_side(parts, [part.columns for part in self.statistics_])
-        scores = self._response(scores + self._offsets(samples, **predicting.beside_features(new)))
-        dim = self._score_dim()
+        scores = scores + self._offsets(samples, **predicting.beside_features(new))
+        scores, dim = self._response(scores) if response else scores, self._score_dim()
         if dim is None:
             return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
         labels = self.classes_ if dim == "class" else self.tasks_

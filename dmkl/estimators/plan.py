@@ -557,8 +557,11 @@ class Learner:
         """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
         return np.zeros(1)
 
-    def _response(self, scores: Float) -> Float:
-        """The scores or predictions that a linear predictor means, Σ_j β_j K_j α + b: itself by default."""
+    def _response(self, scores: Float, data: TrainingSet | None = None, outcomes: Sequence[Outcome] = ()) -> Float:
+        """The scores or predictions that a linear predictor means, Σ_j β_j K_j α + b: itself by default.
+
+        The predictor is that of these outcomes, or of the fitted attributes where there are none.
+        """
         return scores
 
     def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:

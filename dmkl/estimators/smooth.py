@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from dask.base import tokenize
 from scipy.special import expit, log_expit
+from sklearn.utils.metaestimators import available_if
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
@@ -21,12 +23,16 @@ from dmkl.estimators.effects import CovariateEffects, residualizing
 from dmkl.estimators.fisher import PLAIN_SUM, LearntWeights
 from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.estimators.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
-from dmkl.kernelset import KernelSet
+from dmkl.estimators.traits import labeled_array
+from dmkl.kernelset import Kernels, KernelSet
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
-from dmkl.numerics.losses import Cox, JointLoss, Logistic, as_loss
+from dmkl.numerics.losses import Cox, JointLoss, Logistic, Ordinal, as_loss
 from dmkl.numerics.survival import concordance, survival_labels
+from dmkl.passes.blas import one_blas_thread
+from dmkl.solvers.interface import Outcome
 from dmkl.solvers.smooth import SmoothMethod, SmoothProblem
+from dmkl.variables import describe
 
 
 @dataclass(eq=False, repr=False)
@@ -65,6 +71,10 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         """The labels of a problem as the loss takes them, (m,) or (m, columns)."""
         return data.problems.h[number]
 
+    def _n_constants(self) -> int:
+        """Columns of a basis of covariates, the first of which is constant, that are no fixed effects."""
+        return int(not self._loss().has_intercept)
+
     def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
         """What is added to the predictors of samples, (rows,), or 0; `new` is given for some or all of them."""
         return 0.0
@@ -78,9 +88,9 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         width = int(self._loss().has_intercept)
         fixed, new = np.ones((len(y), width)), np.ones((len(data.new.samples), width)) if np.ndim(of_new) else None
         if self._covariates() is not None:
-            step = residualizing(training.whole.fitted.steps)
+            step, constants = residualizing(training.whole.fitted.steps), self._n_constants()
             assert step.row_basis is not None
-            fixed, new = step.basis, step.row_basis[training.n_train :]
+            fixed, new = step.basis[:, constants:], step.row_basis[training.n_train :, constants:]
         given = y.reshape(len(y), -1), self._loss(), lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
         return SmoothProblem(*given, offset, title, start, self.tol, self.max_iter, data.facts, new, of_new)
 
@@ -89,7 +99,7 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
             fits = []
             for part, of_part in zip(outcome.data.parts, self.statistics_, strict=True):
                 effects = np.hstack([outcome.outcomes[k].extra["effects"] for k in part.members])
-                fits.append(residualizing(of_part.steps).coefficients @ effects)
+                fits.append(residualizing(of_part.steps).coefficients[:, self._n_constants() :] @ effects)
             self._set_effects(fits)
         elif outcome.score_function.bias.ndim > 1 and self._loss().has_intercept:  # offsets of rows
             effects = np.hstack([solution.extra["effects"][0] for solution in outcome.outcomes])
@@ -257,10 +267,11 @@ class MKGLM(SmoothLearner, KernelRegressor):
     loss
         "huber" (numbers with outliers), "squared_epsilon_insensitive" (small errors do not count), "quantile" (the
         median, smoothed), "poisson" (counts; `predict` returns their mean exp(f + b)), "squared_hinge" (labels 1 and
-        −1; `predict` returns f + b, whose sign decides), "cox" (times with right censoring: two columns, time and
-        event, or `dmkl.signed_times`; `predict` returns log hazard ratios, without an intercept), or an object with
-        other options: `dmkl.Huber`, `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, `dmkl.Cox`, or a
-        `dmkl.Loss` of your own.
+        −1; `predict` returns f + b, whose sign decides), "ordinal" (numbers that are ordered levels; their thresholds
+        θ are learnt, P(y ≥ level) = σ(f − θ_level); `predict` returns the median level), "cox" (times with right
+        censoring: two columns, time and event, or `dmkl.signed_times`; `predict` returns log hazard ratios, without an
+        intercept), or an object with other options: `dmkl.Huber`, `dmkl.SquaredEpsilonInsensitive`,
+        `dmkl.SmoothedQuantile`, `dmkl.Cox`, or a `dmkl.Loss` of your own.
     p
         Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several targets also one for each.
     lam
@@ -276,6 +287,8 @@ class MKGLM(SmoothLearner, KernelRegressor):
 
     Attributes
     ----------
+    thresholds_ : DataArray
+        θ of the loss "ordinal", over level, −∞ for the lowest.
     weights_, dual_coef_, intercept_, covariate_effects_, gap_, objective_, weights_error_, ...
         As in `MKLogistic`, over target. Effects of covariates are those on the linear predictor f + b.
 
@@ -299,7 +312,7 @@ class MKGLM(SmoothLearner, KernelRegressor):
     _: KW_ONLY
     offset: Mapping[str, float] | Sequence[float] | Covariates | None = None
 
-    traits = SmoothLearner.traits
+    traits = SmoothLearner.traits.but(fitted={"thresholds_": labeled_array("level")})
 
     def _loss(self) -> JointLoss:
         return as_loss(self.loss)
@@ -314,6 +327,8 @@ class MKGLM(SmoothLearner, KernelRegressor):
         loss, _ = self._loss(), self._offset_of(K.samples)
         if not all(loss.accepts(values) for values in targets.values):
             refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
+        if isinstance(loss, Ordinal) and targets.dim is not None:
+            refuse(f"the loss 'ordinal' takes one column of levels, got {len(targets.values)}; fit each by itself")
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         survival = isinstance(self._loss(), Cox)
@@ -347,7 +362,8 @@ class MKGLM(SmoothLearner, KernelRegressor):
         return np.array([given[name] for name in names])
 
     def _offsets(self, samples: Array, *, offset: Any = None, **beside: Any) -> Float:
-        return np.asarray(super()._offsets(samples, **beside) + np.reshape(self._offset_of(samples, offset), (-1, 1)))
+        rest, own = super()._offsets(samples, **beside), self._offset_of(samples, offset)
+        return np.asarray(rest + own[:, None]) if isinstance(own, np.ndarray) else rest
 
     def _rows(self, K: Any, *, offset: Any = None, **new: Any) -> KernelSet:
         return super()._rows(K, **new)
@@ -363,8 +379,38 @@ class MKGLM(SmoothLearner, KernelRegressor):
     def _scored_by(self) -> str | None:
         return "concordance_index" if isinstance(self._loss(), Cox) else None
 
-    def _response(self, scores: Float) -> Float:
-        return self._loss().prediction(scores)
+    def _response(self, scores: Float, data: TrainingSet | None = None, outcomes: Sequence[Outcome] = ()) -> Float:
+        loss = self._loss()
+        if not isinstance(loss, Ordinal):
+            return loss.prediction(scores)
+        thresholds = self.thresholds_ if data is None else self._thresholds(loss, data, outcomes)
+        return np.asarray(thresholds.level.values[np.count_nonzero(scores[..., None] > thresholds.values, axis=-1) - 1])
+
+    def _thresholds(self, loss: Ordinal, data: TrainingSet, outcomes: Sequence[Outcome]) -> xr.DataArray:
+        y, d = self._labels_of(data, 0), self._sample_weights(data, 0)
+        eta = outcomes[0].extra["predictor"][:, 0]
+        levels, theta = loss.thresholds(y, eta, np.ones(len(y)) if d is None else d)
+        return xr.DataArray(theta, [("level", levels)], name="threshold")
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        super()._set_attributes(outcome)
+        if isinstance(loss := self._loss(), Ordinal):
+            self.thresholds_ = self._thresholds(loss, outcome.data, outcome.outcomes)
+
+    @available_if(lambda self: isinstance(self._loss(), Ordinal))  # type: ignore[untyped-decorator]
+    @one_blas_thread
+    def predict_proba(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
+        """Probabilities of the levels of row samples, (sample, level), of the loss "ordinal".
+
+        Parameters
+        ----------
+        K, **new
+            As in `KernelClassifier.decision_function`.
+        """
+        eta, levels = self._decision(K, response=False, **new), self.thresholds_.level
+        at_least = expit(eta.values[:, None] - np.append(self.thresholds_.values, np.inf))
+        coords = {"sample": eta["sample"], "level": levels}
+        return describe(xr.DataArray(-np.diff(at_least, axis=1), coords, name="probability"))
 
     def score(self, K: Any = None, y: npt.ArrayLike | None = None, sample_weight: Any = None, **new: Any) -> float:
         """R² of the predictions as that of `MKRidge`; Harrell's concordance index of log hazard ratios ("cox")."""
@@ -375,7 +421,7 @@ class MKGLM(SmoothLearner, KernelRegressor):
 
     def _covariate_part(self, samples: Array, **beside: Any) -> Float | None:
         # A mean is no sum of parts.
-        linear = type(self._loss()).prediction is JointLoss.prediction
+        linear = type(self._loss()).prediction is JointLoss.prediction and not isinstance(self._loss(), Ordinal)
         return super()._covariate_part(samples, **beside) if linear else None
 
 

@@ -10,17 +10,18 @@ Generalized linear models, 1989. He, Pan, Tan, Zhou: Smoothed quantile regressio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.linalg.lapack import dpstrf
-from scipy.special import expit, xlogy
+from scipy.special import expit, logit, xlogy
 
-from dmkl.arrays import Float, plain_repr
+from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import refuse
 
+_MOST_LEVELS = 50
 _LARGEST = 700.0
 """exp(η) is that of this η above it: no number overflows."""
 
@@ -53,8 +54,8 @@ class JointLoss(ABC):
         """∂²ℓ/∂η² V, in the shape of V, (m,) or (m, columns)."""
 
     @abstractmethod
-    def root(self, y: Float, eta: Float, d: Float) -> Float:
-        """R with RRᵀ = ∂²ℓ/∂η²: its diagonal (m,), or (m, rank)."""
+    def root(self, y: Float, eta: Float, d: Float) -> Any:
+        """R with RRᵀ = ∂²ℓ/∂η²: its diagonal (m,), or (m, rank), of which products with R and R.T are computed."""
 
     def accepts(self, y: Float) -> bool:
         """Whether these are labels of the loss."""
@@ -336,6 +337,170 @@ def _risk_sets(labels: bytes, weights: bytes, ties: str) -> tuple[Float, Float]:
     return np.concatenate(rows), np.concatenate(means)
 
 
+@dataclass(frozen=True)
+class Ordinal(JointLoss):
+    """The negative log likelihood of levels l_0 < l_1 < …, minimized over thresholds θ: the cumulative logit.
+
+    P(y ≥ l_k) = σ(η − θ_k), θ_0 = −∞ and θ increasing, σ(x) = 1/(1 + exp(−x)). A label of level k has, with a = θ_k − η
+    and b = θ_(k+1) − η (∞ for the last level), since σ(b) − σ(a) = σ(b)σ(−a)(1 − exp(a − b)),
+
+        −log P(y = l_k) = −log σ(b) − log σ(−a) − log(1 − exp(θ_k − θ_(k+1))),
+
+    jointly convex in (η, θ), so that ℓ(η) = min over θ is convex. Its derivative is that of the sum at the best θ,
+    and ∂²ℓ/∂η² = D − US⁻¹Uᵀ with the diagonal D and the blocks U = ∂²/∂η∂θ, S = ∂²/∂θ² (tridiagonal) of the sum.
+
+    McCullagh: Regression models for ordinal data, JRSS B 42 (1980).
+    """
+
+    labels = f"numbers, of 2 to {_MOST_LEVELS} levels"
+    has_intercept = False  # the thresholds are
+
+    def accepts(self, y: Float) -> bool:
+        """See `JointLoss`."""
+        return super().accepts(y) and 2 <= len(np.unique(y)) <= _MOST_LEVELS
+
+    def thresholds(self, y: Float, eta: Float, d: Float) -> tuple[Float, Float]:
+        """The levels among labels of weight, and their θ, −∞ first."""
+        return np.unique(y[d > 0]), np.append(-np.inf, self._best(y, eta, d).theta)
+
+    def total(self, y: Float, eta: Float, d: Float) -> float:
+        """See `JointLoss`."""
+        return self._best(y, eta, d).value
+
+    def slope(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`."""
+        best = self._best(y, eta, d)
+        return np.asarray(d * (expit(-best.upper) - expit(best.lower)))
+
+    def bend(self, y: Float, eta: Float, d: Float) -> Float:
+        """See `JointLoss`: D."""
+        return np.asarray(self._best(y, eta, d).bends.sum(axis=0))
+
+    def product(self, y: Float, eta: Float, d: Float, V: Float) -> Float:
+        """See `JointLoss`."""
+        best = self._best(y, eta, d)
+        return np.asarray((best.bends.sum(axis=0) * V.T).T - best.mixed @ best.solve(best.mixed.T @ V))
+
+    def root(self, y: Float, eta: Float, d: Float) -> Any:
+        """See `JointLoss`: D^½(I − Q(I − (I − Σ²)^½)Qᵀ) with QΣPᵀ = D^−½US^−½."""
+        best = self._best(y, eta, d)
+        scale = np.sqrt(best.bends.sum(axis=0))
+        inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+        Q, sizes, _ = np.linalg.svd((inverse * (best.mixed @ best.half).T).T, full_matrices=False)
+        shares = 1.0 - np.sqrt(np.maximum(1.0 - sizes**2, 0.0))
+        return _Deflated(scale, Q, shares)
+
+    @staticmethod
+    def _best(y: Float, eta: Float, d: Float) -> _Thresholds:
+        return _best_thresholds(y.tobytes(), eta.tobytes(), d.tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class _Deflated:
+    """diag(a)(I − Q diag(c) Qᵀ), (m, m), or its transpose, of which only products are computed."""
+
+    a: Float
+    Q: Float
+    c: Float
+    transposed: bool = False
+    ndim: ClassVar[int] = 2
+
+    @property
+    def T(self) -> Self:
+        return replace(self, transposed=not self.transposed)
+
+    def __matmul__(self, V: Float) -> Float:
+        V = (self.a * V.T).T if self.transposed else V
+        V = V - self.Q @ (self.c * (V.T @ self.Q)).T
+        return np.asarray(V if self.transposed else (self.a * V.T).T)
+
+
+_MOST_STEPS = 100
+"""Most Newton steps for the thresholds; some six are usual."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Thresholds:
+    """θ, with the sum over samples there and its derivatives; see `Ordinal`. `lower` and `upper` are a and b."""
+
+    theta: Float
+    level: Index
+    value: float
+    lower: Float
+    upper: Float
+    bends: Float
+    """The second derivatives dσ(1 − σ) at a and at b, (2, m), whose sum is D."""
+    slope: Float
+    inner: Float
+    """S"""
+    least: float
+    """Eigenvalues of S are taken to be at least that: all samples may be far from a threshold."""
+
+    @classmethod
+    def at(cls, theta: Float, level: Index, eta: Float, d: Float) -> Self:
+        """The sum at increasing thresholds, for the level of each sample."""
+        ends = np.concatenate([[-np.inf], theta, [np.inf]])
+        lower, upper, width = ends[level] - eta, ends[level + 1] - eta, ends[level + 1] - ends[level]
+        with np.errstate(over="ignore"):
+            odds = 1.0 / np.expm1(width)
+        value = np.sum(d * (np.logaddexp(0.0, -upper) + np.logaddexp(0.0, lower) - np.log(-np.expm1(-width))))
+        bends = d * np.stack([expit(lower) * expit(-lower), expit(upper) * expit(-upper)])
+
+        def by_end(at_lower: Float, at_upper: Float) -> Float:
+            n = len(ends)
+            return np.asarray(np.bincount(level, at_lower, n) + np.bincount(level + 1, at_upper, n))[1:-1]
+
+        coupling = np.bincount(level, d * odds * (1.0 + odds), len(theta) + 1)
+        inner = np.diag(by_end(*bends) + coupling[:-1] + coupling[1:])
+        inner -= np.diag(coupling[1:-1], 1) + np.diag(coupling[1:-1], -1) if len(theta) else 0.0
+        slope = by_end(d * (expit(lower) + odds), -d * (expit(-upper) + odds))
+        return cls(theta, level, float(value), lower, upper, bends, slope, inner, 1e-13 * float(d.sum()))
+
+    @cached_property
+    def mixed(self) -> Float:
+        """U, (m, thresholds)."""
+        of_ends, rows = np.zeros((len(self.level), len(self.theta) + 2)), np.arange(len(self.level))
+        of_ends[rows, self.level], of_ends[rows, self.level + 1] = -self.bends
+        return of_ends[:, 1:-1]
+
+    @cached_property
+    def half(self) -> Float:
+        """A matrix H with HHᵀ = S⁻¹."""
+        values, vectors = np.linalg.eigh(self.inner)
+        return np.asarray(vectors / np.sqrt(np.maximum(values, self.least)))
+
+    def solve(self, V: Float) -> Float:
+        """S⁻¹V."""
+        return np.asarray(self.half @ (self.half.T @ V))
+
+
+@lru_cache(8)
+def _best_thresholds(labels: bytes, predictor: bytes, weights: bytes) -> _Thresholds:
+    """The minimum over θ by Newton's method from the shares of the levels, with steps halved until it falls."""
+    y, eta, d = map(np.frombuffer, (labels, predictor, weights))
+    levels = np.unique(y[d > 0])
+    level = np.minimum(np.searchsorted(levels, y), len(levels) - 1)
+    shares = np.cumsum(np.bincount(level, d))[:-1] / d.sum()
+    point = _Thresholds.at(logit(shares) + np.average(eta, weights=d), level, eta, d)
+    for _ in range(_MOST_STEPS):
+        step = -point.solve(point.slope)
+        # Newton's steps converge quadratically: after the last one the rest is rounding.
+        is_last = -point.slope @ step <= 1e-12 * max(point.value, 1e-300)
+        for _ in range(_MOST_STEPS):
+            theta = point.theta + step
+            if (np.diff(theta) > 0).all():
+                following = _Thresholds.at(theta, level, eta, d)
+                if is_last or following.value < point.value:
+                    break
+            step = 0.5 * step
+        else:
+            return point
+        point = following
+        if is_last:
+            break
+    return point
+
+
 def _check(name: str, value: float) -> None:
     if not 0 < value < np.inf:
         refuse(f"{name} must be positive and finite, got {plain_repr(value)}")
@@ -349,6 +514,7 @@ LOSSES: dict[str, type[JointLoss]] = {
     "squared_epsilon_insensitive": SquaredEpsilonInsensitive,
     "quantile": SmoothedQuantile,
     "cox": Cox,
+    "ordinal": Ordinal,
 }
 """Losses by the name that stands for them with the defaults of their options."""
 

@@ -12,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+from scipy.special import softmax, xlogy
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import (
     average_precision_score,
-    cohen_kappa_score,
-    d2_tweedie_score,
     get_scorer,
     log_loss,
-    make_scorer,
     matthews_corrcoef,
     precision_recall_curve,
     roc_auc_score,
@@ -235,10 +232,29 @@ def neg_mean_squared_error(truth: Array, predicted: Array, _: Any = None) -> Any
     return _as_float(score if len(truth) > 1 else np.full(score.shape, np.nan))
 
 
+def d2_poisson(truth: Array, predicted: Array, _: Any = None) -> float:
+    """1 − Σ(y log(y/f) − y + f)/Σ y log(y/ȳ); NaN for constant counts, and for predictions that are not positive."""
+    if not ((predicted > 0).all() and (truth >= 0).all() and np.ptp(truth)):
+        return float("nan")
+    left, total = (np.sum(xlogy(truth, truth / mean) - truth + mean) for mean in (predicted, truth.mean()))
+    return float(1.0 - left / total)
+
+
+def quadratic_kappa(truth: Array, predicted: Array, _: Any = None) -> float:
+    """1 − mean (y_i − f_i)²/mean over all pairs of (y_i − f_j)²: Cohen's κ with quadratic weights of whole numbers.
+
+    Cohen: Weighted kappa, Psychological Bulletin 70 (1968).
+    """
+    of_pairs = truth.var() + predicted.var() + (truth.mean() - predicted.mean()) ** 2
+    return float(1.0 - np.mean((truth - predicted) ** 2) / of_pairs) if of_pairs else float("nan")
+
+
 OF_NUMBERS: dict[str, Metric] = {
     "correlation": lambda truth, predicted, _: correlation(truth, predicted),
     "r2": r2,
     "neg_mean_squared_error": neg_mean_squared_error,
+    "d2_poisson": d2_poisson,
+    "quadratic_kappa": quadratic_kappa,
     "concordance_index": lambda truth, risk, _: concordance(truth, risk),
     "concordance_index_ipcw": lambda truth, risk, _: concordance_ipcw(truth, risk),
 }
@@ -412,7 +428,7 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
     concordance_index           share of pairs whose earlier event has the larger risk (Harrell), of `signed_times`
     concordance_index_ipcw      the same with pairs weighed for censoring (Uno)
     d2_poisson                  1 − the deviance of counts over that of their mean, as scikit-learn's d2_tweedie_score
-    quadratic_kappa             Cohen's κ of ordinal levels with quadratic weights, as in scikit-learn
+    quadratic_kappa             Cohen's κ of ordinal levels, as whole numbers, with quadratic weights
     neg_log_loss                mean log p_y of the right class y, as in scikit-learn
     neg_brier_score             −mean Σ_k (p_k − [k = y])², half of it for two classes, as in scikit-learn
     roc_auc_ovr                 area under the ROC curve of each p_k, as in scikit-learn where no class is missing
@@ -464,15 +480,6 @@ def _named(name: str, kind: Kind, probabilistic: bool) -> Metric:
     metric, truth = _of_numbers(name, scorer), np.array([0.25, 0.5, 1.5])
     metric(truth, truth, np.zeros(0))
     return metric
-
-
-def _d2_poisson(truth: Array, predicted: Array) -> float:
-    return float(d2_tweedie_score(truth, predicted, power=1)) if np.ptp(truth) else float("nan")
-
-
-OF_NUMBERS["d2_poisson"] = _of_numbers("d2_poisson", make_scorer(_d2_poisson))
-_kappa = make_scorer(cohen_kappa_score, weights="quadratic")
-OF_NUMBERS["quadratic_kappa"] = _of_numbers("quadratic_kappa", _kappa)
 
 
 def _called(name: str, scorer: Any, kind: Kind, probabilistic: bool) -> Metric:

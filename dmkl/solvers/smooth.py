@@ -89,15 +89,16 @@ class SmoothProblem:
     def __call__(self) -> Generator[Any, Any, Outcome]:
         """Solve the problem; yields requests for the combined kernel and for products with all kernels.
 
-        `objective` of the outcome is P, `bound` D below the optimum, `dual` α, and `extra["effects"]` b, (q, c).
+        `objective` of the outcome is P, `bound` D below the optimum, `dual` α; `extra` has the "effects" b, (q, c), and
+        the "predictor" η of the samples, (m, c).
         """
         start = self.weights.start(self.n_kernels) if self.start is None else self.start
         how: dict[str, Any] = {"max_steps": self.max_iter, "name": self.name}
         solution = yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)
-        (alpha, effects), steps = solution.alpha, [_step(step) for step in solution.steps]
+        (alpha, effects, eta), steps = solution.alpha, [_step(step) for step in solution.steps]
         of_intercept = effects[0] if len(effects) else np.zeros(effects.shape[1])
         bias = of_intercept if self.new is None else self.new @ effects + np.reshape(self.new_offset, (-1, 1))
-        outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects}, bias=bias)
+        outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects, "predictor": eta}, bias=bias)
         c = solution.certificate
         return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)
 
@@ -329,7 +330,8 @@ class SmoothOracle:
         certificate = Certificate.of(beta, q, linear, problem.weights, left, self.null + linear - left)
         pairs = zip(self.columns, products.transpose(2, 0, 1), strict=True)
         root = np.hstack([column.curvature_root(K, of) for column, of in pairs])
-        return Evaluation((alpha, np.stack([column.b for column in self.columns], axis=1)), certificate, root)
+        b, eta = (np.stack(of, axis=1) for of in zip(*((each.b, each.eta) for each in self.columns), strict=True))
+        return Evaluation((alpha, b, eta), certificate, root)
 
     def _excess(self, K: _Whole) -> tuple[Float, Float, Float]:
         """α and u, (m, c), and (1/2λ)(u − λα)ᵀK(β)(u − λα), (c,): P less its minimum for this β is at most that."""
@@ -417,7 +419,8 @@ def solve_mkglm(
         Labels, (m,), or (m, c) of c problems that share the weights: the sum over them is minimized.
     loss
         "logistic", "squared_hinge" (labels 1 and −1), "poisson" (counts), "huber", "squared_epsilon_insensitive",
-        "quantile" (numbers), or a `Loss`, such as ``dmkl.Huber(delta=2.0)`` or one of your own.
+        "quantile" (numbers), "ordinal" (levels), "cox" (`signed_times`), or a `Loss`, such as
+        ``dmkl.Huber(delta=2.0)`` or one of your own.
     p
         Norm of the weights, 1 ≤ p ≤ ∞.
     lam

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from helpers.optima import Square
 from helpers.references import dense_view, in_memory
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import d2_tweedie_score, log_loss
+from sklearn.metrics import cohen_kappa_score, d2_tweedie_score, log_loss
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
@@ -103,6 +104,8 @@ def test_counts_have_the_logarithm_of_an_exposure_as_offset(tmp_path):
         np.testing.assert_allclose(fitted.predict(K[TEST, TRAIN], offset=0.0), np.exp(eta), rtol=1e-4)
         counts = fitted.predict(K[TEST, TRAIN], offset=np.log(exposure[TEST]))
         np.testing.assert_allclose(counts, exposure[TEST] * np.exp(eta), rtol=1e-4)
+    shares = model.contributions(K[TEST, TRAIN], offset=np.log(exposure[TEST]))
+    np.testing.assert_allclose(shares.sum("kernel") + shares.intercept, np.log(counts))
     with pytest.raises(InputError, match="15 of 15 have none, the first being '45'"):
         model.predict(K[TEST, TRAIN])
     everywhere = dmkl.MKGLM("poisson", offset=np.log(exposure), **EXACT)
@@ -113,6 +116,56 @@ def test_counts_have_the_logarithm_of_an_exposure_as_offset(tmp_path):
     assert found.best_score_ == pytest.approx(d2_tweedie_score(y[TEST], counts, power=1), abs=1e-4)
     rates = dmkl.MKGLM("poisson", lam=4.0, **EXACT).fit(K[TRAIN, TRAIN], (y / exposure)[TRAIN], exposure[TRAIN])
     np.testing.assert_allclose(rates.predict(K[TEST, TRAIN]), np.exp(eta), rtol=1e-4)
+
+
+def test_ordered_levels_have_thresholds_and_probabilities(tmp_path):
+    """With one kernel, p = ∞, against SciPy's optimum over a linear predictor and thresholds."""
+    X, kernels, eta, _, rng = data(7)
+    y, lam = np.digitize(eta + rng.logistic(size=M), (-2.0, 0.0, 1.0)) + 1, 2.0
+    K = in_memory(kernels[:1], 20)
+    model = dmkl.MKGLM("ordinal", np.inf, lam, **EXACT).fit(K[TRAIN, TRAIN], y[TRAIN])
+
+    def probabilities(w, theta, X):
+        return -np.diff(expit((X @ w)[:, None] - np.concatenate([[-np.inf], theta, [np.inf]])), axis=1)
+
+    def loss(parameters):
+        w, theta = parameters[:3], parameters[3] + np.cumsum([0.0, *np.exp(parameters[4:])])
+        return 0.5 * lam * w @ w - np.sum(np.log(probabilities(w, theta, X[0, TRAIN])[np.arange(45), y[TRAIN] - 1]))
+
+    best = minimize(loss, np.zeros(6), options={"gtol": 1e-7})
+    assert model.objective_ == pytest.approx(best.fun, rel=1e-8)
+    theta = best.x[3] + np.cumsum([0.0, *np.exp(best.x[4:])])
+    np.testing.assert_allclose(model.thresholds_, [-np.inf, *theta], atol=1e-4)
+    expected = probabilities(best.x[:3], theta, X[0, TEST])
+    model.save(tmp_path / "model")
+    for fitted in (model, dmkl.load(tmp_path / "model")):
+        np.testing.assert_allclose(fitted.predict_proba(K[TEST, TRAIN]), expected, atol=1e-4)
+        levels = fitted.predict(K[TEST, TRAIN]).values
+        np.testing.assert_array_equal(levels, 1 + np.sum(np.cumsum(expected, axis=1) < 0.5, axis=1))
+    given = {"cv": [(TRAIN, TEST)], "scoring": ["quadratic_kappa", "neg_mean_absolute_error"], "baselines": "none"}
+    found = dmkl.search(model, K, y, {"lam": [lam]}, **given)
+    np.testing.assert_array_equal(found.predictions["prediction"], levels)
+    assert found.best_score_ == pytest.approx(cohen_kappa_score(y[TEST], levels, weights="quadratic"))
+    assert not hasattr(dmkl.MKGLM("huber"), "predict_proba")
+    with pytest.raises(InputError, match="of 2 to 50 levels"):
+        dmkl.MKGLM("ordinal").fit(K, eta)
+    with pytest.raises(InputError, match="one column of levels, got 2"):
+        dmkl.MKGLM("ordinal").fit(K, np.stack([y, y], axis=1))
+
+
+@pytest.mark.slow
+def test_ordered_levels_have_covariates_as_fixed_effects():
+    _, kernels, eta, Z, rng = data(8)
+    y = np.digitize(eta + rng.logistic(size=M), (-2.0, 0.0, 1.0)).astype(float)
+    K, steps = in_memory(kernels, 20), (dmkl.residualize(Z),)
+    model = dmkl.MKGLM("ordinal", p=1.5, lam=3.0, tol=1e-9, steps=steps).fit(K[TRAIN, TRAIN], y[TRAIN])
+    dense = kernels[:, TRAIN][:, :, TRAIN]
+    solved = dmkl.solve_mkglm(dense, y[TRAIN], "ordinal", 1.5, 3.0, covariates=Z[TRAIN], tol=1e-9)
+    np.testing.assert_allclose(model.covariate_effects_, solved.extra["effects"], atol=1e-4)
+    eta = np.tensordot(solved.weights, kernels, 1)[:, TRAIN] @ solved.dual[:, 0] + Z @ solved.extra["effects"][:, 0]
+    theta = dmkl.Ordinal().thresholds(y[TRAIN], eta[TRAIN], np.ones(45))[1]
+    at_least = model.predict_proba(K[TEST, TRAIN]).values[:, ::-1].cumsum(axis=1)[:, ::-1]
+    np.testing.assert_allclose(at_least, expit(eta[TEST, None] - theta), atol=1e-4)
 
 
 def test_a_loss_of_ones_own_is_ridge_regression():

@@ -27,6 +27,7 @@ def problem(seed: int, m: int = 60, n: int = 4, width: int = 3):
     labels["cox"] = dmkl.signed_times(np.ceil(5 * np.minimum(times, censored)), times <= censored)  # with ties
     d = rng.integers(0, 3, size=m).astype(float)
     labels["cox"][d > 0] = np.where(np.arange((d > 0).sum()) == 0, 1, labels["cox"][d > 0])  # at least one event
+    labels["ordinal"] = np.digitize(eta + rng.logistic(size=m), (-1.0, 0.5, 1.5)).astype(float)
     return X, labels, Z, d
 
 
@@ -42,9 +43,26 @@ def cox(y, eta, d):
     return loss
 
 
+def ordinal(y, eta, d):
+    """The cumulative logit and thresholds, with the constraints t ≥ −log(1 − exp(−width)) of the levels between."""
+    levels = np.unique(y[d > 0])
+    theta, t, loss = cp.Variable(len(levels) - 1), cp.Variable(len(levels)), 0.0
+    for k, level in enumerate(levels):
+        rows = np.flatnonzero((y == level) & (d > 0))
+        if k < len(levels) - 1:
+            loss += d[rows] @ cp.logistic(eta[rows] - theta[k])
+        if k > 0:
+            loss += d[rows] @ cp.logistic(theta[k - 1] - eta[rows])
+        loss += d[rows].sum() * t[k]
+    inner = range(1, len(levels) - 1)
+    return loss, [t >= 0, *(cp.log_sum_exp(cp.hstack([-t[k], theta[k - 1] - theta[k]])) <= 0 for k in inner)]
+
+
 def total(name: str, y, eta, d):
-    """The loss in cvxpy's atoms."""
-    return cox(y, eta, d) if name == "cox" else cp.sum(cp.multiply(d, cone(name, y, eta)))
+    """The loss in cvxpy's atoms, and its constraints."""
+    if name == "ordinal":
+        return ordinal(y, eta, d)
+    return (cox(y, eta, d) if name == "cox" else cp.sum(cp.multiply(d, cone(name, y, eta)))), []
 
 
 def cone(name: str, y, eta):
@@ -67,9 +85,10 @@ def optimum(name: str, X, y, Z, d, p: float, lam: float) -> float:
     r = 2.0 if np.isinf(p) else 2 * p / (p + 1)
     eta = sum(x @ of for x, of in zip(X, w, strict=True)) + Z @ b + b0
     size = cp.pnorm(cp.hstack([cp.norm(of) for of in w]), r)
-    objective = total(name, y, eta, d) + 0.5 * lam * cp.square(size)
+    loss, constraints = total(name, y, eta, d)
+    objective = loss + 0.5 * lam * cp.square(size)
     options = {f"tol_{key}": 1e-9 for key in ("gap_abs", "gap_rel", "feas")}
-    return cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL, **options)
+    return cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL, **options)
 
 
 def check_against_cvxpy(name: str, p: float, lam: float) -> None:
@@ -81,14 +100,16 @@ def check_against_cvxpy(name: str, p: float, lam: float) -> None:
     assert solution.objective == pytest.approx(expected, rel=1e-6)
     # The objective follows from the returned numbers alone.
     f = np.tensordot(solution.weights, kernels, 1) @ solution.dual[:, 0]
-    eta = f + (Z if name == "cox" else np.column_stack([np.ones(len(y)), Z])) @ solution.extra["effects"][:, 0]
+    fixed = np.column_stack([np.ones((len(y), int(LOSSES[name].has_intercept))), Z])
+    eta = f + fixed @ solution.extra["effects"][:, 0]
     returned = LOSSES[name]().total(y, eta, d) + 0.5 * lam * solution.dual[:, 0] @ f
     assert solution.objective == pytest.approx(returned, rel=1e-9)
     assert np.linalg.norm(solution.weights, p) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize(
-    ("name", "p", "lam"), [*zip(LOSSES, (1, 1.25, 2, 8, np.inf, 2, 1.5), (1, 0.1, 10, 0.01, 1, 1, 0.5), strict=True)]
+    ("name", "p", "lam"),
+    [*zip(LOSSES, (1, 1.25, 2, 8, np.inf, 2, 1.5, 1.25), (1, 0.1, 10, 0.01, 1, 1, 0.5, 0.1), strict=True)],
 )
 def test_optimum_is_that_of_a_conic_program(name, p, lam):
     check_against_cvxpy(name, p, lam)
