@@ -34,6 +34,7 @@ from .estimators.scikit_learn import MKLRegressor as MKLRegressor
 from .estimators.scikit_learn import PrecomputedMKLClassifier as PrecomputedMKLClassifier
 from .estimators.scikit_learn import PrecomputedMKLRegressor as PrecomputedMKLRegressor
 from .estimators.smooth import MKGLM as MKGLM
+from .estimators.smooth import MKCox as MKCox
 from .estimators.smooth import MKLogistic as MKLogistic
 from .estimators.variance import VarianceComponents as VarianceComponents
 from .inference.association import Association as Association

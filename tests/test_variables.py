@@ -91,6 +91,7 @@ MODELS_FITTED = {
     "MKLogistic": lambda K: dmkl.MKLogistic().fit(K),
     "MKGLM, covariates": lambda K: dmkl.MKGLM(steps=(dmkl.residualize(NUMBERS % 5), "trace")).fit(K, NUMBERS),
     "MKGLM, levels": lambda K: dmkl.MKGLM("ordinal").fit(K, NUMBERS % 4),
+    "MKCox": lambda K: dmkl.MKCox().fit(K, NUMBERS + 1.0),
     "MKSVM": lambda K: dmkl.MKSVM().fit(K),
     "MKSVM, pairs": lambda K: dmkl.MKSVM(multiclass="ovo").fit(K),
     "GMKL": lambda K: dmkl.GMKL().fit(K),
@@ -107,7 +108,15 @@ MODELS_FITTED = {
     "SingleBest": lambda K: dmkl.SingleBest().fit(K),
     "Product": lambda K: dmkl.Product().fit(K.select(["shape-rbf", "color-rbf"])),
 }
-METHODS = ("predict", "decision_function", "transform", "contributions", "combined_kernel", "kernel_pca")
+METHODS = (
+    "predict",
+    "decision_function",
+    "transform",
+    "contributions",
+    "combined_kernel",
+    "kernel_pca",
+    "predict_survival",
+)
 RESULTS = {
     "MKFDA, dual": lambda K: dmkl.MKFDA(solver="dual").fit(K),
     "MKFDA, subspace": lambda K: dmkl.MKFDA(solver="subspace").fit(K),
@@ -157,6 +166,8 @@ def test_all_that_is_labeled_is_described(name, K, tmp_path):
             parts += [(f".{method}(K){where}", part) for where, part in labeled(getattr(result, method)(K))]
         if name in ("MKFDA", "MKFDA, tasks", "MKLogistic"):
             parts += [(".predict_proba(K)", part) for _, part in labeled(result.predict_proba(K))]
+        if name == "MKCox":
+            parts += [(".predict_survival(K)", part) for _, part in labeled(result.predict_survival(K))]
     if isinstance(result, dmkl.Stability) and result.tasks is not None:
         parts += [(".error_bound()", part) for _, part in labeled(result.error_bound())]
     if hasattr(result, "save"):

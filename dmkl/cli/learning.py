@@ -327,10 +327,10 @@ def search(
 ) -> None:
     """Search a grid of parameters by cross-validation, and train the chosen model.
 
-    Saves the scores in OUT and the model in OUT/best. After an interruption the same command resumes. With stored
-    splits as folds all samples take part, each split chooses for itself, and test samples are only scored; --cv splits
-    --split K takes one of them. Otherwise it uses the training part of split 0, or all samples without splits, unless
-    --split, --train or --all say so. Without --steps and --lam two chains of steps are tried where k(x, x) differs.
+    Saves the scores in OUT and the model in OUT/best; the same command resumes. With stored splits all samples take
+    part, each split chooses and scores its test samples; --cv splits --split K takes one. Otherwise it uses the
+    training part of split 0, or all samples, unless --split, --train or --all say so. Without --steps and --lam two
+    chains of steps are tried where k(x, x) differs.
 
     Examples
     --------
@@ -413,7 +413,7 @@ def evaluate(
     predictions: _Predictions = None,
     **parameters: Any,
 ) -> None:
-    """Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.
+    """Estimate how good a learner is on new samples, by nested cross-validation.
 
     In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
     no choice has seen. Steps are tried as by dmkl search. All samples take part unless --split or --train say

@@ -14,7 +14,7 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
-from dmkl.cli.parsing import parse_scoring, read_covariates, read_offset, sample_names
+from dmkl.cli.parsing import parse_numbers, parse_scoring, read_covariates, read_offset, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
@@ -59,6 +59,7 @@ def predict(
     deviations: bool = flag(
         "Write standard deviations of the errors, and reliabilities, too (variance components).", "--std"
     ),
+    times: str | None = option("Write probabilities to survive these times too (Cox regression).", "T,…"),
     probabilities: bool = flag("Write calibrated probabilities of classes or tasks too.", "--probabilities"),
     unassigned_below: float | None = option('Predict "unassigned" below this probability.', "P", min=0.0, max=1.0),
     out: str | None = option("File or URL for labels and scores: .csv, .parquet or .zarr (xarray).", "FILE"),
@@ -108,6 +109,7 @@ def predict(
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
     if deviations:
         _check_deviations(estimator, out)
+    at_times = None if times is None else _check_times(estimator, out, times)
     source: dict[str, Any]
     K: KernelSet | None = None
     if store is not None:
@@ -192,7 +194,7 @@ def predict(
         predicted = np.where(calibrated.max("class") < unassigned_below, "unassigned", predicted.astype(str))
     if out is not None:
         listed = calibrated if probabilities else None
-        frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates)
+        frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates, at_times)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
@@ -297,6 +299,15 @@ def _check_deviations(estimator: Any, out: str | None) -> None:
         refuse("--std is written with the predictions; give the file by --out FILE")
 
 
+def _check_times(estimator: Any, out: str | None, text: str) -> list[float]:
+    """Times of survival curves, refused if they cannot be computed or have no file, before anything is computed."""
+    if not hasattr(estimator, "survival_of"):
+        refuse(f"--times is for survival (mkcox), and the model is a {type(estimator).__name__}; leave it out")
+    if out is None:
+        refuse("--times is written with the predictions; give the file by --out FILE")
+    return parse_numbers("times", "0.5,1,2", text)
+
+
 def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str, text: str | None) -> Index:
     import numpy as np
 
@@ -338,6 +349,7 @@ def _tables(
     probabilities: xr.DataArray | None,
     deviation: xr.DataArray | None = None,
     of_covariates: Array | None = None,
+    times: list[float] | None = None,
 ) -> tuple[pd.DataFrame, xr.Dataset]:
     """Predictions as a table with a row for each sample, and as an xarray Dataset."""
     import xarray as xr
@@ -356,6 +368,8 @@ def _tables(
         dataset = dataset.assign(standard_deviation=deviation, reliability=deviation["reliability"])
     if probabilities is not None:
         dataset = dataset.assign(probability=probabilities)
+    if times is not None:
+        dataset = dataset.assign(survival=estimator.survival_of(scores, times))
     if estimator.kind_ == "binary":
         dataset = dataset.assign_coords({"class": estimator.classes_})
     return prediction_table(dataset), dataset

@@ -495,19 +495,20 @@ def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike,
     if how == "half" and n_resamples % 2:
         refuse(f"n_resamples must be even for how='half', whose halves come in pairs, got {n_resamples}")
     y, rng = np.asarray(labels), np.random.default_rng(seed)
-    groups = of_rows.get("groups")
-    stratified = of_rows.get("classes", True) and y.ndim == 1
+    groups, strata = of_rows.get("groups"), of_rows.get("strata")
+    stratified = strata is not None or (of_rows.get("classes", True) and y.ndim == 1)
+    by = y if strata is None else strata
 
     def make(cv: Any) -> list[Fold]:
         return make_folds(cv, y, **of_rows)
 
     def draw_once() -> list[Fold]:
         if how == "bootstrap":
-            counts = _draw_counts(rng, y, groups, stratified=stratified)
+            counts = _draw_counts(rng, by, groups, stratified=stratified)
             (fold,) = make((np.flatnonzero(counts), np.flatnonzero(counts == 0)))
             return [replace(fold, counts=counts[fold.train].astype(np.float64))]
         if how == "half" and groups is not None:
-            half = _draw_halves_of_groups(rng, y, groups, stratified=stratified)
+            half = _draw_halves_of_groups(rng, by, groups, stratified=stratified)
             return make([(np.flatnonzero(half == k), np.flatnonzero(half != k)) for k in range(2)])
         plain, of_groups = (StratifiedKFold, StratifiedGroupKFold) if stratified else (KFold, GroupKFold)
         splitter: Any = plain if groups is None else of_groups

@@ -1,4 +1,4 @@
-"""Times with right censoring: labels, and scores of risks.
+"""Times with right censoring: labels, the curves of Kaplan and Meier and of Breslow, and scores of risks.
 
 The label of a sample is its time s > 0 with a sign: s if the event was seen then, −s if the sample was censored at s,
 that is, known to be without the event until then. So there is one number for each sample, as in a regression.
@@ -6,7 +6,7 @@ that is, known to be without the event until then. So there is one number for ea
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,20 +52,47 @@ def times_and_events(labels: Array) -> tuple[Float, Mask]:
     return np.abs(labels), labels > 0
 
 
-def uncensored_shares(labels: Array) -> Float:
-    """P(C > t) of the time C of censoring at the time of each row, (m,): the estimate of Kaplan and Meier.
+class Steps(NamedTuple):
+    """A function that is constant between `times`, with these `values` from each of them on, and `first` before."""
 
-    Π_{s ≤ t} (1 − c_s/n_s) with c_s of the n_s samples at risk at s censored then; events at the same time come first.
-    Kaplan, Meier: Nonparametric estimation from incomplete observations, JASA 53 (1958).
+    times: Float
+    values: Float
+    first: float = 1.0
+
+    def __call__(self, at: npt.ArrayLike) -> Float:
+        """The values at some times."""
+        return np.append(self.first, self.values)[np.searchsorted(self.times, np.asarray(at), side="right")]
+
+
+def kaplan_meier(labels: Array, *, censoring: bool = False) -> Steps:
+    """The product-limit estimate of P(T > t), Π_{s ≤ t} (1 − d_s/n_s), d_s events among n_s samples at risk at s.
+
+    With `censoring` that of the time of censoring, where events at the same time come first. Kaplan, Meier:
+    Nonparametric estimation from incomplete observations, JASA 53 (1958).
     """
     time, event = times_and_events(labels)
     times, place = np.unique(time, return_inverse=True)
     n_events = np.bincount(place[event], minlength=len(times))
     n_all = np.bincount(place, minlength=len(times))
     at_risk = n_all[::-1].cumsum()[::-1]
-    left = at_risk - n_events
-    share = np.divide(n_all - n_events, left, out=np.zeros(len(times)), where=left > 0)
-    return np.asarray(np.cumprod(1.0 - share)[place])
+    lost, at_risk = (n_all - n_events, at_risk - n_events) if censoring else (n_events, at_risk)
+    share = np.divide(lost, at_risk, out=np.zeros(len(times)), where=at_risk > 0)
+    return Steps(times, np.cumprod(1.0 - share))
+
+
+def cumulative_hazard(labels: Array, risk: Float, weights: Float | float = 1.0) -> Steps:
+    """H(t) = Σ_{s ≤ t} d_s/Σ_{at risk at s} d_i exp(risk_i) at the times of events, d_s their weight at s.
+
+    Then P(T > t) = exp(−H(t)exp(risk)). Breslow, in the discussion of Cox: Regression models and life-tables, JRSS B 34
+    (1972).
+    """
+    time, event = times_and_events(labels)
+    d, largest = np.broadcast_to(weights, time.shape), float(risk.max())
+    times, place = np.unique(time, return_inverse=True)
+    n_events = np.bincount(place[event], d[event], minlength=len(times))
+    at_risk = np.bincount(place, d * np.exp(risk - largest), minlength=len(times))[::-1].cumsum()[::-1]
+    seen = n_events > 0
+    return Steps(times[seen], np.exp(-largest) * np.cumsum(n_events[seen] / at_risk[seen]), 0.0)
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -80,12 +107,15 @@ def concordance(labels: Array, risk: Float, *, weights: Float | None = None) -> 
     Statistics in Medicine 15 (1996).
     """
     time, event = times_and_events(labels)
-    total, right = 0.0, np.zeros(risk.shape[:-1])
-    for i in np.flatnonzero(event):
-        later = (time > time[i]) | ((time == time[i]) & ~event)
-        of_later, own, weight = risk[..., later], risk[..., i, None], 1.0 if weights is None else weights[i]
-        total += weight * np.count_nonzero(later)
-        right += weight * (np.sum(of_later < own, axis=-1) + 0.5 * np.sum(of_later == own, axis=-1))
+    at, own = time[event, None], risk[..., event, None]
+    later = (time > at) | ((time == at) & ~event)
+    weight = np.ones(len(at)) if weights is None else np.asarray(weights)[event]
+    right = np.zeros(risk.shape[:-1])
+    for point in np.ndindex(right.shape):  # of which all pairs together would take much memory
+        of_all, of_events = risk[point], own[point]
+        higher = np.count_nonzero(later & (of_all < of_events), axis=1)
+        right[point] = weight @ (higher + 0.5 * np.count_nonzero(later & (of_all == of_events), axis=1))
+    total = weight @ np.count_nonzero(later, axis=1)
     values = right / total if total else np.full(right.shape, np.nan)
     return values if values.ndim else float(values)
 
@@ -96,6 +126,6 @@ def concordance_ipcw(labels: Array, risk: Float) -> Any:
     Unlike Harrell's it does not depend on how samples were censored. Uno, Cai, Pencina, D'Agostino, Wei: On the
     C-statistics for evaluating overall adequacy of risk prediction procedures, Statistics in Medicine 30 (2011).
     """
-    remaining = uncensored_shares(labels)
+    remaining = kaplan_meier(labels, censoring=True)(np.abs(labels))
     weights = np.divide(1.0, remaining**2, out=np.zeros(len(labels)), where=remaining > 0)
     return concordance(labels, risk, weights=weights)

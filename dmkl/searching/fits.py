@@ -352,8 +352,9 @@ class Question:
 
     @cached_property
     def on_covariates(self) -> bool:
-        """Whether this is a regression on covariates, at some point of the grid."""
-        return self.targets.kind == "regression" and any(map(self.covariates_of, self.models))
+        """Whether this is a regression on covariates, at some point of the grid, whose labels have residuals."""
+        has_residuals = self.targets.kind == "regression" and self.estimator.traits.has_residuals
+        return has_residuals and any(map(self.covariates_of, self.models))
 
     @staticmethod
     def covariates_of(learner: KernelLearner) -> tuple[Covariates, ...]:
@@ -371,7 +372,9 @@ class Question:
         )
         targets = self.targets_of(train)
         if targets.kind == "regression":
-            return regress(of_train, targets.labels.reshape(len(train), -1).astype(np.float64), of_rows)
+            labels = targets.labels.reshape(len(train), -1).astype(np.float64)
+            predicted, left_out = self.estimator._regress(of_train, labels, of_rows)
+            return predicted, left_out
         index = np.stack(class_index(targets.kind, targets.classes, targets.labels), axis=1)
         is_class = index == np.arange(len(targets.classes)) if targets.kind == "multiclass" else index == 1
         return regress(of_train, np.where(index < 0, np.nan, 2.0 * is_class - 1.0), of_rows)
@@ -393,7 +396,7 @@ class Question:
         return part.reshape(self.labels[rows].shape)
 
     def covariates_alone(self, folds: Sequence[Fold]) -> tuple[dict[str, Any], list[Part]]:
-        """Scores of the least squares on all covariates of the grid, and the test rows of all folds.
+        """Scores of a regression on all covariates of the grid alone, and the test rows of all folds.
 
         The scores of validation and test rows are variables "score" and "test_score" over (fold[, task]); none without
         covariates. Classes are regressed on as ±1; their labels are those of the largest prediction, or of class means
@@ -616,7 +619,8 @@ def make_question(
             f"{caller} needs groups of several samples, and each of the {len(of_rows)} samples has a different group: "
             "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
         )
-    folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, classes=classes)
+    by = {"classes": classes, "strata": estimator._strata(targets.labels)}
+    folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, **by)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
     of_points, of_folds = Points(clone(estimator), values), (choosing, metrics, of_rows)
     question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, arguments, by_means=by_means)

@@ -56,11 +56,11 @@ class Fold:
 def make_folds(cv: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
     """Turn `cv` of `dmkl.search` into checked folds, of the `_Rows` of these labels.
 
-    An integer means folds in the order of the rows, stratified where the labels are classes, of whole groups where
-    there are groups, and of whole samples where samples have several rows. Folds are named "0", "1" … in the order of
-    `cv`, by the keys of its mapping, or by the groups if a splitter holds out one of them in each fold. InputError if
-    parts of a fold share rows or groups, or the training rows have fewer than two classes (of the set, or of a task),
-    or lack one that is held out.
+    An integer means folds in the order of the rows, stratified by classes or by events of survival, of whole groups
+    where there are groups, and of whole samples where samples have several rows. Folds are named "0", "1" … in the
+    order of `cv`, by the keys of its mapping, or by the groups if a splitter holds out one of them in each fold.
+    InputError if parts of a fold share rows or groups, or the training rows have fewer than two classes (of the set, or
+    of a task), or lack one that is held out.
     """
     rows = _Rows.of(labels, **of_rows)
     if cv is None:
@@ -122,7 +122,8 @@ def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) ->
         fold = _as_fold(name, title, pair, rows, ("train", "test"), splitter)
         at, groups = fold.train, None if rows.groups is None else rows.groups[fold.train]
         try:
-            inside = replace(rows, y=rows.y[at], groups=groups, numbers=rows.numbers[at], splits=None)
+            strata = None if rows.strata is None else rows.strata[at]
+            inside = replace(rows, y=rows.y[at], groups=groups, numbers=rows.numbers[at], splits=None, strata=strata)
             made_by, inner_parts = _read_folds(inner, inside, "inner")
         except InputError as error:
             refuse(f"{title}: {error}", error)
@@ -153,6 +154,8 @@ class _Rows:
     """Whether labels are classes: a number of folds is then stratified, and folds are checked for classes."""
     least: int = 2
     """The fewest samples of a class from which folds can hold one out and learn: one more if folds are nested."""
+    strata: Array | None = None
+    """(m,) values of which each of a number of folds has an equal share, in place of classes: events of survival."""
 
     @classmethod
     def of(
@@ -162,13 +165,21 @@ class _Rows:
         groups: Any = None,
         samples: Array | None = None,
         classes: bool = True,
+        strata: Array | None = None,
     ) -> _Rows:
         y = np.asarray(labels)
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         groups = None if groups is None else np.asarray(groups)
         if groups is not None and groups.shape != (len(y),):
             refuse(f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row")
-        return cls(y, splits, groups, np.arange(len(y)) if samples is None else sample_numbers(samples), classes)
+        numbers = np.arange(len(y)) if samples is None else sample_numbers(samples)
+        return cls(y, splits, groups, numbers, classes, strata=strata)
+
+    @property
+    def stratified_by(self) -> Array:
+        """(m,) strata or labels, of a type that scikit-learn accepts as classes: strings and objects as numbers."""
+        y = self.y if self.strata is None else self.strata
+        return np.unique(y, return_inverse=True)[1] if y.ndim == 1 and y.dtype.kind in "OT" else y
 
     @property
     def together(self) -> Array | None:
@@ -230,18 +241,13 @@ def _as_splitter(cv: Any, rows: _Rows, argument: str) -> Any:
     """The splitter that `cv` is or stands for; None if it holds the folds."""
     if not isinstance(cv, numbers.Integral):
         return cv if hasattr(cv, "split") and not isinstance(cv, str | type) else None
-    stratified = rows.classes and rows.y.ndim == 1
+    stratified = rows.strata is not None or (rows.classes and rows.y.ndim == 1)
     try:
         if rows.together is not None:
             return (StratifiedGroupKFold if stratified else GroupKFold)(int(cv))
-        return check_cv(int(cv), _plain(rows.y), classifier=stratified)
+        return check_cv(int(cv), rows.stratified_by, classifier=stratified)
     except ValueError as error:
         refuse(f"{argument}={plain_repr(cv)} is no number of folds: {error}", error)
-
-
-def _plain(y: Array) -> Array:
-    """Labels of a type that scikit-learn accepts as classes: strings and objects as numbers."""
-    return np.unique(y, return_inverse=True)[1] if y.ndim == 1 and y.dtype.kind in "OT" else y
 
 
 def _split(splitter: Any, rows: _Rows) -> list[Any]:
@@ -250,7 +256,9 @@ def _split(splitter: Any, rows: _Rows) -> list[Any]:
         with warnings.catch_warnings():
             # Splitters without groups warn that they ignore them; whether they split a group is checked later.
             warnings.filterwarnings("ignore", message="The groups parameter is ignored")
-            return list(splitter.split(np.zeros(len(y)), _plain(y), groups))
+            if rows.strata is not None:  # which need not be in all folds
+                warnings.filterwarnings("ignore", message="The least populated class")
+            return list(splitter.split(np.zeros(len(y)), rows.stratified_by, groups))
     except (ValueError, TypeError) as error:
         name = type(splitter).__name__
         # The messages of scikit-learn's splitters about missing groups differ between splitters and versions.

@@ -402,7 +402,7 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
     `scoring` is one of
 
     - None: "accuracy", "average_precision" for a multilabel problem, "r2" for a regression,
-      "concordance_index" for MKGLM("cox");
+      "concordance_index" for MKCox;
     - a name of the table below, or of ``sklearn.metrics.get_scorer_names()``;
     - a callable (estimator, X, y) ↦ a number, such as ``sklearn.metrics.make_scorer`` returns; its estimator has
       classes_, decision_function and predict, the labels are as they are, and its name is ``__name__``, or "score";

@@ -408,8 +408,8 @@ def solve_mkglm(
         \min_{β ≥ 0,\; ‖β‖_p ≤ 1} \; \min_{α, b} \; \sum_i d_i\, ℓ(y_i, f_i + b_0 + z_i^⊤b + o_i)
         + \tfrac{λ}{2} α^⊤K(β)α, \quad f = K(β)α, \quad K(β) = \sum_j β_j K_j.
 
-    The score of a sample x is Σ_j β_j Σ_i k_j(x, x_i) α_i + b_0 + zᵀb. `MKLogistic` and `MKGLM` solve the same problem
-    on stored kernels.
+    The score of a sample x is Σ_j β_j Σ_i k_j(x, x_i) α_i + b_0 + zᵀb. `MKLogistic`, `MKGLM` and `MKCox` solve the same
+    problem on stored kernels.
 
     Parameters
     ----------

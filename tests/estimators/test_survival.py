@@ -1,11 +1,13 @@
 """Survival by Cox's partial likelihood: labels, scores of risks, fits, searches and saved models."""
 
 import itertools
+import warnings
 
 import dask
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
@@ -59,7 +61,7 @@ def test_concordance_counts_pairs():
 def test_a_fit_is_that_of_plain_arrays_and_has_the_score_of_a_search(study):
     K, y = study
     train, test = np.arange(60), np.arange(60, 90)
-    model = dmkl.MKGLM("cox", p=1.5, lam=2.0, steps=("center",), tol=1e-8).fit(K[train, train], y[train])
+    model = dmkl.MKCox(p=1.5, lam=2.0, steps=("center",), tol=1e-8).fit(K[train, train], y[train])
     kernels = K[train, train].center().to_dask().compute()
     plain = dmkl.solve_mkglm(kernels, y[train], "cox", p=1.5, lam=2.0, tol=1e-8)
     np.testing.assert_allclose(model.weights_, plain.weights, atol=1e-5)
@@ -74,12 +76,54 @@ def test_a_fit_is_that_of_plain_arrays_and_has_the_score_of_a_search(study):
     assert float(dmkl.assess(model, K[test, train], y[test])["score"][0]) == pytest.approx(score, abs=1e-12)
 
 
-def test_two_columns_are_labels_in_either_order(study, tmp_path, output_of):
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_survival_curves_are_those_of_breslow(study, tmp_path, ties):
+    K, y = study
+    y, d = y[:60], np.where(np.arange(60) % 5, 1.0, 2.0)
+    model = dmkl.MKCox(lam=2.0, ties=ties, steps=("center",)).fit(K[:60, :60], y, d)
+    f = K[:60, :60].center().to_dask().compute().T @ model.weights_.values @ model.dual_coef_.values[:, 0]
+    steps = [(t, d[y == t].sum() / np.sum((d * np.exp(f))[np.abs(y) >= t])) for t in np.unique(y[y > 0])]
+    np.testing.assert_array_equal(model.baseline_hazard_["time"], [t for t, _ in steps])
+    np.testing.assert_allclose(model.baseline_hazard_, np.cumsum([step for _, step in steps]), rtol=1e-6)
+    model.save(tmp_path / "model")
+    times = [0.0, steps[0][0], steps[4][0] + 0.5, 1e6]
+    survival = dmkl.load(tmp_path / "model").predict_survival(K[60:, :60], times)
+    assert survival.dims == ("sample", "time")
+    for at, column in zip(times, survival.values.T, strict=True):
+        hazard = sum(step for t, step in steps if t <= at)
+        np.testing.assert_allclose(column, np.exp(-hazard * np.exp(model.predict(K[60:, :60]))), rtol=1e-6)
+    everywhere = model.predict_survival(K[60:, :60])
+    np.testing.assert_array_equal(everywhere["time"], model.baseline_hazard_["time"])
+
+
+def test_covariates_are_effects_without_a_penalty(study):
+    K, y = study
+    Z = np.random.default_rng(3).normal(size=(90, 2)) + 5.0
+    steps, train, test = (dmkl.residualize(Z), "trace"), np.arange(60), np.arange(60, 90)
+    model = dmkl.MKCox(lam=0.1, steps=steps, tol=1e-9).fit(K[train, train], y[train])
+    kernels = K[train, train].residualize(Z[train]).normalize("trace").to_dask().compute()
+    plain = dmkl.solve_mkglm(kernels, y[train], "cox", lam=0.1, covariates=Z[train], intercept=False, tol=1e-9)
+    np.testing.assert_allclose(model.weights_, plain.weights, atol=1e-5)
+    expected = np.tensordot(plain.weights, kernels, 1) @ plain.dual[:, 0] + Z[train] @ plain.extra["effects"][:, 0]
+    difference = model.predict(K[train, train]).values - expected
+    np.testing.assert_allclose(difference, difference.mean(), atol=1e-4)  # the hazard ratio of nobody is 1
+    search = dmkl.search(model, K, y, grid={"lam": [0.1]}, cv=[(train, test)])
+    null = minimize(lambda b: dmkl.Cox().total(y[train], Z[train] @ b, np.ones(60)), np.zeros(2)).x
+    assert float(search.scores["covariates_score"].max()) == pytest.approx(
+        brute_force(y[test], Z[test] @ null), abs=1e-12
+    )
+    assert "residual_score" not in search.scores
+    assert float(search.scores["score"].max()) == pytest.approx(model.score(K[test, train], y[test]), abs=1e-9)
+    with pytest.raises(InputError, match="have no residuals on covariates"):
+        dmkl.permutation_test(model, K, y, grid={"lam": [0.1]}, cv=3, n_permutations=2)
+
+
+def test_two_columns_are_labels_in_either_order(study, tmp_path, output_of, error_of):
     K, y = study
     columns = np.stack([np.abs(y), y > 0], axis=1)
-    model = dmkl.MKGLM("cox", lam=2.0).fit(K[:60, :60], y[:60])
+    model = dmkl.MKCox(lam=2.0).fit(K[:60, :60], y[:60])
     for given in (columns, columns[:, ::-1]):
-        np.testing.assert_array_equal(dmkl.MKGLM("cox", lam=2.0).fit(K[:60, :60], given[:60]).weights_, model.weights_)
+        np.testing.assert_array_equal(dmkl.MKCox(lam=2.0).fit(K[:60, :60], given[:60]).weights_, model.weights_)
         assert model.score(K[60:, :60], given[60:]) == model.score(K[60:, :60], y[60:])
     clinical = pd.DataFrame(columns, columns=["days", "dead"]).assign(age=50)
     clinical.to_csv(tmp_path / "clinical.csv", index_label="sample")
@@ -88,10 +132,17 @@ def test_two_columns_are_labels_in_either_order(study, tmp_path, output_of):
     output_of(
         "import", tmp_path / "set", tmp_path / "kernels.npz", "--labels", f"{tmp_path / 'clinical.csv'}:days,dead"
     )
-    command = ("search", tmp_path / "set", tmp_path / "out", "--model", "mkglm", "--loss", "cox", "--cv", "3")
+    command = ("search", tmp_path / "set", tmp_path / "out", "--model", "mkcox", "--cv", "3")
     assert "concordance_index" in output_of(*command, "--grid", "lam=1,10", "--grid", "p=2", "--baselines", "none")
-    search = dmkl.search(dmkl.MKGLM("cox"), K, y, grid={"p": [2], "lam": [1, 10]}, cv=3, baselines="none")
+    search = dmkl.search(dmkl.MKCox(), K, y, grid={"p": [2], "lam": [1, 10]}, cv=3, baselines="none")
     np.testing.assert_allclose(dmkl.load(tmp_path / "out").scores["score"], search.scores["score"], atol=1e-9)
+    predict = ("predict", tmp_path / "out", tmp_path / "set", "--rows", "0:4", "--times")
+    output_of(*predict, "1,2.5", "--out", tmp_path / "curves.csv")
+    table = pd.read_csv(tmp_path / "curves.csv")
+    curves = search.best_.predict_survival(K[:4, :], [1.0, 2.5])
+    np.testing.assert_allclose(table[["survival 1.0", "survival 2.5"]], curves, atol=1e-6)
+    assert "give the file by --out" in error_of(*predict, "1")
+    assert "got 'soon'" in error_of(*predict, "soon", "--out", tmp_path / "other.csv")
 
 
 def test_the_second_derivative_counts_in_memory_whatever_the_kernels_are(study):
@@ -102,12 +153,12 @@ def test_the_second_derivative_counts_in_memory_whatever_the_kernels_are(study):
     with dask.config.set({"dmkl.memory": "40MiB"}):
         assert dmkl.MKGLM("huber").fit(K, labels).gap_ < 1e-4  # a factor of three columns
         with pytest.raises(MemoryBudgetError, match="the loss of all samples together"):
-            dmkl.MKGLM("cox").fit(K, labels)
+            dmkl.MKCox().fit(K, labels)
 
 
 def test_models_are_saved(study, tmp_path):
     K, y = study
-    model = dmkl.MKGLM(dmkl.Cox(ties="breslow"), lam=2.0).fit(K[:60, :60], y[:60])
+    model = dmkl.MKCox(ties="breslow", lam=2.0).fit(K[:60, :60], y[:60])
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(K[60:, :60]), model.predict(K[60:, :60]))
@@ -116,14 +167,30 @@ def test_models_are_saved(study, tmp_path):
 def test_bad_labels_are_refused(study):
     K, y = study
     with pytest.raises(InputError, match="the loss Cox is; take another"):
-        dmkl.MKGLM("cox").fit(K, -np.abs(y))
+        dmkl.MKCox().fit(K, -np.abs(y))
     with pytest.raises(InputError, match="got 2 columns, 0 of them of 0 and 1"):
-        dmkl.MKGLM("cox").fit(K, np.stack([y, y], axis=1))
-    with pytest.raises(InputError, match="takes no covariates"):
-        dmkl.MKGLM("cox", steps=(dmkl.residualize(y), "trace")).fit(K, y)
+        dmkl.MKCox().fit(K, np.stack([y, y], axis=1))
+    with pytest.raises(InputError, match="is that of MKCox"):
+        dmkl.MKGLM("cox").fit(K, y)
     with pytest.raises(InputError, match="event must be 1"):
         dmkl.signed_times([1.0, 2.0], [1, 2])
     with pytest.raises(InputError, match="times must be positive, found 0"):
         dmkl.signed_times([1.0, 0.0], [1, 0])
     with pytest.raises(InputError, match="ties must be"):
-        dmkl.Cox(ties="exact")
+        dmkl.MKCox(ties="exact").fit(K, y)
+    with pytest.raises(InputError, match="times of survival must be finite"):
+        dmkl.MKCox().fit(K, y).predict_survival(K, times=[-1.0])
+
+
+def test_folds_have_equal_shares_of_events(study):
+    K, y = study
+    given = np.concatenate([y[y > 0], y[y < 0]])  # without strata the last folds would have no events
+    K = K[np.argsort(y < 0, kind="stable"), :][:, np.argsort(y < 0, kind="stable")]
+    options = {"grid": {"lam": [2.0]}, "baselines": "none"}
+    result = dmkl.evaluate(dmkl.MKCox(), K, given, outer=3, inner=2, **options)
+    for of_rows in (result.folds, *(search.folds for search in result.searches.values())):
+        shares = [np.mean(given[held_out] > 0) for _, held_out in of_rows.values()]
+        np.testing.assert_allclose(shares, np.mean(y > 0), atol=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        dmkl.search(dmkl.MKCox(), K, np.abs(given), cv=3, **options)  # no sample is censored
