@@ -63,6 +63,7 @@ from .progress import ConsoleWatch as ConsoleWatch
 from .reports.contents import report as report
 from .searching.assessing import assess as assess
 from .searching.assessing import kernel_scores as kernel_scores
+from .searching.assessing import survival_scores as survival_scores
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate
 from .searching.figures import plot_confusion as plot_confusion

@@ -141,6 +141,7 @@ RESULTS = {
     "search, candidates": lambda K: dmkl.search(
         dmkl.MKRidge(weights="shared", n_candidates=2), K, np.c_[NUMBERS, NUMBERS**2], {"lam": [0.1]}, cv=2
     ),
+    "survival_scores": lambda K: dmkl.survival_scores(np.full((M, 2), 0.5), NUMBERS + 1.0, times=[1.0, 5.0]),
     "analyze": lambda K: dmkl.analyze(K),
     "relevant_dimension": lambda K: dmkl.relevant_dimension(K),
     "aligned_weights": lambda K: dmkl.aligned_weights(K),

@@ -129,3 +129,54 @@ def concordance_ipcw(labels: Array, risk: Float) -> Any:
     remaining = kaplan_meier(labels, censoring=True)(np.abs(labels))
     weights = np.divide(1.0, remaining**2, out=np.zeros(len(labels)), where=remaining > 0)
     return concordance(labels, risk, weights=weights)
+
+
+def brier_scores(labels: Array, survival: Float, times: Float, trained: Array) -> Float:
+    """BS(t) of curves of survival s, (rows, times), at these times: (times,).
+
+    See `dmkl.survival_scores`; G is the curve of censoring of the labels `trained`, and scores are NaN where it is 0.
+    Graf, Schmoor, Sauerbrei, Schumacher: Assessment and comparison of prognostic classification schemes for survival
+    data, Statistics in Medicine 18 (1999).
+    """
+    time, event = times_and_events(labels)
+    remaining = kaplan_meier(trained, censoring=True)
+    with np.errstate(divide="ignore"):
+        at_own, at_times = 1.0 / remaining(time), 1.0 / remaining(times)
+    is_over, goes_on = event[:, None] & (time[:, None] <= times), time[:, None] > times
+    weights = np.where(is_over, at_own[:, None], np.where(goes_on, at_times, 0.0))
+    known = np.isfinite(weights).all(axis=0)  # G > 0
+    errors = np.where(known, weights, 0.0) * np.where(is_over, survival, 1.0 - survival) ** 2
+    return np.asarray(np.where(known, errors.mean(axis=0), np.nan))
+
+
+def dynamic_auc(labels: Array, risk: Float, times: Float, trained: Array) -> Float:
+    """The area under the ROC curve of events until t against rows that go on after t, at some times: (times,).
+
+    Events are weighed by 1/G(t_i), with the curve G of censoring of the labels `trained`. `risk` is (rows,), or (rows,
+    times). NaN without rows on one side. Uno, Cai, Tian, Wei: Evaluating prediction rules for t-year survivors with
+    censored regression models, JASA 102 (2007).
+    """
+    time, event = times_and_events(labels)
+    remaining = kaplan_meier(trained, censoring=True)(time)
+    weights = np.divide(event, remaining, out=np.zeros(len(time)), where=remaining > 0)
+    values, risks = np.full(len(times), np.nan), np.broadcast_to(risk.T, (len(times), len(time)))
+    for k, (t, at_time) in enumerate(zip(times, risks, strict=True)):
+        cases, controls = (weights > 0) & (time <= t), at_time[time > t]
+        of_cases, weight = at_time[cases, None], weights[cases]
+        lower, equal = (np.count_nonzero(compare(controls, of_cases), axis=1) for compare in (np.less, np.equal))
+        if total := weight.sum() * len(controls):
+            values[k] = weight @ (lower + 0.5 * equal) / total
+    return values
+
+
+def mean_over_times(values: Float, times: Float, labels: Array) -> float:
+    """The mean of values at times where they are no NaN, weighted by the falls of the curve of Kaplan and Meier."""
+    defined = ~np.isnan(values)
+    falls = -np.diff(kaplan_meier(labels)(times[defined]), prepend=1.0)
+    return float(values[defined] @ falls / falls.sum()) if falls.any() else float("nan")
+
+
+def mean_dynamic_auc(labels: Array, risk: Float) -> float:
+    """The mean of `dynamic_auc` over the times of events, with the curve of censoring of these rows."""
+    times = np.unique(labels[labels > 0])
+    return mean_over_times(dynamic_auc(labels, risk, times, labels), times, labels)

@@ -17,6 +17,7 @@ from dmkl.estimators.learner import KernelClassifier, KernelRegressor
 from dmkl.estimators.predicting import beside_features
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
+from dmkl.numerics.survival import brier_scores, dynamic_auc, mean_over_times, survival_labels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.variables import describe
 
@@ -96,6 +97,69 @@ def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict
         values = logits.reshape(decisions.shape) if isinstance(metric, OfProbabilities) else decisions
         (scores[name],) = evaluate({name: metric}, model.kind_, model.classes_, truth, values)
     return scores
+
+
+def survival_scores(
+    survival: xr.DataArray | npt.ArrayLike, y: npt.ArrayLike, y_train: npt.ArrayLike | None = None, times: Any = None
+) -> xr.Dataset:
+    """Brier scores and areas under ROC curves of predicted survival, weighed for censoring.
+
+    With the curve G of censoring, Σ_i over n rows, and the predicted s_i(t) = P(T_i > t),
+
+        BS(t) = 1/n Σ_i [s_i(t)² 1(t_i ≤ t, event)/G(t_i) + (1 − s_i(t))² 1(t_i > t)/G(t)],
+
+    and the area at t is the share of pairs of an event until t, weighed by 1/G(t_i), and a row that goes on after t in
+    which the first has the smaller s(t).
+
+    Parameters
+    ----------
+    survival
+        Curves of rows that no model was trained on, (sample, time): ``model.predict_survival(K[test, train])``, or an
+        array with its `times`.
+    y
+        Labels of these rows in their order: two columns, or `dmkl.signed_times`.
+    y_train
+        Labels of the training rows, from which G is estimated; `y` by default.
+    times
+        The times of an array, increasing.
+
+    Returns
+    -------
+    Dataset
+        brier_score and dynamic_auc over time; integrated_brier_score, the mean of the first over the interval of the
+        times by the trapezoidal rule; mean_dynamic_auc, the mean of the second weighted by the falls of the curve of
+        Kaplan and Meier. NaN where nothing is known, such as after the last time that a training row was observed.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, labels are no survival labels, or there are fewer than two times, or they do not increase.
+
+    Notes
+    -----
+    Graf, Schmoor, Sauerbrei, Schumacher, Statistics in Medicine 18 (1999). Uno, Cai, Tian, Wei, JASA 102 (2007). Equal
+    to scikit-survival's `brier_score` and `cumulative_dynamic_auc` where these are defined.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> y = dmkl.signed_times([1.0, 2.0, 3.0, 4.0], [True, True, False, True])
+    >>> scores = dmkl.survival_scores([[0.2, 0.1], [0.6, 0.3], [0.7, 0.6], [0.9, 0.8]], y, times=[1.0, 2.0])
+    >>> scores.dynamic_auc.values.tolist(), round(float(scores.integrated_brier_score), 5)
+    ([1.0, 1.0], 0.075)
+    """
+    labels, curves = survival_labels(y), np.asarray(survival, dtype=np.float64)
+    trained = labels if y_train is None else survival_labels(y_train)
+    at = np.asarray(survival["time"] if isinstance(survival, xr.DataArray) else times, dtype=np.float64).reshape(-1)
+    if curves.shape != (len(labels), len(at)) or len(at) < 2 or not (np.diff(at) > 0).all():
+        refuse(
+            f"survival_scores takes curves (rows, times) of two increasing times or more, got {curves.shape} for "
+            f"{len(labels)} labels and {len(at)} times; predict_survival gives them, or name the times (times=)"
+        )
+    brier, areas = brier_scores(labels, curves, at, trained), dynamic_auc(labels, 1.0 - curves, at, trained)
+    data = xr.Dataset({"brier_score": ("time", brier), "dynamic_auc": ("time", areas)}, {"time": at})
+    integrated = float(np.trapezoid(brier, at) / (at[-1] - at[0]))
+    return describe(data.assign(integrated_brier_score=integrated, mean_dynamic_auc=mean_over_times(areas, at, labels)))
 
 
 def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:

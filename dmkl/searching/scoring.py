@@ -28,7 +28,7 @@ from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind
-from dmkl.numerics.survival import concordance, concordance_ipcw
+from dmkl.numerics.survival import concordance, concordance_ipcw, mean_dynamic_auc
 
 Metric = Callable[[Array, Array, Array], float]
 """(truth, decision, classes) ↦ a number. For classes: labels (rows,), scores (rows,) for two classes or (rows, classes)
@@ -165,7 +165,7 @@ _LIMITS = {
     r"r2|d2_.*|explained_variance": (-np.inf, 1.0),
     r"correlation|quadratic_kappa|matthews(_corrcoef)?": (-1.0, 1.0),
     r"(mean_class_|balanced_|top_k_)?accuracy|(mean_)?average_precision.*|roc_auc.*": (0.0, 1.0),
-    r"concordance_index(_ipcw)?": (0.0, 1.0),
+    r"concordance_index(_ipcw)?|dynamic_auc": (0.0, 1.0),
     r"(f1|precision|recall|jaccard)(_.*)?": (0.0, 1.0),
 }
 """The smallest and the largest value of scores, by patterns of the names of scorers."""
@@ -257,6 +257,7 @@ OF_NUMBERS: dict[str, Metric] = {
     "quadratic_kappa": quadratic_kappa,
     "concordance_index": lambda truth, risk, _: concordance(truth, risk),
     "concordance_index_ipcw": lambda truth, risk, _: concordance_ipcw(truth, risk),
+    "dynamic_auc": lambda truth, risk, _: mean_dynamic_auc(truth, risk),
 }
 """Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
 _OF_TARGETS = (r2, neg_mean_squared_error)
@@ -427,6 +428,7 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
     neg_matthews_loss           matthews − 1: the 1 − MCC of JMLR Table 3 with its sign turned
     concordance_index           share of pairs whose earlier event has the larger risk (Harrell), of `signed_times`
     concordance_index_ipcw      the same with pairs weighed for censoring (Uno)
+    dynamic_auc                 area under the ROC curve of events until t, weighed for censoring (Uno), mean over t
     d2_poisson                  1 − the deviance of counts over that of their mean, as scikit-learn's d2_tweedie_score
     quadratic_kappa             Cohen's κ of ordinal levels, as whole numbers, with quadratic weights
     neg_log_loss                mean log p_y of the right class y, as in scikit-learn

@@ -58,6 +58,26 @@ def test_concordance_counts_pairs():
     assert np.isnan(metrics["concordance_index"](np.array([-1.0, -2.0]), np.zeros(2), NONE))
 
 
+def test_scores_of_curves_are_those_of_scikit_survival():
+    """Numbers are those of its version 0.28, with equal times and risks."""
+    y = dmkl.signed_times([2, 3, 3, 5, 6, 6, 8, 9, 11, 12], [1, 1, 0, 0, 1, 1, 0, 1, 1, 0])
+    risk = np.array([0.9, 0.3, 0.5, 0.8, 0.8, 0.1, 0.4, 0.3, 0.2, 0.2])
+    trained = dmkl.signed_times([1, 3, 4, 4, 7, 10, 13, 14], [1, 0, 1, 0, 0, 1, 0, 1])
+    times = np.array([3.0, 6.0, 9.0, 11.0])
+    scores = dmkl.survival_scores(np.exp(-risk[:, None] * times / 8), y, trained, times)
+    np.testing.assert_allclose(scores["brier_score"], [0.1647108, 0.29113363, 0.3279472, 0.39511046], atol=1e-8)
+    np.testing.assert_allclose(scores["dynamic_auc"], [0.73076923, 0.62704918, 0.79249012, 0.72910217], atol=1e-8)
+    assert float(scores["integrated_brier_score"]) == pytest.approx(0.2919306928927553)
+    assert float(scores["mean_dynamic_auc"]) == pytest.approx(0.7101149061333893)
+    areas = as_metrics("dynamic_auc", "regression")["dynamic_auc"]
+    assert areas(y, risk, NONE) == pytest.approx(0.7475525971879733)
+    assert np.isnan(areas(-np.abs(y), risk, NONE))
+    late = dmkl.survival_scores(np.full((10, 2), 0.5), y, -np.minimum(np.abs(y), 8.0), [3.0, 9.0])
+    assert np.isnan(late["brier_score"][1])  # no training row was observed so long
+    with pytest.raises(InputError, match="two increasing times or more, got"):
+        dmkl.survival_scores(np.full((10, 2), 0.5), y, times=[3.0, 2.0])
+
+
 def test_a_fit_is_that_of_plain_arrays_and_has_the_score_of_a_search(study):
     K, y = study
     train, test = np.arange(60), np.arange(60, 90)
