@@ -18,7 +18,7 @@ from dmkl.arrays import Array, Index, Mask, note_of_code
 from dmkl.errors import FeatureWarning, StoreError, damage, first_names, refuse, warn
 from dmkl.features.approximation import approximate, tables_of_new
 from dmkl.features.functions import WORDS
-from dmkl.features.specs import Recipe, plan, read_specs
+from dmkl.features.specs import Recipe, plan, read_specs, single
 from dmkl.features.stored import recipes_of
 from dmkl.features.tasks import fill_absent, refuse_overflow, resolve_bandwidths, write_kernels
 from dmkl.features.tiles import FACTORED, FeatureTiles, SampleAxis
@@ -100,6 +100,9 @@ def build(
         takes some columns, or one kernel for each entry of a mapping from names to columns, such as a ``.gmt`` file of
         gene sets.
         The key `transform` transforms counts or genotypes, or imputes missing values (`dmkl.features.transforms`).
+        ``{"function": "product", "of": ["G", "E"]}`` multiplies kernels of other mappings, or of tables with a single
+        kernel, entry by entry; its tiles are computed when they are read, unless storage="tiles". A function may also
+        be one of your own, from rows X (n, d) and Y (m, d) to (n, m), as `pairwise_kernels` of scikit-learn takes it.
         The key `rank` keeps a kernel as a factor Z of so many columns, K ≈ ZZᵀ, or with "auto" as one of as few as
         keep 99 % of its trace (`dmkl.features.approximation`). The set stores Z instead of the features, and its
         provenance what is lost.
@@ -163,6 +166,7 @@ def build(
     planned, notes = plan(read_specs(specs), given.blocks)
     for note in notes:
         warn(note, FeatureWarning)
+    products, planned = [recipe for recipe in planned if recipe.factors], single(planned)
     n_samples = next(iter(given.blocks.values())).shape[0]
     named = replace(given.labels, samples=given.samples)
     nodes = named.checked(n_samples, n_samples, rectangular=False)
@@ -197,6 +201,7 @@ def build(
     _check_ranks(planned, scans, len(rows))
     _check_square(planned, square, scans, repair)
     kept = _kept(planned, tables, scans, storage)
+    unwritten = [] if storage == "tiles" else list(range(len(planned), len(planned) + len(products)))
     # There are no tables if all kernels are random.
     widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
     half &= len(kept) == len(planned)
@@ -205,14 +210,16 @@ def build(
     samples_ = nodes["sample"]
     assert samples_ is not None
     if path is None or repair is not None:
-        source = _source(planned, copy_tables(tables, scans), learned, samples_, scans, rows, header, stored)
+        copies = copy_tables(tables, scans)
+        source = _source(planned, products, copies, learned, samples_, scans, rows, header, stored)
         computed = computed_set(source, nodes)
         if repair is None:
             return computed
         kernels, target = as_source(computed.to_dask(), computed.names), MemoryStore() if path is None else path
         written = ingest(target, kernels, named, tile=tile, dtype=stored, repair=repair, overwrite=overwrite)
         return kernelset.open(written)
-    with writing_set(path, header, len(planned), kept=len(kept), overwrite=overwrite) as writer:
+    n_kernels, n_kept = len(planned) + len(products), len(kept) + len(unwritten)
+    with writing_set(path, header, n_kernels, kept=n_kept, overwrite=overwrite) as writer:
         stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
 
         def keep(table: FeatureTable) -> FeatureTable:
@@ -220,12 +227,12 @@ def build(
             return writer.add_features(table, scans[table.name])
 
         factor_dtype = np.dtype(np.float16) if half else stored
-        source = _source(planned, stored_tables, learned, samples_, scans, rows, header, factor_dtype, keep)
+        source = _source(planned, products, stored_tables, learned, samples_, scans, rows, header, factor_dtype, keep)
         _check_norms(source, kept, scans)
         records = provenances(source, rows)
-        for k in kept:
+        for k in [*kept, *unwritten]:
             records[k]["storage"] = "factors"
-        writer.keep_factors({k: records[k] for k in kept})
+        writer.keep_factors({k: records[k] for k in [*kept, *unwritten]})
         write_kernels(source, writer, records)
         writer.forget_features(square | used.difference(source.axes[0].tables))
         return kernelset.open(writer.finish(source.names, nodes))
@@ -381,6 +388,7 @@ def copy_tables(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) 
 
 def _source(
     planned: Sequence[Recipe],
+    products: Sequence[Recipe],
     tables: Mapping[str, FeatureTable],
     learned: Sequence[FeatureTable],
     samples: Array,
@@ -395,6 +403,8 @@ def _source(
     recipes = resolve_bandwidths(planned, axis, present, train, header.dtype, header.tile)
     recipes, needed = approximate(recipes, axis, train, factor_dtype, header.tile, keep)
     needed |= {table.name: keep(table) for table in learned}
+    of_name = {recipe.name: recipe for recipe in recipes}
+    recipes += [replace(p, factors=tuple(of_name[factor.name] for factor in p.factors)) for p in products]
     source = FeatureTiles(recipes, SampleAxis(samples, needed), None, header.dtype, header.tile)
     absent = {name: table.absent for name, table in scans.items()}
     return fill_absent(source, absent, absent, present)
@@ -407,16 +417,18 @@ def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[s
     # Random kernels are functions of the samples' names.
     names = [hashlib.blake2b("\0".join(map(str, axis.samples)).encode(), digest_size=16).hexdigest() for axis in axes]
     records = []
-    for k, recipe in enumerate(source.recipes):
+    for recipe in source.recipes:
         # Distances to training samples have no table of the training samples.
-        of_axes = [axis.tables.get(str(recipe.feature)) for axis in axes]
-        contents = names if recipe.feature is None else ["" if table is None else table.content for table in of_axes]
-        identity: dict[str, Any] = {"recipe": recipe.as_json(), "content": contents}
-        if k in source.fills:
+        used = recipe.tables if recipe.factors else recipe.tables[:1]
+        of_axes = [[axis.tables.get(name) for name in used] for axis in axes]
+        contents = ["".join("" if t is None else t.content for t in tables) for tables in of_axes] if used else names
+        identity: dict[str, Any] = {"recipe": source.identity(recipe), "content": contents}
+        filled = [source.fills[part.name] for part in recipe.factors or (recipe,) if part.name in source.fills]
+        if filled:
             identity["means"] = rows or "columns"
         record = {"name": recipe.name, **recipe.as_json(), "identity": identity}
-        if k in source.fills:
-            record["n_missing"] = int(source.fills[k].rows_absent.sum())
+        if filled:
+            record["n_missing"] = int(np.any([fill.rows_absent for fill in filled], axis=0).sum())
         if recipe.feature is not None:
             record["feature_content"] = contents[0]
         if rows is not None:
@@ -456,7 +468,7 @@ class TrainingFeatures:
     def exact(self) -> TrainingFeatures:
         """The kernels that those of low rank approximate; the tables of these have one row, the mean in training."""
         tables = dict(self.tables)
-        for recipe in self.recipes.values():
+        for recipe in single(self.recipes.values()):
             if recipe.exact is not recipe:
                 if not self.tables.keys() >= set(recipe.tables):
                     msg = f"the landmarks of kernel {recipe.name!r}, or what maps to them, are missing; build it again"
@@ -486,7 +498,7 @@ class TrainingFeatures:
             recipes = recipes_of(attributes["recipes"])
         if len(recipes) < sum(entry.get("function") != "random" for entry in attributes["recipes"]):
             refuse("it has several recipes of one kernel, or one without a function")
-        of_samples = [recipe for recipe in recipes.values() if STATISTIC[recipe.function] != "given"]
+        of_samples = [recipe for recipe in single(recipes.values()) if STATISTIC[recipe.function] != "given"]
         if lacking := {name for recipe in of_samples for name in recipe.tables} - tables.keys():
             refuse(f"its recipes are of {first_names(sorted(lacking))}, and it has no such tables")
         if not isinstance(attributes["dtype"], str):
@@ -522,8 +534,9 @@ def features_of(K: KernelSet, axis: int = 1) -> TrainingFeatures | str:
         what = "these kernels were not computed from features by dmkl.build (dmkl build)"
         return f"{what}, so {_NO_NEW_SAMPLES}"
     # Distances have no table: new samples come with their distances to the columns.
-    of_samples = {str(recipe.feature) for recipe in recipes.values() if STATISTIC[recipe.function] != "given"}
-    used = of_samples.union(*(recipe.tables[1:] for recipe in recipes.values()))
+    parts = single(recipes.values())
+    of_samples = {str(recipe.feature) for recipe in parts if STATISTIC[recipe.function] != "given"}
+    used = of_samples.union(*(recipe.tables[1:] for recipe in parts))
     tables = {name: table for name, table in tables.items() if name in used}
     at = K.view.final_positions()[axis]
     samples = (K.samples, K.train_samples)[axis]
@@ -545,6 +558,7 @@ def build_cross(
     join: Join = "exact",
     missing: Missing | None = None,
     missing_features: MissingFeatures = "refuse",
+    functions: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     overwrite: bool = False,
 ) -> KernelSet:
     """Kernels of new samples against the samples of a set that was built from features.
@@ -570,6 +584,10 @@ def build_cross(
     missing_features
         Named columns that kernels use and the new table lacks: "refuse" them, or fill in 0 ("zero") or the mean over
         the training samples that have the table ("mean").
+    functions
+        Your own functions by name of kernel, or by the import path that the set records. Those given to `build` in this
+        process are known by their path; nothing is imported because a file names it, since that would run what
+        whoever wrote the file chose. Lambdas and functions of scripts have no path.
     overwrite
         Replace a finished set.
 
@@ -597,7 +615,7 @@ def build_cross(
         refuse(f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel")
     labels_ = given_data(labels=labels, tasks=tasks)
     source, given = cross_tiles(
-        training.select(K.names), features, samples, present, join, missing, missing_features, labels_
+        training.select(K.names), features, samples, present, join, missing, missing_features, functions, labels_
     )
     n_rows, n_cols = len(source.samples), len(source.train_samples)
     nodes = replace(given, train_samples=K.train_samples).checked(n_rows, n_cols, rectangular=True)
@@ -617,13 +635,17 @@ def cross_tiles(
     join: Join,
     missing: Missing | None,
     missing_features: MissingFeatures = "refuse",
+    functions: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     labels: Sequence[SideData] = (),
 ) -> tuple[FeatureTiles, Labels]:
     """Tiles of new samples against training samples, and labels as given or from the files of features."""
     if missing_features not in get_args(MissingFeatures):
         refuse(f"missing_features must be 'refuse', 'zero' or 'mean', got {missing_features!r}")
     given = as_features(features, samples=samples, present=present, join=join, side_data=labels)
-    exact, recipes = training.exact(), list(training.recipes.values())
+    recipes, whole = single(training.recipes.values()), training.recipes.values()
+    training = replace(training, recipes={recipe.name: recipe for recipe in recipes})
+    exact = training.exact()
+    exact = replace(exact, recipes=_with_functions(exact.recipes, functions or {}))
     needed = {recipe.feature: recipe.function for recipe in exact.recipes.values() if recipe.feature is not None}
     tables = {name: _new_table(name, function, given, exact, missing_features) for name, function in needed.items()}
     scans = {name: scan(table, given.samples) for name, table in tables.items()}
@@ -641,9 +663,11 @@ def cross_tiles(
     rows = SampleAxis(names, copy_tables(tables, scans))
     cols = SampleAxis(training.samples, {name: table.reopen() for name, table in training.tables.items()})
     tile = min(training.tile, max(n_rows, len(training.samples)))
-    factors = tables_of_new(recipes, rows, cols.tables, training.dtype, tile)
+    factors = tables_of_new(recipes, exact.recipes, rows, cols.tables, training.dtype, tile)
     rows = SampleAxis(names, {**rows.tables, **factors})
-    source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
+    of_name = {recipe.name: exact.recipes[recipe.name] if recipe.exact is recipe else recipe for recipe in recipes}
+    computed = [of_name.get(r.name) or replace(r, factors=tuple(of_name[f.name] for f in r.factors)) for r in whole]
+    source = FeatureTiles(computed, rows, cols, training.dtype, tile)
     train_absent = {
         name: np.isnan(table.read(slice(0, table.shape[0]), slice(0, 1))[:, 0])
         if table.n_missing
@@ -653,6 +677,22 @@ def cross_tiles(
     present_train = {name: np.flatnonzero(~mask) for name, mask in train_absent.items()}
     given_labels = Labels(names, None, given.labels.labels, given.labels.tasks)
     return fill_absent(source, absent, train_absent, present_train), given_labels
+
+
+def _with_functions(
+    recipes: Mapping[str, Recipe], functions: Mapping[str, Callable[[Any, Any], Any]]
+) -> dict[str, Recipe]:
+    """The recipes, those of the user's own functions with these."""
+    paths = {name: recipe.parameters["path"] for name, recipe in recipes.items() if recipe.function == "own"}
+    if unknown := functions.keys() - paths.keys() - set(paths.values()):
+        those = f"the kernels of such functions are {first_names(paths) or 'none'}"
+        refuse(f"functions= has {first_names(sorted(unknown))}, by which no kernel is computed; {those}")
+    given = {name: functions.get(name, functions.get(path)) for name, path in paths.items()}
+    if lacking := [name for name in paths if given[name] is None and recipes[name].own is None]:
+        what = f"kernel {lacking[0]!r} is computed by a function of your own, {paths[lacking[0]]}"
+        way_out = f"give it, functions={{{lacking[0]!r}: function}}"
+        refuse(f"{what}, and nothing is imported because a file names it; {way_out}")
+    return {name: replace(r, own=given[name]) if given.get(name) else r for name, r in recipes.items()}
 
 
 def _new_table(

@@ -152,6 +152,9 @@ def build(
         "values. [default: grm of .bed with linear, otherwise none]",
         "NAME,…",
     ),
+    product: list[str] | None = _kernels_option(
+        "Multiply kernels, or those of tables, entry by entry: interactions; repeatable.", "A,B"
+    ),
     columns: Path | None = _kernels_option(
         "A kernel for each set of columns in this file: gene sets (.gmt), chromosomes of variants (.bim), or lists "
         "of names (.json, .toml).",
@@ -206,6 +209,7 @@ def build(
         dmkl build kernels.zarr cells.h5ad --function rbf --feature X --feature 'layers/*' --labels cells.h5ad:cell_type
         dmkl build kernels.zarr cells.h5ad --function linear --columns hallmark.gmt --transform size-factor,log1p
         dmkl build kernels.zarr variants.bed --function linear --columns variants.bim --labels variants.fam
+        dmkl build kernels.zarr expression.csv images.csv --function linear --product expression,images
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
     started = time.monotonic()
@@ -224,6 +228,7 @@ def build(
         if missing_features != "refuse":
             refuse("--missing-features is for --against STORE, whose kernels use columns of these names; leave it out")
         kernels = _read_specs(specs, chosen)
+        kernels += [{"function": "product", "of": parse_names(names)} for names in product or ()]
         tables = _open_features(features, samples, join, transpose, labels=labels, splits=splits)
         _note_unused_tables(kernels, tables)
         rows = _training_rows(tables, train, split)
@@ -234,6 +239,7 @@ def build(
         refused = {
             "--specs": specs,
             **chosen,
+            "--product": product,
             "--train": train,
             "--split": split,
             "--splits": splits,

@@ -591,11 +591,11 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
             ``K[test, train]``, or a rectangular set: new samples against the training samples in their order; or such
             matrices in memory. Kernels are matched by name; those of zero weight are not read.
         **new
-            Instead of `K` the `features` of new samples, and `samples`, `present`, `join`, `missing` and
-            `missing_features` if needed (see `dmkl.build_cross`), for a model whose training kernels were built from
-            features. Kernels of zero weight are not computed, and what only they use may be missing. Also `covariates`
-            of the rows for a model whose steps take covariates out (`dmkl.residualize`): a DataFrame by sample, or an
-            array in the order of the rows. Missing rows are looked up in the covariates of training.
+            Instead of `K` the `features` of new samples, and `samples`, `present`, `join`, `missing`,
+            `missing_features` and `functions` if needed (see `dmkl.build_cross`), for a model whose training kernels
+            were built from features. Kernels of zero weight are not computed, and what only they use may be missing.
+            Also `covariates` of the rows for a model whose steps take covariates out (`dmkl.residualize`): a DataFrame
+            by sample, or an array in the order of the rows. Missing rows are looked up in the covariates of training.
 
         Raises
         ------

@@ -13,6 +13,7 @@ from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
 from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.estimators.plan import ScoreFunction, Statistics, side_by_side
+from dmkl.features.specs import single
 from dmkl.features.tiles import FeatureTiles
 from dmkl.inputs.names import Join
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
@@ -329,12 +330,13 @@ def cross_kernels(
     join: Join = "exact",
     missing: Missing | None = None,
     missing_features: MissingFeatures = "refuse",
+    functions: Mapping[str, Callable[[Any, Any], Any]] | None = None,
 ) -> KernelSet:
     """The kernels of new samples against the training samples that prediction needs, computed as they are read.
 
     Parameters
     ----------
-    features, samples, present, join, missing, missing_features
+    features, samples, present, join, missing, missing_features, functions
         As in `dmkl.build_cross`. Tables and columns that only kernels without weight use may be missing.
 
     Raises
@@ -353,7 +355,7 @@ def cross_kernels(
             "kernels instead"
         )
     kept = model.features_.select(needed)
-    source, _ = cross_tiles(kept, features, samples, present, join, missing, missing_features)
+    source, _ = cross_tiles(kept, features, samples, present, join, missing, missing_features, functions)
     rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
     return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
 
@@ -361,12 +363,12 @@ def cross_kernels(
 def training_kernels(cross: KernelSet) -> KernelSet:
     """The kernels of training samples with each other, computed from features as `cross_kernels` of new samples."""
     source: Any = cross.view.source
-    lacking = next((k for k, fill in source.fills.items() if fill.cols_absent.any()), None)
-    given = next((k for k, recipe in enumerate(source.recipes) if STATISTIC[recipe.function] == "given"), lacking)
+    lacking = next((name for name, fill in source.fills.items() if fill.cols_absent.any()), None)
+    given = next((r.name for r in single(source.recipes) if STATISTIC[r.function] == "given"), lacking)
     if given is not None:
         what = "given, or some training samples lack its features"
         refuse(
-            f"kernel {source.names[given]!r} of the training samples was {what}, so it is not computed from features; "
+            f"kernel {given!r} of the training samples was {what}, so it is not computed from features; "
             "give the kernels of training: STORE with all samples, training=K[train, train]"
         )
     square = FeatureTiles(source.recipes, source.axes[1], None, source.dtype, source.tiling.tile)

@@ -112,13 +112,18 @@ def _approximate(
 
 
 def tables_of_new(
-    recipes: Sequence[Recipe], rows: SampleAxis, tables: Mapping[str, FeatureTable], dtype: npt.DTypeLike, tile: int
+    recipes: Sequence[Recipe],
+    exact_recipes: Mapping[str, Recipe],
+    rows: SampleAxis,
+    tables: Mapping[str, FeatureTable],
+    dtype: npt.DTypeLike,
+    tile: int,
 ) -> dict[str, FeatureTable]:
     """The factors of new samples, whose features are those of `rows`; NaN for samples that lack the features."""
     factors: dict[str, FeatureTable] = {}
     for recipe in recipes:
         if "approximation" in recipe.made:
-            exact, made = recipe.exact, recipe.made["approximation"]
+            exact, made = exact_recipes[recipe.name], recipe.made["approximation"]
             points, matrix = tables[made["points"]], tables[made["map"]].read(slice(None))
             Z = _factor(exact, made["method"], rows, points, matrix, dtype, tile)
             table = rows.tables[str(exact.feature)]

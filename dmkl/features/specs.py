@@ -15,8 +15,8 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import NoneType
@@ -34,7 +34,7 @@ from pydantic import (
 )
 
 from dmkl.errors import InputError, StoreError, did_you_mean, first_names, refuse, short_repr
-from dmkl.features.functions import WORDS
+from dmkl.features.functions import FUNCTIONS, WORDS, import_path
 from dmkl.files.documents import read_document
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.numerics.functions import STATISTIC
@@ -51,27 +51,39 @@ class Recipe:
     name: str
     """Unique among all that are planned together."""
     function: str
-    """A key of `FUNCTIONS`."""
+    """A key of `FUNCTIONS`, or "own" of a function that the user gives."""
     feature: str | None
-    """The feature table; None for random kernels, which need none."""
+    """The feature table; None for random kernels, which need none, and for products."""
     columns: tuple[int, ...] | None
     """Positions of the columns of the table that the function sees, in their order; None for all."""
     parameters: dict[str, Any]
-    """Parameters of the function, each a number or a tuple of numbers; `plan` leaves `bandwidth` to be replaced by
+    """Parameters of the function, each a number or a tuple of numbers (of "own" the `import_path`, of "product" the
+    names of its factors); `plan` leaves `bandwidth` to be replaced by
     `gamma` (`dmkl.features.tasks.resolve_bandwidths`)."""
     made: dict[str, Any] = field(default_factory=dict)
     """How `gamma` was computed: bandwidth, mean distance, number of training rows; what a kernel of low rank
     approximates (`dmkl.features.approximation`); and how its features are transformed (`dmkl.features.transforms`)."""
+    own: Callable[[Any, Any], Any] | None = field(default=None, repr=False)
+    """The user's function, from rows X (n, d) and Y (m, d) to (n, m); None until he gives it: files name it alone."""
+    factors: tuple[Recipe, ...] = ()
+    """The kernels that a product multiplies, none of them a product."""
 
     @property
     def statistic(self) -> tuple[Any, ...]:
         """Key of the pairwise statistic that this kernel is a function of; kernels with equal keys share it."""
-        more = tuple(self.parameters.get(key) for key in ("widths", "weights", "seed", "dimensions"))
-        return STATISTIC[self.function], self.feature, self.columns, more
+        more = tuple(self.parameters.get(key) for key in ("widths", "weights", "scale", "seed", "dimensions"))
+        return (
+            STATISTIC[self.function],
+            self.feature,
+            self.columns,
+            (*more, self.name if self.function == "own" else ""),
+        )
 
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of the tables that it needs: its features, and those that map new samples to these."""
+        if self.factors:
+            return tuple(dict.fromkeys(name for factor in self.factors for name in factor.tables))
         made, steps = self.made.get("approximation", {}), self.exact.made.get("transform", {}).get("steps", ())
         names = (self.feature, made.get("points"), made.get("map"), *(step.get("factors") for step in steps))
         return tuple(name for name in names if name is not None)
@@ -85,6 +97,9 @@ class Recipe:
     @property
     def exact(self) -> Self:
         """The recipe that a kernel of low rank approximates; itself for any other kernel."""
+        exact = tuple(factor.exact for factor in self.factors)
+        if exact != self.factors:
+            return replace(self, factors=exact)
         made = self.made.get("approximation")
         return self if made is None else self.from_json(self.name, made["of"])
 
@@ -96,7 +111,8 @@ class Recipe:
         if self.columns is not None:
             recipe["columns"] = list(self.columns)
         parameters = {key: list(v) if isinstance(v, tuple) else v for key, v in self.parameters.items()}
-        return recipe | {"parameters": parameters, **self.made}
+        factors = {"factors": [{"name": factor.name, **factor.as_json()} for factor in self.factors]}
+        return recipe | {"parameters": parameters, **self.made} | (factors if self.factors else {})
 
     @classmethod
     def from_json(cls, name: str, recipe: dict[str, Any]) -> Self:
@@ -117,8 +133,23 @@ class Recipe:
             msg = f"the recipe of kernel {name!r} is damaged: {place}: {problem['msg']}; build it again"
             raise StoreError(msg) from error
         parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in made.pop("parameters").items()}
-        feature = made.pop("feature", None)
-        return cls(name, function, feature, None if columns is None else tuple(columns), parameters, made)
+        feature, own = made.pop("feature", None), _OWN.get(str(parameters.get("path")))
+        given = [cls.from_json(entry.pop("name"), entry) for entry in map(dict, made.pop("factors", ()))]
+        columns = None if columns is None else tuple(columns)
+        factors = tuple(part for factor in given for part in factor.factors or (factor,))
+        return cls(name, function, feature, columns, parameters, made, own, factors)
+
+
+def single(recipes: Iterable[Recipe]) -> list[Recipe]:
+    """The recipes without products, and the factors of products, each once."""
+    return list({part.name: part for recipe in recipes for part in recipe.factors or (recipe,)}.values())
+
+
+_OWN: dict[str, Callable[[Any, Any], Any]] = {}
+"""Functions that were given to `dmkl.build` in this process, by their import path.
+
+Nothing is imported, nor taken from a loaded module, because a file says so: that would run what its writer chose.
+"""
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -225,6 +256,12 @@ def _as_tuple(value: Any) -> Any:
     return value if isinstance(value, tuple) else (value,)
 
 
+def _check_nu(nu: float) -> float:
+    if nu not in (0.5, 1.5, 2.5):
+        refuse(f"nu must be 0.5, 1.5, 2.5 or a list of these, got {nu}; the limit of a large one is rbf")
+    return nu
+
+
 def _check_weights(weights: tuple[float, ...]) -> tuple[float, ...]:
     if not any(weights):
         refuse(f"weights must hold at least one number > 0, got {list(weights)}")
@@ -239,9 +276,11 @@ _Natural = Annotated[int, Field(ge=0)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Column = _Natural | str
+_OF = Annotated[tuple[_Text, ...], Field(min_length=2)]
 _Columns = Annotated[tuple[_Column, ...], Field(min_length=1)]
 _Sets = Annotated[dict[_Text, tuple[_Column, ...]], Field(min_length=1)]
 _Widths = Annotated[tuple[_Count, ...], Field(min_length=1)]
+_Scale = Annotated[tuple[_Positive, ...], Field(min_length=1)]
 _Weights = Annotated[tuple[_NonNegative, ...], Field(min_length=1), AfterValidator(_check_weights)]
 
 
@@ -272,11 +311,14 @@ _KEYS: dict[str, Any] = {
     "degree": _grid(_Count, "an integer ≥ 1 or a list of them", (3,)),
     "gamma": _grid(_Positive, "a number > 0 or a list of them"),
     "bandwidth": _grid(_Positive, "a number > 0 or a list of them"),
+    "of": _key(_OF, "a list of the names of two or more kernels"),
     "coef0": _grid(
         _NonNegative,
         "a number ≥ 0 or a list of them (a negative one makes kernels that are not positive semidefinite)",
         (1.0,),
     ),
+    "nu": _grid(Annotated[float, AfterValidator(_check_nu)], "0.5, 1.5, 2.5 or a list of these", (1.5,)),
+    "scale": _key(_Scale, "a list of numbers > 0, one for each column", ()),
     "levels": _key(
         Annotated[int, Field(ge=1, le=20)] | _Widths,
         "a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine",
@@ -300,7 +342,7 @@ IMPUTING = ("impute", *GENETIC)
 LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
 """Keys of kernels of low rank."""
 _TABLE = ("name", "feature", "columns", "min_columns", "transform", *LOW_RANK)
-_SINGLE = {*_TABLE, "levels", "scales", "weights", "copies"} - {"rank"}
+_SINGLE = {*_TABLE, "of", "scale", "levels", "scales", "weights", "copies"} - {"rank"}
 _PARTS = {"pyramid": ("levels", 4), "proximity": ("scales", 1)}
 """Functions of consecutive parts of the columns: the key of the parts, and how many times as many columns as the part
 before a part has where only the number of parts is given."""
@@ -346,15 +388,20 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "linear": _TABLE,
     "polynomial": (*_TABLE, "degree", "gamma", "coef0"),
     "cosine": _TABLE,
-    "rbf": (*_TABLE, "gamma", "bandwidth"),
-    "laplacian": (*_TABLE, "gamma", "bandwidth"),
+    "rbf": (*_TABLE, "gamma", "bandwidth", "scale"),
+    "laplacian": (*_TABLE, "gamma", "bandwidth", "scale"),
+    "matern": (*_TABLE, "nu", "gamma", "bandwidth", "scale"),
     "chi2": (*_TABLE, "gamma", "bandwidth"),
     "distance": ("name", "feature", "gamma", "bandwidth"),
     "precomputed": ("name", "feature"),
+    "tanimoto": _TABLE,
+    "jaccard": _TABLE,
     "intersection": _TABLE,
     "pyramid": (*_TABLE, "levels", "weights"),
     "proximity": (*_TABLE, "scales", "weights"),
+    "product": ("name", "of"),
     "random_rbf": ("name", "seed", "copies", "gamma", "bandwidth", "dimensions"),
+    "own": _TABLE,
 }
 _MODELS: dict[str, type[_Spec]] = {
     function: create_model(function, __base__=_Spec, **{key: _KEYS[key] for key in keys})
@@ -395,17 +442,31 @@ class _Stored(BaseModel):
     transform: _Transform | None = None
 
 
-_PARAMETERS = {"gamma": _Positive, "degree": _Count, "coef0": _NonNegative, "seed": _Natural, "dimensions": _Count}
+_Factors = Annotated[tuple[dict[str, Any], ...], Field(min_length=2)]
+_PARAMETERS = {
+    "gamma": _Positive,
+    "degree": _Count,
+    "coef0": _NonNegative,
+    "nu": _Positive,
+    "scale": _Scale,
+    "seed": _Natural,
+    "dimensions": _Count,
+}
 
 
 def _stored(function: str, keys: Sequence[str]) -> type[_Stored]:
     """The form of the stored recipes of a function."""
-    needed: dict[str, Any] = {key: (_PARAMETERS[key], ...) for key in keys if key in _PARAMETERS}
+    needed: dict[str, Any] = {
+        key: (_PARAMETERS[key], None if key == "scale" else ...) for key in keys if key in _PARAMETERS
+    }
     if function in _PARTS:
         needed = {"widths": (_Widths, ...), "weights": (_Weights, ...)}
+    more: dict[str, dict[str, Any]] = {"own": {"path": (str, ...)}, "product": {"of": (_OF, ...)}}
+    needed |= more.get(function, {})
+    factors: Any = {"factors": (_Factors, ...)} if function == "product" else {}
     parameters: Any = create_model("parameters", __config__=ConfigDict(strict=True), **needed)
     feature: Any = (str, ...) if "feature" in keys else (NoneType, None)
-    return create_model(function, __base__=_Stored, feature=feature, parameters=(parameters, ...))
+    return create_model(function, __base__=_Stored, feature=feature, parameters=(parameters, ...), **factors)
 
 
 _STORED = {function: _stored(function, keys) for function, keys in _KEYS_OF.items()}
@@ -413,8 +474,8 @@ _STORED = {function: _stored(function, keys) for function, keys in _KEYS_OF.item
 
 def _check_specs(
     specs: Sequence[Mapping[str, Any]],
-) -> list[tuple[str, str, dict[str, Any], dict[str, tuple[Any, ...]]]]:
-    """For each function of each specification: its place, its name, its keys, and the lists of parameter values."""
+) -> list[tuple[str, Any, dict[str, Any], dict[str, tuple[Any, ...]]]]:
+    """For each function of each specification: its place, it, its keys, and the lists of parameter values."""
     checked = []
     problems: list[str] = []
     for number, raw in enumerate(specs, 1):
@@ -423,18 +484,23 @@ def _check_specs(
         where = f"spec {number} of {len(specs)} ({_label(spec)})"
         functions = _as_tuple(spec.pop("function", ()))
         if not functions:
-            problems.append(f"{where}: function is missing; it is one of {', '.join(_MODELS)}, or a list of these")
+            problems.append(f"{where}: function is missing; it is one of {', '.join(FUNCTIONS)}, or a list of these")
         for function in functions:
-            if not isinstance(function, str) or function not in _MODELS:
+            if function == "sigmoid":
+                what = "tanh(gamma x·y + coef0) is not positive semidefinite, so it is no kernel"
+                problems.append(f"{where}: {what}; take rbf or polynomial, or precomputed with repair='clip'")
+                continue
+            if not callable(function) and (not isinstance(function, str) or function not in FUNCTIONS):
                 problems.append(
-                    f"{where}: there is no function {short_repr(function)}{did_you_mean(function, _MODELS)}; "
-                    f"the functions are {', '.join(_MODELS)}"
+                    f"{where}: there is no function {short_repr(function)}{did_you_mean(function, FUNCTIONS)}; "
+                    f"the functions are {', '.join(FUNCTIONS)}"
                 )
                 continue
+            kind = "own" if callable(function) else function
             try:
-                keys = dict(_MODELS[function].model_validate(spec))
+                keys = dict(_MODELS[kind].model_validate(spec))
             except ValidationError as error:
-                problems += [f"{where}: {text}" for text in _reword(error, function, several=len(functions) > 1)]
+                problems += [f"{where}: {text}" for text in _reword(error, kind, several=len(functions) > 1)]
             else:
                 # First those that were written, in their order.
                 axes = {key: keys[key] for key in dict.fromkeys([*spec, *keys]) if key not in _SINGLE and keys[key]}
@@ -447,7 +513,8 @@ def _check_specs(
 
 
 def _label(spec: Mapping[str, Any]) -> str:
-    text = first_names(_as_tuple(spec.get("name") or spec.get("function") or "no function"))
+    made_by = _as_tuple(spec.get("name") or spec.get("function") or "no function")
+    text = first_names(import_path(item) if callable(item) else item for item in made_by)
     return text if text.isprintable() else short_repr(text)
 
 
@@ -489,7 +556,8 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
         As `read_specs` takes or returns them. The keys of each, besides the parameters of `FUNCTIONS`:
 
         function
-            A key of `FUNCTIONS`, or a list of them.
+            A key of `FUNCTIONS`, a function of one's own, or a list of them. It takes rows X (n, d) and Y (m, d) of the
+            table, in several threads at once, and returns their kernel (n, m), symmetric and positive semidefinite.
         feature
             The name of a feature, a pattern (``*``, ``dsift*``), or a list of these; where it is missing, every feature
             (of annotated data, X), for ``distance`` every square one.
@@ -518,7 +586,13 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
     recipes: list[Recipe] = []
     notes: list[str] = []
     named: dict[str, tuple[str, dict[str, Any]]] = {}
-    for where, function, keys, axes in _check_specs(read_specs(specs)):
+    checked = _check_specs(read_specs(specs))
+    for where, asked, keys, axes in checked:
+        if asked == "product":
+            continue
+        function, own, path = (asked, None, "") if isinstance(asked, str) else ("own", asked, import_path(asked))
+        if ":" in path:
+            _OWN[path] = asked
         before, subsets = len(recipes), set[str | None]()
         for feature in _features(function, keys, tables, where, notes):
             here = where if feature is None else f"{where}, feature {feature!r}"
@@ -526,8 +600,9 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
             for subset, columns in _subsets(keys, table, here, notes):
                 subsets.add(subset)
                 n_columns = 0 if table is None else table.shape[1] if columns is None else len(columns)
-                derived = _derived_parameters(function, keys, n_columns, here)
-                maker = {"feature": feature, "function": function, "columns": subset}
+                derived = _derived_parameters(function, keys, n_columns, here) | ({"path": path} if path else {})
+                called = path.rpartition(":")[2].rpartition(".")[2].strip("<>") or function
+                maker = {"feature": feature, "function": called, "columns": subset}
                 source = {key: value for key, value in maker.items() if value is not None}
                 n_kernels = len(recipes) + math.prod(map(len, axes.values()))
                 check_memory(
@@ -544,7 +619,7 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                     named[name] = (where, fields)
                     steps = _steps(keys.get("transform", ()), function, table)
                     made = {"transform": {"of": feature, "steps": [{"step": step} for step in steps]}} if steps else {}
-                    recipes.append(Recipe(name, function, feature, columns, parameters, made))
+                    recipes.append(Recipe(name, function, feature, columns, parameters, made, own))
         sets = keys.get("columns", ())
         empty = [name for name in sets if name not in subsets] if isinstance(sets, dict) else []
         if empty and not keys["min_columns"]:
@@ -559,7 +634,28 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                 f"{keys['min_columns']} (min_columns) of the feature's columns; "
                 "compare the sets' members with the names of the columns"
             )
+    for where, asked, keys, _ in checked:
+        if asked == "product":
+            recipes.append(_product(where, keys, {recipe.name: recipe for recipe in recipes}))
     return recipes, list(dict.fromkeys(notes))  # several functions of one spec leave out the same sets
+
+
+def _product(where: str, keys: Mapping[str, Any], planned: Mapping[str, Recipe]) -> Recipe:
+    """The product of kernels that other specifications make; it follows these."""
+    of_table: dict[str | None, list[str]] = {}
+    for recipe in planned.values():
+        of_table.setdefault(recipe.feature, []).append(recipe.name)
+    # The name of a table means its kernel, if it has one.
+    of = [f if f in planned or len(of_table.get(f, ())) != 1 else of_table[f][0] for f in keys["of"]]
+    lacking, name = [factor for factor in of if factor not in planned], keys["name"] or ":".join(keys["of"])
+    if lacking:
+        way_out = "make it by another specification, or give it that name (name=)"
+        names = f"{did_you_mean(lacking[0], planned)}; the kernels are {first_names(planned)}"
+        refuse(f"{where}: there is no kernel {lacking[0]!r}{names}; {way_out}")
+    if name in planned:
+        refuse(f"{where}: there is a kernel {name!r} already; give the product another name (name=)")
+    factors = [part for factor in of for part in planned[factor].factors or (planned[factor],)]
+    return Recipe(name, "product", None, None, {"of": tuple(f.name for f in factors)}, factors=tuple(factors))
 
 
 def _steps(asked: Sequence[str], function: str, table: FeatureMatrix | None) -> Sequence[str]:
@@ -699,8 +795,12 @@ def _positions(members: Iterable[int | str], table: FeatureMatrix, where: str) -
 def _derived_parameters(function: str, keys: Mapping[str, Any], n_columns: int, where: str) -> dict[str, Any]:
     """Parameters that follow from other keys or from the number of columns."""
     low_rank = {key: keys[key] for key in LOW_RANK[1:]} if keys.get("rank") else {}
-    if low_rank.get("approximation") == "fourier" and (function != "rbf" or "auto" in keys["rank"]):
+    scale = keys.get("scale", ())
+    if low_rank.get("approximation") == "fourier" and (function != "rbf" or "auto" in keys["rank"] or scale):
         refuse(f"{where}: Fourier features are for rbf and a rank that is a number; leave approximation out")
+    if scale and len(scale) != n_columns:
+        refuse(f"{where}: scale must hold one number for each of the {n_columns} columns, got {len(scale)}")
+    low_rank |= {"scale": scale} if scale else {}
     if function in _PARTS:
         return low_rank | _widths_and_weights(function, keys, n_columns, where)
     if keys.get("gamma", True) or keys.get("bandwidth"):

@@ -51,6 +51,8 @@ class FactorReader(StoreReader):
             raise StoreError(msg)
         for k in self.kept:
             recipe, table = recipes[self.names[k]], tables.get(str(recipes[self.names[k]].feature))
+            if recipe.factors:
+                continue
             columns = () if recipe.columns is None else recipe.columns
             if table is None or table.content != self.provenance[k].get("feature_content"):
                 problem = f"the features {recipe.feature!r} that it was built from are missing"
@@ -69,11 +71,18 @@ class FactorReader(StoreReader):
     @cached_property
     def factors(self) -> FeatureFactors:
         """See `TileSource`."""
-        return FeatureFactors(self.computed.recipes, self.computed.axes, self.dtype, self.kept)
+        of_features = self.kept - self._products.keys()
+        return FeatureFactors(self.computed.recipes, self.computed.axes, self.dtype, of_features)
+
+    @cached_property
+    def _products(self) -> dict[int, list[int]]:
+        """The positions of the kernels that are multiplied, for each product that has no tiles."""
+        at, recipes = {name: k for k, name in enumerate(self.names)}, self.computed.recipes
+        return {k: [at[factor.name] for factor in recipes[k].factors] for k in self.kept if recipes[k].factors}
 
     def factor_size(self, kernel: int) -> tuple[int, int]:
         """Columns and bytes of the features of a kernel that is kept as factors; zeros for another."""
-        if kernel not in self.kept:
+        if kernel not in self.kept or kernel in self._products:
             return 0, 0
         table, width = table_of(self.computed.recipes[kernel], self.computed.axes[0]), int(self.factors.widths[kernel])
         return width, width * table.shape[0] * table.dtype.itemsize
@@ -85,10 +94,16 @@ class FactorReader(StoreReader):
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""
-        computed = self.computed.stream([key for key in keys if key[0] in self.kept])
-        stored = super().stream([key for key in keys if key[0] not in self.kept])
+        parts = [(part, i, j) for k, i, j in keys for part in self._products.get(k, [k])]
+        computed = self.computed.stream([key for key in parts if key[0] in self.kept])
+        stored = super().stream([key for key in parts if key[0] not in self.kept])
         for key in keys:
-            yield next(computed if key[0] in self.kept else stored)
+            first, *others = self._products.get(key[0], [key[0]])
+            tile = next(computed if first in self.kept else stored)[1]
+            tile = tile.copy() if others else tile  # its memory is that of the next
+            for factor in others:
+                tile *= next(computed if factor in self.kept else stored)[1]
+            yield key, tile
         yield from stored  # its last check
 
     def diagonal(self, kernels: Index) -> Array | None:
@@ -106,8 +121,11 @@ class FactorReader(StoreReader):
         return [(b"", np.empty(0))]
 
     def _read_statistic(self, name: str, kernels: Index) -> Array:
-        kept = np.isin(kernels, list(self.kept))
-        values = np.empty((len(kernels), len(self.samples)))
+        kept, values = np.isin(kernels, list(self.kept)), np.empty((len(kernels), len(self.samples)))
+        for row in (row for row, k in enumerate(kernels.tolist()) if k in self._products):
+            values[row] = np.prod(self._read_statistic(name, np.array(self._products[int(kernels[row])])), axis=0)
+        products = np.isin(kernels, list(self._products))
+        kept &= ~products
         # All kernels of a table at once: its rows are read and unpacked once.
         widths = self.factors.widths[kernels[kept]]
         n_columns, every = int(widths.sum()), slice(0, len(self.samples))
@@ -121,8 +139,9 @@ class FactorReader(StoreReader):
         if kept.any():
             with ThreadPoolExecutor(settings.tasks_at_once()) as pool:
                 list(pool.map(add, strips(n_columns, every, READ_BYTES, self.dtype.itemsize, self.factors.chunk_rows)))
-        if not kept.all():
-            values[~kept] = super()._read_statistic(name, kernels[~kept])
+        tiled = ~kept & ~products
+        if tiled.any():
+            values[tiled] = super()._read_statistic(name, kernels[tiled])
         return values
 
     def row_sum(self, kernels: Index) -> Array | None:
@@ -140,6 +159,8 @@ class FactorReader(StoreReader):
         if kernel not in self.kept:
             super()._read_again(kernel)
             return
+        if kernel in self._products:
+            return  # its factors are read on their own
         table = table_of(self.computed.recipes[kernel], self.computed.axes[0])
         if content_of(table) != table.content:
             msg = (

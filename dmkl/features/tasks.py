@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dmkl import progress
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import refuse
-from dmkl.features.specs import Recipe
+from dmkl.features.specs import Recipe, single
 from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
 from dmkl.files.arrays import crc32c
 from dmkl.passes.blas import pinned_blas
@@ -229,23 +229,25 @@ def fill_absent(
     samples of either axis that lack it, and in `present` ascending positions, among the columns, of the training
     samples that have it.
     """
-    used = {recipe.feature for recipe in source.recipes}
+    recipes, (row_axis, col_axis), tile = single(source.recipes), source.axes, source.tiling.tile
+    used = {recipe.feature for recipe in recipes}
     incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}
-    affected = [k for k, recipe in enumerate(source.recipes) if recipe.feature in incomplete]
+    affected = [k for k, recipe in enumerate(recipes) if recipe.feature in incomplete]
     if not affected:
         return source
-    recipes, (row_axis, col_axis), tile = source.recipes, source.axes, source.tiling.tile
-    square = source if source.symmetric else FeatureTiles(recipes, col_axis, None, source.dtype, tile)
-    col_means = _row_means(square, affected, present)
-    row_means = col_means if source.symmetric else _row_means(source, affected, present)
+    across = None if source.symmetric else col_axis
+    col_means = _row_means(FeatureTiles(recipes, col_axis, None, source.dtype, tile), affected, present)
+    rectangular = FeatureTiles(recipes, row_axis, across, source.dtype, tile)
+    row_means = col_means if across is None else _row_means(rectangular, affected, present)
     fills = {}
     for k in affected:
         feature = str(recipes[k].feature)
         rows, cols = rows_absent[feature], cols_absent[feature]
         mean = float(col_means[k][present[feature]].mean())
         # An entry of two samples that both lack the table is the mean of the means.
-        fills[k] = MeanFill(rows, cols, np.where(rows, mean, row_means[k]), np.where(cols, mean, col_means[k]), mean)
-    return FeatureTiles(recipes, row_axis, None if source.symmetric else col_axis, source.dtype, tile, fills)
+        means = np.where(rows, mean, row_means[k]), np.where(cols, mean, col_means[k])
+        fills[recipes[k].name] = MeanFill(rows, cols, *means, mean)
+    return FeatureTiles(source.recipes, row_axis, across, source.dtype, tile, fills)
 
 
 def _row_means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, Index]) -> dict[int, Float]:
@@ -344,13 +346,14 @@ def _mean_distances(
             f"a bandwidth is a multiple of the mean distance between training samples, but {len(rows)} training "
             f"samples have {feature!r}; give gamma as a number"
         )
-    if statistic == "sqeuclidean":
-        table = RandomTable.of(axis.samples, *more[2:]) if feature is None else axis.tables[feature]
+    if statistic in ("sqeuclidean", "differences"):
+        table = RandomTable.of(axis.samples, *more[3:5]) if feature is None else axis.tables[feature]
         return _mean_squared_distances(keys, table, rows)
     assert feature is not None
     tables = {feature: TableOfRows.of(axis.tables[feature], rows)}
     rows_axis = SampleAxis(axis.samples[rows], tables, rows if statistic == "given" else None)
-    recipes = [Recipe(str(k), f"mean-{statistic}", feature, key[2], {}) for k, key in enumerate(keys)]
+    scale = {} if more[2] is None else {"scale": more[2]}
+    recipes = [Recipe(str(k), f"mean-{statistic}", feature, key[2], scale) for k, key in enumerate(keys)]
     source = FeatureTiles(recipes, rows_axis, None, dtype, tile)
     check_task_memory(source, "the mean distances of these bandwidths")
     pairs, sums = list(source.tiling.pairs()), np.zeros(len(keys))
@@ -380,4 +383,5 @@ def _mean_squared_distances(keys: Sequence[tuple[Any, ...]], table: FeatureTable
         total += values.sum(axis=0)
         squares += np.einsum("ik,ik->k", values, values)
     by_column = 2.0 / (len(rows) - 1.0) * (squares - total**2 / len(rows))
-    return [float(by_column.sum() if c is None else by_column[list(c)].sum()) for _, _, c, _ in keys]
+    chosen = [(by_column if c is None else by_column[list(c)], more[2]) for _, _, c, more in keys]
+    return [float((part if scale is None else part / np.square(scale)).sum()) for part, scale in chosen]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dmkl.arrays import Array, Float, Index, Mask, Tiling
 from dmkl.errors import refuse
 from dmkl.features.functions import WORDS
-from dmkl.features.specs import Recipe
+from dmkl.features.specs import Recipe, single
 from dmkl.numerics import functions
 from dmkl.passes.sweep import Buffers, Workbench
 from dmkl.passes.view import TileKey
@@ -159,7 +159,7 @@ class FeatureFactors:
 class FeatureTiles:
     """Kernels of features as a source of tiles; without `cols` the set is symmetric.
 
-    `fills` are given by position for kernels some of whose samples lack the table.
+    `fills` are given by name for kernels some of whose samples lack the table.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class FeatureTiles:
         cols: SampleAxis | None,
         dtype: npt.DTypeLike,
         tile: int,
-        fills: Mapping[int, MeanFill] | None = None,
+        fills: Mapping[str, MeanFill] | None = None,
     ) -> None:
         self.recipes = tuple(recipes)
         self.symmetric = cols is None
@@ -180,7 +180,7 @@ class FeatureTiles:
         self.tiling = Tiling(len(self.samples), len(self.train_samples), tile, upper=self.symmetric)
         self.fills = dict(fills or {})
         self.reads_per_tile = 1
-        factored = [k for k, recipe in enumerate(recipes) if recipe.function in FACTORED and k not in self.fills]
+        factored = [k for k, r in enumerate(recipes) if r.function in FACTORED and r.name not in self.fills]
         self.factors = FeatureFactors(self.recipes, self.axes, self.dtype, factored) if factored else None
 
     def __dask_tokenize__(self) -> Any:
@@ -189,15 +189,24 @@ class FeatureTiles:
     @cached_property
     def content_id(self) -> str:
         """See `TileSource`."""
-        used = {recipe.feature for recipe in self.recipes if recipe.feature is not None}
+        used = {recipe.feature for recipe in single(self.recipes) if recipe.feature is not None}
         contents = [
             sorted((name, axis.tables[name].content) for name in used if name in axis.tables) for axis in self.axes
         ]
-        content = json.dumps([[r.name, r.as_json()] for r in self.recipes] + contents, sort_keys=True)
+        content = json.dumps([[r.name, self.identity(r)] for r in self.recipes] + contents, sort_keys=True)
         digest = hashlib.sha256(content.encode())
         for names in (self.samples, self.train_samples):
             digest.update("\0".join(map(str, names)).encode())
         return f"features:{digest.hexdigest()}"
+
+    def identity(self, recipe: Recipe) -> dict[str, Any]:
+        """The recipe as JSON, and of the user's own functions also values: their names say nothing of their code."""
+        identity, first = recipe.as_json(), slice(0, min(_STRIP, len(self.samples)))
+        for part in recipe.factors or (recipe,):
+            if part.function == "own":
+                X = self._panel(part, 0, first, slice(None), self.dtype, _Rows())
+                identity[f"values of {part.name}"] = hashlib.sha256(_own_entries(part, X, X).tobytes()).hexdigest()
+        return identity
 
     @property
     def scratch_bytes(self) -> int:
@@ -205,8 +214,10 @@ class FeatureTiles:
         side = self.tiling.tile
         widths = [t.shape[1] for axis in self.axes for t in axis.tables.values()]
         widest = max([*widths, *(int(r.parameters.get("dimensions", 1)) for r in self.recipes)])
-        panel = 2 * side * min(widest, functions.PANEL) * 3 * 8
-        return 2 * side * side * 8 + panel + 2 * min(side * widest * 8, _ROWS_BYTES)
+        has_own = any(r.function == "own" for r in single(self.recipes))
+        panel = 2 * side * (widest if has_own else min(widest, functions.PANEL)) * 3 * 8
+        n_tiles = 2 + has_own + any(r.factors for r in self.recipes)
+        return n_tiles * side * side * 8 + panel + 2 * min(side * widest * 8, _ROWS_BYTES)
 
     # --- tiles ------------------------------------------------------------------------------------------------
 
@@ -216,15 +227,18 @@ class FeatureTiles:
         pairs, kept_rows = (np.empty(0), np.empty(0), np.empty(0)), _Rows()
         with _BENCH.buffers() as buffers:
             for k, i, j in keys:
-                recipe, rows, cols = self.recipes[k], self.tiling.row_slice(i), self.tiling.col_slice(j)
-                same = self.symmetric and i == j
-                tile = buffers.take("entries", self.dtype, *self.tiling.tile_shape(i, j))
-                if pairs_of != (recipe.statistic, i, j):
-                    pairs_of = (recipe.statistic, i, j)
-                    pairs = self._pairs(recipe, rows, cols, same, buffers, kept_rows)
-                functions.entries(recipe.function, recipe.parameters, *pairs, tile)
-                if k in self.fills:
-                    self.fills[k].write_into(tile, rows, cols)
+                rows, cols, shape = self.tiling.row_slice(i), self.tiling.col_slice(j), self.tiling.tile_shape(i, j)
+                same, tile = self.symmetric and i == j, buffers.take("entries", self.dtype, *shape)
+                for number, recipe in enumerate(self.recipes[k].factors or (self.recipes[k],)):
+                    entries = tile if number == 0 else buffers.take("factor", self.dtype, *shape)
+                    if pairs_of != (recipe.statistic, i, j):
+                        pairs_of = (recipe.statistic, i, j)
+                        pairs = self._pairs(recipe, rows, cols, same, buffers, kept_rows)
+                    functions.entries(recipe.function, recipe.parameters, *pairs, entries)
+                    if recipe.name in self.fills:
+                        self.fills[recipe.name].write_into(entries, rows, cols)
+                    if number:
+                        tile *= entries
                 if same:
                     _mirror(tile)
                 yield (k, i, j), tile
@@ -238,6 +252,12 @@ class FeatureTiles:
         total = buffers.take("pairs", dtype, rows.stop - rows.start, cols.stop - cols.start)
         if statistic == "given":
             total[:] = self._given(recipe, rows, cols)
+            return total, np.zeros(0), np.zeros(0)
+        if statistic == "own":
+            X = self._panel(recipe, 0, rows, slice(None), dtype, kept_rows)
+            total[:] = _own_entries(
+                recipe, X, X if same else self._panel(recipe, 1, cols, slice(None), dtype, kept_rows)
+            )
             return total, np.zeros(0), np.zeros(0)
         pairs = functions.PairSum(statistic, total)
         for panel in self._panels(recipe):
@@ -267,6 +287,8 @@ class FeatureTiles:
             # Σ_k w_k min(x_k, y_k) = Σ_k min(w_k x_k, w_k y_k), with the weight of its level for each column
             weights = np.repeat(np.array(recipe.parameters["weights"], dtype=np.float64), recipe.parameters["widths"])
             values *= weights[panel].astype(dtype)
+        if "scale" in recipe.parameters:
+            values /= np.array(recipe.parameters["scale"])[panel].astype(dtype)
         if table.n_missing:
             values[np.isnan(values)] = 0
         return values
@@ -303,14 +325,21 @@ class FeatureTiles:
         """See `TileSource`: it exists for new samples too."""
         values = np.empty((len(kernels), len(self.samples)))
         for row, k in zip(values, kernels, strict=True):
-            recipe, side = self.recipes[k], self.tiling.tile
-            if functions.STATISTIC[recipe.function] != "given":
-                side = max(side, _STRIP_BYTES // (8 * table_of(recipe, self.axes[0]).shape[1]))
-            for start in range(0, len(row), side):
-                strip = slice(start, min(start + side, len(row)))
-                row[strip] = self._diagonal(recipe, strip)
-            if k in self.fills:
-                row[self.fills[k].rows_absent] = self.fills[k].mean
+            parts = [self._whole_diagonal(part) for part in self.recipes[k].factors or (self.recipes[k],)]
+            row[:] = np.prod(parts, axis=0)
+        return values
+
+    def _whole_diagonal(self, recipe: Recipe) -> Float:
+        values, side = np.empty(len(self.samples)), self.tiling.tile
+        if functions.STATISTIC[recipe.function] == "own":
+            side = _STRIP
+        elif functions.STATISTIC[recipe.function] != "given":
+            side = max(side, _STRIP_BYTES // (8 * table_of(recipe, self.axes[0]).shape[1]))
+        for start in range(0, len(values), side):
+            strip = slice(start, min(start + side, len(values)))
+            values[strip] = self._diagonal(recipe, strip)
+        if recipe.name in self.fills:
+            values[self.fills[recipe.name].rows_absent] = self.fills[recipe.name].mean
         return values
 
     def _diagonal(self, recipe: Recipe, rows: slice) -> Float:
@@ -324,7 +353,10 @@ class FeatureTiles:
             functions.entries(recipe.function, parameters, entries, np.zeros(0), np.zeros(0), values)
             return values[:, 0].astype(np.float64)
         sizes = np.zeros(size)
-        if recipe.function not in functions.BANDED:
+        if statistic == "own":
+            X = self._panel(recipe, 0, rows, slice(None), self.dtype, _Rows())
+            return _own_entries(recipe, X, X).diagonal().astype(np.float64)
+        if recipe.function not in functions.UNIT:
             kept_rows = _Rows()
             for panel in self._panels(recipe):
                 sizes += functions.sizes(statistic, self._panel(recipe, 0, rows, panel, self.dtype, kept_rows))
@@ -333,6 +365,22 @@ class FeatureTiles:
     def row_sum(self, kernels: Index) -> Array | None:
         """See `TileSource`: None, since it takes a pass."""
         return None
+
+
+def _own_entries(recipe: Recipe, X: Array, Y: Array) -> Array:
+    """What the user's function returns for some rows, checked."""
+    name = f"kernel {recipe.name!r}: the function {recipe.parameters['path']}"
+    if recipe.own is None:
+        refuse(f"{name} has to be given again, functions={{{recipe.name!r}: function}}; nothing is imported for a file")
+    entries = np.asarray(recipe.own(X, Y))
+    if entries.shape != (len(X), len(Y)) or entries.dtype.kind not in "fiub":
+        rule = f"must return numbers of shape (n, m) for rows X (n, d) and Y (m, d), here {(len(X), len(Y))}"
+        refuse(f"{name} {rule}, got {entries.dtype} of shape {entries.shape}")
+    if not np.isfinite(entries).all():
+        refuse(f"{name} returned {np.count_nonzero(~np.isfinite(entries))} entries that are NaN or infinite")
+    if X is Y and np.abs(entries - entries.T).max() > 1e-5 * np.abs(entries).max():
+        refuse(f"{name} is not symmetric, so it is no kernel: k(x, y) must be k(y, x)")
+    return entries
 
 
 def _mirror(tile: Array) -> None:

@@ -5,19 +5,23 @@ Every function is computed in two steps, so that kernels that differ in a parame
 1. a *statistic* of all pairs of samples, a sum over columns that can be added up in panels of columns,
 
        dot          Σ_k x_k y_k
-       sqeuclidean  Σ_k (x_k − y_k)²
+       sqeuclidean  Σ_k (x_k − y_k)², as ‖x‖² + ‖y‖² − 2x·y
+       differences  Σ_k (x_k − y_k)², summed as it stands, so that its root has all digits
        l1           Σ_k |x_k − y_k|
        chi2         Σ_k (x_k − y_k)²/(x_k + y_k), 0/0 = 0
        minimum      Σ_k w_k min(x_k, y_k)
        given        the entries of a square matrix, of distances or of a kernel
+       own          k(x, y) itself, of a function that the user gives
 
 2. the *entries*, an elementwise function of it.
 
 Sources: Schölkopf and Smola, Learning with Kernels (2002); chi2 and minimum: Zhang, Marszałek, Lazebnik, Schmid, IJCV
-73 (2007), and Barla, Odone, Verri, ICIP (2003); pyramid: Lazebnik, Schmid, Ponce, CVPR (2006), Eq. 3; proximity: Ling
-and Soatto, ICCV (2007).
+73 (2007), and Barla, Odone, Verri, ICIP (2003); tanimoto: Ralaivola, Swamidass, Saigo, Baldi, Neural Networks 18
+(2005); jaccard: Ioffe, ICDM (2010); matern: Rasmussen and Williams, Gaussian Processes (2006), Eq. 4.17; pyramid:
+Lazebnik, Schmid, Ponce, CVPR (2006), Eq. 3; proximity: Ling and Soatto, ICCV (2007).
 
-Sums that BLAS does not have (chi2, minimum, l1) are compiled on the first call, for each precision, and cached on disk.
+Sums that BLAS does not have (chi2, minimum, l1, differences) are compiled on the first call, for each precision, and
+cached on disk.
 Neighboring j lie in one vector register, with k in the loop around, so that no sum has to be reordered for
 vectorization; `_COLUMNS` columns of the result fit in the first-level cache. Zeros of x, which are most entries of a
 histogram, need no division.
@@ -26,7 +30,7 @@ histogram, need no division.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,10 +52,10 @@ _compiled = compiled({"nsz"})
 
 
 @_compiled
-def _add_pairs(l1: bool, chi2: bool, X: Array, YT: Array, out: Array) -> None:
-    """Add Σ_k |x_ik − y_jk| for X (r, d) and Yᵀ (d, c) to out (r, c), or a sum of histograms X, Y ≥ 0.
+def _add_pairs(l1: bool, squares: bool, chi2: bool, X: Array, YT: Array, out: Array) -> None:
+    """Add Σ_k |x_ik − y_jk| or Σ_k (x_ik − y_jk)² for X (r, d) and Yᵀ (d, c) to out (r, c), or a sum of histograms.
 
-    It is Σ_k (x_ik − y_jk)²/(x_ik + y_jk), 0/0 being 0, or Σ_k min(x_ik, y_jk).
+    For X, Y ≥ 0 it is Σ_k (x_ik − y_jk)²/(x_ik + y_jk), 0/0 being 0, or Σ_k min(x_ik, y_jk).
     """
     for start in range(0, YT.shape[1], _COLUMNS):
         stop = min(YT.shape[1], start + _COLUMNS)
@@ -63,6 +67,10 @@ def _add_pairs(l1: bool, chi2: bool, X: Array, YT: Array, out: Array) -> None:
                 if l1:
                     for j in range(stop - start):
                         total[j] += abs(x - y[j])
+                elif squares:
+                    for j in range(stop - start):
+                        apart = x - y[j]
+                        total[j] += apart * apart
                 elif x == 0:
                     # (0 − y)²/(0 + y) = y, and 0 for y = 0: no division. min(0, y) = 0 for y ≥ 0: nothing to add.
                     if chi2:
@@ -83,21 +91,29 @@ STATISTIC = {
     "cosine": "dot",
     "rbf": "sqeuclidean",
     "laplacian": "l1",
+    "matern": "differences",
     "chi2": "chi2",
     "distance": "given",
     "precomputed": "given",
+    "tanimoto": "dot",
+    "jaccard": "minimum",
     "intersection": "minimum",
     "pyramid": "minimum",
     "proximity": "minimum",
     "random_rbf": "sqeuclidean",
+    "own": "own",
+    "product": "product",
     "mean-l1": "l1",
     "mean-chi2": "chi2",
     "mean-given": "given",
 }
 """The statistic of each function. The last three are the statistics themselves, for the means of bandwidths."""
 
-BANDED = frozenset({"rbf", "laplacian", "chi2", "distance", "random_rbf"})
-"""exp(−γs): functions with a bandwidth."""
+BANDED = frozenset({"rbf", "laplacian", "matern", "chi2", "distance", "random_rbf"})
+"""exp(−γs), and Matérn's functions of √(γs): functions with a bandwidth."""
+
+UNIT = BANDED | {"tanimoto", "jaccard"}
+"""Functions with k(x, x) = 1."""
 
 NONNEGATIVE = frozenset({"chi2", "minimum"})
 """Statistics of histograms, which negative values make meaningless."""
@@ -121,7 +137,7 @@ def precision(statistic: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 class PairSum:
     """A statistic of all pairs of rows of X and Y, added up panel by panel of columns."""
 
-    statistic: str  # one of dot, sqeuclidean, l1, chi2, minimum
+    statistic: str  # one of dot, sqeuclidean, differences, l1, chi2, minimum
     total: Array  # the sum so far, (rows of X, rows of Y); overwritten
 
     def __post_init__(self) -> None:
@@ -144,7 +160,8 @@ class PairSum:
             if self._empty:
                 self.total[:] = 0
             both = np.ascontiguousarray(X), np.ascontiguousarray(Y.T)
-            _add_pairs(self.statistic == "l1", self.statistic == "chi2", *both, self.total)
+            l1, squares, chi2 = (self.statistic == which for which in ("l1", "differences", "chi2"))
+            _add_pairs(l1, squares, chi2, *both, self.total)
         self._empty = False
 
     def finish(self, *, same: bool) -> None:
@@ -179,7 +196,10 @@ def entries(
     Function and parameters are those of the table of `dmkl.build`, with a value for every number; the statistic `pairs`
     and the sizes are those of a `PairSum`.
     """
-    if function in BANDED:
+    if function == "matern":
+        distances = np.sqrt(parameters["gamma"] * pairs) * np.sqrt(2 * parameters["nu"])
+        np.copyto(out, np.exp(-distances) * (1 + _MATERN[parameters["nu"]](distances)), casting="same_kind")
+    elif function in BANDED:
         # A strip stays in the cache between the multiplication and the exponential.
         for start in range(0, len(out), _STRIP):
             strip = out[start : start + _STRIP]
@@ -196,13 +216,17 @@ def entries(
         # A sample of zeros has no direction: its row of the kernel is zero, and so is its k(x, x).
         np.multiply(pairs, _inverse_norms(row_sizes)[:, None], out=out, casting="same_kind")
         out *= _inverse_norms(col_sizes)[None, :]
+    elif function in ("tanimoto", "jaccard"):
+        union = row_sizes[:, None] + col_sizes[None, :] - pairs
+        out[:] = 1.0  # of two samples of zeros
+        np.divide(pairs, union, out=out, where=union > 0, casting="same_kind")
     else:
         np.copyto(out, pairs, casting="same_kind")
 
 
 def diagonal(function: str, parameters: Mapping[str, Any], row_sizes: Float) -> Float:
     """k(x, x) of samples with these sizes, (rows,); for a square matrix only that of `distance`."""
-    if function in BANDED:
+    if function in UNIT:
         return np.ones_like(row_sizes)
     if function == "polynomial":
         power = (parameters["gamma"] * row_sizes + parameters["coef0"]) ** parameters["degree"]
@@ -210,6 +234,14 @@ def diagonal(function: str, parameters: Mapping[str, Any], row_sizes: Float) -> 
     if function == "cosine":
         return (row_sizes > 0).astype(np.float64)
     return row_sizes
+
+
+_MATERN: dict[float, Callable[[Array], Any]] = {
+    0.5: lambda d: 0.0,
+    1.5: lambda d: d,
+    2.5: lambda d: d + d * d / 3,
+}
+"""The polynomials of d = √(2ν) r, less their constant 1, before exp(−d)."""
 
 
 def _inverse_norms(squares: Float) -> Float:

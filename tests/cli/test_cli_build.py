@@ -119,6 +119,21 @@ def test_the_samples_between_which_distances_are_averaged(output_of, tmp_path, f
     np.testing.assert_allclose(np.asarray(dmkl.open(tmp_path / "set"))[1], rbf(tables["shape"], rows, 2), rtol=1e-10)
 
 
+def test_a_product_of_the_kernels_of_two_tables(output_of, error_of, tmp_path, folder):
+    arguments = ["build", tmp_path / "set", folder / "all.npz", "--function", "linear", "--storage", "auto"]
+    output_of(*arguments, "--product", "shape,color", "--product", "shape-linear,shape")
+    K = dmkl.open(tmp_path / "set")
+    shape, color, *products = np.asarray(K)
+    assert K.names == ("shape-linear", "color-linear", "shape:color", "shape-linear:shape")
+    np.testing.assert_allclose(products, [shape * color, shape * shape], rtol=1e-12)
+    assert "product" in output_of("info", tmp_path / "set")
+    output_of("check", tmp_path / "set")
+    output_of("fit", tmp_path / "set", tmp_path / "model", "--lam", "0.1", "--kernels", "shape:color")
+    output_of("predict", tmp_path / "model", "--features", folder / "new.npz", "--out", tmp_path / "predicted.csv")
+    message = error_of("build", tmp_path / "new", folder / "new.npz", "--against", tmp_path / "set", "--product", "a,b")
+    assert "leave out --product" in message
+
+
 def test_samples_that_lack_a_table(error_of, json_of, output_of, tmp_path, folder):
     arguments = ["build", tmp_path / "set.zarr", folder / "genes.csv", folder / "colors.csv", *RBF]
     assert "--join outer" in error_of(*arguments)

@@ -4,6 +4,8 @@ import re
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
+from sklearn.gaussian_process.kernels import RBF, Matern
 from sklearn.metrics import pairwise
 
 import dmkl
@@ -13,6 +15,7 @@ from dmkl.numerics import functions
 from dmkl.numerics.compiling import compiled
 
 GAMMA = 0.3
+SCALE = 0.5 + np.arange(21) / 7
 WIDTHS, WEIGHTS = (1, 4, 16), (0.25, 0.25, 0.5)
 
 
@@ -30,6 +33,15 @@ def chi2_distance(X):
     return -pairwise.additive_chi2_kernel(X)
 
 
+def similarity(together, apart):
+    """together/(together + apart), 1 where both are 0."""
+    return np.where(together + apart > 0, together, 1) / np.where(together + apart > 0, together + apart, 1)
+
+
+def matern(nu):
+    return lambda X: Matern(2.0, nu=nu)(X)
+
+
 SIGNED = {
     "linear": ({}, pairwise.linear_kernel),
     "polynomial": ({}, lambda X: pairwise.polynomial_kernel(X)),
@@ -40,10 +52,21 @@ SIGNED = {
     "cosine": ({}, pairwise.cosine_similarity),
     "rbf": ({"gamma": GAMMA}, lambda X: pairwise.rbf_kernel(X, gamma=GAMMA)),
     "laplacian": ({"gamma": GAMMA}, lambda X: pairwise.laplacian_kernel(X, gamma=GAMMA)),
+    "tanimoto": ({}, lambda X: similarity(X @ X.T, cdist(X, X, "sqeuclidean"))),
+    "matern": ({"gamma": 0.25}, matern(1.5)),
+    "matern of nu 0.5": ({"gamma": 0.25, "nu": 0.5}, matern(0.5)),
+    "matern of nu 2.5": ({"gamma": 0.25, "nu": 2.5}, matern(2.5)),
+    "matern with scales": ({"gamma": 1.0, "scale": SCALE}, lambda X: Matern(SCALE, nu=1.5)(X)),
+    "rbf with scales": ({"gamma": 0.5, "scale": SCALE}, lambda X: RBF(SCALE)(X)),
+    "laplacian with scales": (
+        {"gamma": GAMMA, "scale": SCALE},
+        lambda X: pairwise.laplacian_kernel(X / SCALE, gamma=GAMMA),
+    ),
 }
 HISTOGRAMS = {
     "chi2": ({"gamma": GAMMA}, lambda X: pairwise.chi2_kernel(X, gamma=GAMMA)),
     "intersection": ({}, minimum),
+    "jaccard": ({}, lambda X: similarity(minimum(X), cdist(X, X, "cityblock"))),
     "pyramid": ({"levels": 3}, lambda X: weighted_minima(X, WIDTHS, WEIGHTS)),
     "pyramid with weights": ({"levels": [6, 15], "weights": [0.0, 3.0]}, lambda X: weighted_minima(X, (6, 15), (0, 3))),
     "proximity": ({"scales": 3}, lambda X: weighted_minima(X, (7, 7, 7), (1, 1, 1))),
@@ -79,7 +102,7 @@ def close(entries, expected, dtype="f8", atol=1e-13):
 
 # --- every function ------------------------------------------------------------------------------------------
 def test_every_function_is_compared():
-    assert {case.split()[0] for case in EVERY} | set(CHANGES_SIGN) == set(FUNCTIONS) - {"precomputed"}
+    assert {case.split()[0] for case in EVERY} | set(CHANGES_SIGN) == set(FUNCTIONS) - {"precomputed", "product"}
 
 
 @pytest.mark.parametrize("case", EVERY)
@@ -132,6 +155,23 @@ def test_kernels_are_symmetric_to_the_last_bit(case, dtype):
         for key in [(0, 0, 0), (0, 1, 1)]:
             _, tile = next(source.stream([key]))
             np.testing.assert_array_equal(tile, tile.T)
+
+
+def test_binary_fingerprints_have_the_similarity_of_jaccard():
+    X = np.random.default_rng(0).random((30, 12)) < 0.3
+    X[[3, 7]] = False
+    for entries in built(X.astype(float), [{"function": name} for name in ("tanimoto", "jaccard")]):
+        close(entries, 1 - cdist(X, X, "jaccard"))
+
+
+@pytest.mark.parametrize("function", ["rbf", "laplacian", "matern"])
+def test_bandwidths_of_scaled_columns_are_multiples_of_the_scaled_distances(function):
+    X, scale = data("rbf", 30), np.array([0.5, 2.0, 3.0])
+    asked = {"function": function, "columns": [4, 0, 7], "bandwidth": [0.5, 2]}
+    scaled = np.asarray(dmkl.build(None, {"x": X}, {**asked, "scale": scale}, train=np.arange(20)))
+    close(scaled, built(X[:, [4, 0, 7]] / scale, {**asked, "columns": [0, 1, 2]}, train=np.arange(20)))
+    with pytest.raises(InputError, match="scale must hold one number for each of the 3 columns, got 2"):
+        built(X, {**asked, "scale": [1, 2]})
 
 
 # --- inputs at the edges -------------------------------------------------------------------------------------
