@@ -189,6 +189,9 @@ def test_types_below_titles_are_no_samples(tmp_path):
         assert frame["sex"].tolist() == ["1", "2"] * 3
         assert frame["bmi"].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
         assert read_file(f"{tmp_path / name}:sex").values.tolist() == [1, 2] * 3
+    (tmp_path / "q.tsv").write_text("sample-id\tsex\tbmi\n#q2:types\tcategorical\tnumeric\n# no rows")
+    with pytest.raises(InputError, match=r"q.tsv, line 2 names the types of columns; expected .* rows below"):
+        read_covariates(tmp_path / "q.tsv", CELLS)
 
 
 @pytest.mark.parametrize("name", ["pc.eigenvec", "pc.qcovar"])

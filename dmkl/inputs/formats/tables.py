@@ -113,6 +113,8 @@ class Text(Columns):
             has_titles, doubtful = self._find_titles(rows, head[0], expected, title)
         for comment in comments[:3]:
             self._note(*comment, "a comment")
+        if at and not self.titles:
+            refuse(f"{path}, line {types[0]} names the types of columns; expected titles above it, and rows below")
         self._begin = max(self._first + has_titles, types[0] + 1)  # the number of the line after titles
         if at and self.titles:
             kinds = zip(self.titles, self._split(types[1]), strict=False)
