@@ -68,6 +68,7 @@ from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate
 from .searching.figures import plot_confusion as plot_confusion
 from .searching.figures import plot_predictions as plot_predictions
+from .searching.figures import plot_survival as plot_survival
 from .searching.paired import compare_predictions as compare_predictions
 from .searching.search import SearchResult as SearchResult
 from .searching.search import search as search

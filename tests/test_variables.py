@@ -150,8 +150,8 @@ RESULTS = {
     "check": lambda K: check(K),
 }
 UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_confusion",
-             "plot_contributions", "plot_predictions", "prediction_table", "report", "residualize", "signed_times",
-             "solve_mkfda", "solve_mkglm"}  # fmt: skip
+             "plot_contributions", "plot_predictions", "plot_survival", "prediction_table", "report", "residualize",
+             "signed_times", "solve_mkfda", "solve_mkglm"}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.TrainingRowsWarning")

@@ -205,6 +205,12 @@ class EvaluationResult(GridResult):
 
         return plot_confusion(self.confusion, ax=ax)
 
+    def plot_survival(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the survival of thirds by predicted risk; see `dmkl.plot_survival`."""
+        from dmkl.searching.figures import plot_survival
+
+        return plot_survival(self, ax=ax)
+
     def plot_weights(self, *, ax: Axes | None = None, top: int | None = None) -> Axes:
         """Draw the `top` largest kernel weights of the tested models, on `ax` if given; see `dmkl.pictures.bars`."""
         from dmkl.pictures import bars
@@ -268,6 +274,9 @@ class EvaluationResult(GridResult):
             "Compared with simpler models": Figure("Test scores of each outer fold, and their means.", self.plot),
             "Weights": Figure("Kernel weights of the tested models.", self.plot_weights),
         }
+        if attrs["estimator"] == "MKCox":
+            caption = "Test samples in thirds by predicted risk. The log-rank test takes the thirds as given."
+            figures["Survival by predicted risk"] = Figure(caption, self.plot_survival)
         if "confusion" in scores:
             tables |= class_tables(self.confusion)
         if "confusion" in tables:

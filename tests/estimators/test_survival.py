@@ -211,6 +211,8 @@ def test_folds_have_equal_shares_of_events(study):
     for of_rows in (result.folds, *(search.folds for search in result.searches.values())):
         shares = [np.mean(given[held_out] > 0) for _, held_out in of_rows.values()]
         np.testing.assert_allclose(shares, np.mean(y > 0), atol=0.05)
+    figure = result.describe().figures["Survival by predicted risk"]
+    assert "log-rank test p = " in figure.draw().figure.get_suptitle()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         dmkl.search(dmkl.MKCox(), K, np.abs(given), cv=3, **options)  # no sample is censored

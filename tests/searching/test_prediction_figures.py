@@ -9,6 +9,7 @@ from sklearn.calibration import calibration_curve
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.numerics.survival import log_rank
 from dmkl.searching.assessing import confusion
 
 N = 60
@@ -44,6 +45,23 @@ def test_curves_are_means_over_folds_with_bands_and_scikit_learns_areas(kind):
         assert line.get_label().endswith(f"{np.mean(areas):.3f} ± {np.std(areas, ddof=1):.2g}")
         if kind == "roc":
             assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(np.mean(areas), abs=0.02)
+
+
+def test_survival_is_that_of_groups_by_risk_within_folds():
+    """The p-value is that of scikit-survival 0.28, `compare_survival`."""
+    y = dmkl.signed_times([2, 3, 3, 5, 6, 6, 8, 9, 11, 12], [1, 1, 0, 0, 1, 1, 0, 1, 1, 0])
+    group, shift = np.array([2, 1, 1, 2, 2, 0, 1, 0, 0, 0]), np.where(np.arange(10) == 9, 9.0, 0.0)
+    rows = {"true_label": y, "prediction": group + shift, "sample_fold": np.where(shift > 0, "b", "a")}
+    data = xr.Dataset({name: ("sample", values) for name, values in rows.items()})
+    lowest = dmkl.plot_survival(data.isel(sample=slice(9))).lines[0]  # of 6, 9 and 11, all events
+    np.testing.assert_allclose(lowest.get_ydata(), [1, 2 / 3, 1 / 3, 0], atol=1e-12)
+    np.testing.assert_array_equal(lowest.get_xdata(), [0, 6, 9, 11])
+    # The only row of its fold is in the middle group.
+    groups = np.append(group[:9], 1)
+    assert f"p = {log_rank(y, groups):.2g}" in dmkl.plot_survival(data).figure.get_suptitle()
+    assert log_rank(y, group) == pytest.approx(0.28957153165160077)
+    with pytest.raises(InputError, match="two groups or more of predicted risks"):
+        dmkl.plot_survival(predictions("binary"))
 
 
 def test_calibration_confusion_and_numbers():
