@@ -29,13 +29,29 @@ def test_one_kernel_is_scikit_learns_logistic_regression():
     X, kernels, eta, _, rng = data()
     y, lam = (eta + rng.logistic(size=M) > 0.3).astype(int), 2.0
     K = in_memory(kernels[:1], 20)
-    model = dmkl.MKLogistic(np.inf, lam, **EXACT).fit(K[TRAIN, TRAIN], y[TRAIN])
-    reference = LogisticRegression(C=1 / lam, tol=1e-12, max_iter=10_000).fit(X[0, TRAIN], y[TRAIN])
+    weights = {"class_weight": "balanced"}
+    model = dmkl.MKLogistic(np.inf, lam, **EXACT, **weights).fit(K[TRAIN, TRAIN], y[TRAIN])
+    reference = LogisticRegression(C=1 / lam, tol=1e-12, max_iter=10_000, **weights).fit(X[0, TRAIN], y[TRAIN])
     np.testing.assert_allclose(
         model.decision_function(K[TEST, TRAIN]), reference.decision_function(X[0, TEST]), atol=1e-6
     )
     np.testing.assert_allclose(model.predict_proba(K[TEST, TRAIN]), reference.predict_proba(X[0, TEST]), atol=1e-6)
     assert model.gap_ <= 1e-9
+
+
+@pytest.mark.slow
+def test_prices_and_constraints_of_weights_are_those_of_other_kernels():
+    _, kernels, eta, _, rng = data(9)
+    y, K = np.where(eta + rng.logistic(size=M) > 0.3, 1.0, -1.0), in_memory(kernels, 20)
+    prices = np.array([1.0, 2.0, 4.0])
+    priced = dmkl.MKLogistic(1.5, 2.0, sigma=prices, **EXACT).fit(K, y)
+    expected = dmkl.solve_mkglm(kernels / prices[:, None, None], y, "logistic", 1.5, 2.0, tol=1e-9)
+    np.testing.assert_allclose(priced.weights_ * prices, expected.weights, atol=1e-4)
+    a, b, c = K.names
+    alike = dmkl.MKLogistic(lam=2.0, constraints=lambda d: [d[a] == d[b], d[a] + d[b] + d[c] <= 1], **EXACT).fit(K, y)
+    pair = np.stack([kernels[:2].mean(axis=0), kernels[2]])
+    expected = dmkl.solve_mkglm(pair, y, "logistic", 1.0, 2.0, tol=1e-9)
+    np.testing.assert_allclose(alike.weights_, expected.weights[[0, 0, 1]] / [2, 2, 1], atol=1e-4)
 
 
 @pytest.mark.parametrize("sharing", ["none", pytest.param("classes", marks=pytest.mark.slow)])
