@@ -75,7 +75,7 @@ Rows = Annotated[
     ),
 ]
 Covariates = Annotated[Path | None, samples_option("Covariates of new samples, as for residualize=FILE.", "FILE")]
-Offset = Annotated[str | None, samples_option("Offsets of new samples, as for fit.", "FILE[:NAME]")]
+Offset = Annotated[str | None, samples_option("Offsets of new samples, as for fit, or one number.", "FILE[:NAME]|O")]
 Unknown = Annotated[
     str | None,
     samples_option(

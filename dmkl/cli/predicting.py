@@ -14,7 +14,7 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
-from dmkl.cli.parsing import parse_numbers, parse_scoring, read_covariates, read_offset, sample_names
+from dmkl.cli.parsing import parse_numbers, parse_scoring, parse_value, read_covariates, read_offset, sample_names
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
@@ -152,7 +152,8 @@ def predict(
     if covariates is not None:
         source["covariates"] = read_covariates(f"--covariates={covariates}", names)
     if offset is not None:
-        source["offset"] = read_offset(offset, names)
+        value = parse_value(offset)
+        source["offset"] = read_offset(offset, names) if isinstance(value, str) else value
     measures = parse_scoring(scoring)
     if truth is None and measures is not None:
         refuse("--scoring needs the true labels, and they are not known; leave it out")

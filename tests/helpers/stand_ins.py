@@ -197,6 +197,12 @@ def copy(page) -> Callable[[Path], object]:
 specs = lines(['[[kernel]]\nfunction = "rbf"\nbandwidth = [0.3, 1]\n', '[[kernel]]\nfunction = "linear"'])
 AGES = pd.DataFrame({"age": np.random.default_rng(5).uniform(20, 60, M)}, NAMES)
 
+RISK = views()["fou"].iloc[:, 0]
+CLINICAL = pd.DataFrame({"time": 1.0 + np.exp(-RISK), "event": (np.arange(M) % 3 > 0).astype(int)})
+CLINICAL = CLINICAL.assign(years=1.0 + np.arange(M) % 4, pressure=RISK + np.sin(np.arange(M)))
+CLINICAL["stage"] = RISK.clip(-1, 2).round().astype(int)
+CLINICAL["visits"] = np.round(CLINICAL["years"] * np.exp(RISK / 2)).astype(int)
+
 STAND_INS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(["kernels.zarr", "set.zarr", "SET"], kernels),
     **dict.fromkeys(["features.npz", "tables.npz", "views.npz"], npz(NAMES)),
@@ -216,6 +222,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     "subjects.csv": csv(SUBJECTS),
     "sites.csv": csv(SITES),
     "covariates.csv": csv(AGES),
+    "clinical.csv": csv(CLINICAL),
     "folds.csv": csv(SPLITS),
     "gray.csv": csv(table(["g1", "g2", "g3"])),
     "white.csv": csv(table(["w1", "w2"], seed=1).iloc[6:]),
