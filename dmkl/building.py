@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-from zarr.storage import MemoryStore
 
 from dmkl import kernelset, settings
 from dmkl.arrays import Array, Index, Mask, note_of_code
@@ -215,9 +214,9 @@ def build(
         computed = computed_set(source, nodes)
         if repair is None:
             return computed
-        kernels, target = as_source(computed.to_dask(), computed.names), MemoryStore() if path is None else path
-        written = ingest(target, kernels, named, tile=tile, dtype=stored, repair=repair, overwrite=overwrite)
-        return kernelset.open(written)
+        kernels = as_source(computed.to_dask(), computed.names)
+        written = ingest(path, kernels, named, tile=tile, dtype=stored, repair=repair, overwrite=overwrite)
+        return kernelset.set_of(written)
     n_kernels, n_kept = len(planned) + len(products), len(kept) + len(unwritten)
     with writing_set(path, header, n_kernels, kept=n_kept, overwrite=overwrite) as writer:
         stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])

@@ -130,7 +130,7 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         refuse(f"n_steps must be at least 1, got {n_steps}")
     source = K.view.source.origin if isinstance(K.view.source, HeldTiles) else K.view.source
     kernels = K.view.kernels
-    labels = source.labels if isinstance(source, StoreReader) else K.labels
+    labels = getattr(source, "labels", K.labels)
     whole = labels is not None and len(labels) == source.tiling.rows
     codes = tuple(label_codes(labels if whole else None))
     figures = _examine_all(source, kernels, n_steps, seed, codes)

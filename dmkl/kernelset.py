@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
-from zarr.storage import MemoryStore
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import SampleOrderWarning, refuse, warn
@@ -43,6 +42,7 @@ from dmkl.passes.run import alone, pass_graph
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import GeometricMean, Lens, View
 from dmkl.store.ingest import ingest
+from dmkl.store.memory import MemorySet
 from dmkl.store.reader import StoreReader
 from dmkl.store.zarr_groups import Location
 from dmkl.variables import describe
@@ -694,8 +694,13 @@ def open(path: Location) -> KernelSet:
     StoreNotFoundError, IncompleteStoreError, FormatVersionError, StoreError
         If there is no finished kernel set of a known format version.
     """
-    reader = StoreReader(path)
-    if reader.kept:
+    return set_of(path)
+
+
+def set_of(stored: Location | MemorySet) -> KernelSet:
+    """The kernel set that `dmkl.store.ingest.ingest` has made."""
+    reader = stored if isinstance(stored, MemorySet) else StoreReader(stored)
+    if isinstance(reader, StoreReader) and reader.kept:
         from dmkl.features.stored import FactorReader  # sets of tiles need no recipes
 
         reader = FactorReader(reader)
@@ -826,7 +831,7 @@ def create(
     if tasks is not None:
         source.labels.tasks = tasks
     written = ingest(
-        MemoryStore() if path is None else path,
+        path,
         source,
         source.labels,
         tile=tile,
@@ -839,7 +844,7 @@ def create(
         symmetrize=symmetrize,
         overwrite=overwrite,
     )
-    return open(written)
+    return set_of(written)
 
 
 def as_kernel_set(K: Any, what: str, train_samples: Array | None = None) -> KernelSet:

@@ -241,6 +241,11 @@ def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], 
     array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
 
 
+def text_array(values: Any) -> Array:
+    """Names or labels as an array of texts, in memory as they are read."""
+    return np.array([str(value) for value in values], dtype=object)
+
+
 # --- checks of what is read ----------------------------------------------------------------------------------------
 
 _ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,13 @@ from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.semidefinite import Repair, repair_psd, worst_minor
 from dmkl.store.format import Header, check_dtype, check_names
+from dmkl.store.memory import MemorySet
 from dmkl.store.writer import StoreWriter, writing_set
 from dmkl.store.zarr_groups import Location
 
 
 def ingest(
-    location: Location,
+    location: Location | None,
     source: KernelSource,
     labels: Labels,
     *,
@@ -38,7 +40,7 @@ def ingest(
     symmetry_tol: float | None = None,
     symmetrize: bool = False,
     overwrite: bool = False,
-) -> str | Store:
+) -> str | Store | MemorySet:
     """Write a kernel set, or continue an interrupted import. See `dmkl.create` for the parameters."""
     iterator = iter(source.matrices())
     try:
@@ -48,7 +50,7 @@ def ingest(
     rows, cols = (int(length) for length in first.shape)
     if symmetric is None:
         symmetric = rows == cols if source.symmetric is None else source.symmetric
-    full = full and symmetric
+    full = full and symmetric and location is not None
     if symmetrize and not symmetric:
         refuse("symmetrize=True (--symmetrize) is for symmetric kernels; these are rectangular")
     if symmetric and rows != cols:
@@ -65,7 +67,12 @@ def ingest(
         unique_names(source.names, len(source.names) if source.n_kernels is None else source.n_kernels, "kernel")
     diagonal = labels.diagonal if diagonal is None else diagonal
     diagonal = None if symmetric or diagonal is None else _check_diagonal(diagonal, source.n_kernels, rows)
-    with writing_set(location, header, source.n_kernels, overwrite=overwrite) as writer:
+    stored_set: AbstractContextManager[StoreWriter | MemorySet] = (
+        nullcontext(MemorySet(header))
+        if location is None
+        else writing_set(location, header, source.n_kernels, overwrite=overwrite)
+    )
+    with stored_set as writer:
         if symmetry_tol is None:
             symmetry_tol = 1e-5 if header.dtype == "float32" else 1e-8  # rounding
         tol = np.inf if symmetrize else symmetry_tol
@@ -85,7 +92,7 @@ def ingest(
                 if diagonal is not None and j >= len(diagonal):
                     refuse(f"found more kernels than the {len(diagonal)} rows of the diagonal")
                 diagonal_row = None if diagonal is None else np.asarray(diagonal[j])
-                identity = source.identity(j)
+                identity = None if location is None else source.identity(j)  # which takes a hash of all entries
                 if identity is not None:
                     identity = identity | ({} if repair is None else {"repair": repair})
                     identity |= {"symmetrized": True} if symmetrize else {}
@@ -94,7 +101,8 @@ def ingest(
                     watch.advance(kernel_bytes)
                     continue
                 missing = source.n_missing(j)
-                provenance = {"identity": identity, **({"n_missing": missing} if missing else {})}
+                provenance: dict[str, Any] = {} if location is None else {"identity": identity}
+                provenance |= {"n_missing": missing} if missing else {}
                 intake.take(j, name, matrix, provenance, diagonal_row)
             unique_names(names, len(names), "kernel")
             if source.names is not None and len(names) != len(source.names):
@@ -129,7 +137,7 @@ def _check_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
 
 @dataclass(frozen=True)
 class _Intake:
-    writer: StoreWriter
+    writer: StoreWriter | MemorySet
     repair: Repair | None
     symmetry_tol: float  # largest difference of the halves of a kernel, relative to its largest entry
     symmetrize: bool
@@ -237,7 +245,7 @@ class _Intake:
                 block = self._block(name, matrix, rows, cols)
                 largest = max(largest, float(np.abs(block).max()))
                 if col < row:
-                    above = self.writer.tiles.read(j, col, row).T
+                    above = self.writer.read_tile(j, col, row).T
                     difference = max(difference, _largest_difference(block, above, rows, cols))
                     if self.symmetrize:
                         mean = _mean(block, above)

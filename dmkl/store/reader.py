@@ -32,7 +32,7 @@ from dmkl.errors import (
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import as_place, is_url
 from dmkl.files.writing import current
-from dmkl.store.format import FORMAT, FORMAT_VERSION, Header, check_metadata, kept_as_factors
+from dmkl.store.format import FORMAT, FORMAT_VERSION, Header, check_metadata, kept_as_factors, text_array
 from dmkl.store.tiles import FileVersion, chunk_reader, root_version
 from dmkl.store.zarr_groups import Location, as_location, check_version, has_checksum, open_group, partial_path
 
@@ -128,9 +128,9 @@ class StoreReader:
         # Tiles below the diagonal of a symmetric set stored in full are never read: they repeat the upper ones.
         self.tiling = replace(header.tiling, upper=self.symmetric)
         self.names: tuple[str, ...] = tuple(str(name) for name in self._group["kernel"][:])
-        self.samples: Array = _strings(self._group["sample"][:])
+        self.samples: Array = text_array(self._group["sample"][:])
         self.train_samples: Array = (
-            _strings(self._group["train_sample"][:]) if "train_sample" in self._group else self.samples
+            text_array(self._group["train_sample"][:]) if "train_sample" in self._group else self.samples
         )
         for node, names in (("kernel", self.names), ("sample", self.samples), ("train_sample", self.train_samples)):
             if len(set(names)) < len(names):  # also where a chunk is missing
@@ -170,7 +170,7 @@ class StoreReader:
         if name not in self._group:
             return None
         values = np.asarray(self._group[name][:])
-        return _strings(values) if values.dtype.kind in "TOU" else values
+        return text_array(values) if values.dtype.kind in "TOU" else values
 
     @property
     def provenance(self) -> list[dict[str, Any]]:
@@ -377,7 +377,3 @@ def _open_again(location: str | Store, content_id: str) -> StoreReader:
     if reader.content_id != content_id:
         _refuse_other_set(location, content_id, reader.content_id)
     return reader
-
-
-def _strings(values: Any) -> Array:
-    return np.array([str(value) for value in values], dtype=object) if len(values) else np.array([], dtype=object)

@@ -319,6 +319,10 @@ class StoreWriter:
         with self.writing():
             self._crc[row, col] = self.tiles.write(j, row, col, block)
 
+    def read_tile(self, j: int, row: int, col: int) -> Array:
+        """A tile that was written."""
+        return self.tiles.read(j, row, col)
+
     def end_kernel(
         self, j: int, row_sum: Array, diagonal: Array | None, checksums: npt.NDArray[np.uint32] | None = None
     ) -> None:

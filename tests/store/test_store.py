@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -122,6 +123,33 @@ def test_any_zarr_store_is_a_location(tmp_path, store):
     np.testing.assert_array_equal(entries(location), upper(K))
     dmkl.create(location, K[:1], tile=5, overwrite=True)
     assert entries(location).shape == (1, 11, 11)
+
+
+def test_a_set_in_memory_is_that_on_disk_without_zarr(tmp_path, monkeypatch):
+    mixed = list(K.copy())
+    square = {"kernels": mixed, "tile": 4, "labels": list("xyxyxyxyxyx"), "splits": [[0, 1, 2, -1, *[0] * 7]]}
+    cross = {
+        "kernels": R,
+        "tile": 4,
+        "diagonal": np.arange(10.0).reshape(2, 5),
+        "labels": np.eye(5, 3),
+        "tasks": list("abc"),
+    }
+    stored = [dmkl.create(tmp_path / str(k), **kinds) for k, kinds in enumerate((square, cross))]
+    monkeypatch.setattr(zarr, "open_group", lambda *_, **__: pytest.fail("a set in memory is a set of arrays"))
+    for on_disk, kinds in zip(stored, (square, cross), strict=True):
+        held = pickle.loads(pickle.dumps(dmkl.create(None, **kinds)))
+        for name in ("names", "dtype", "shape", "is_square", "content_id", "bytes_per_pass"):
+            assert getattr(held, name) == getattr(on_disk, name)
+        for name in ("samples", "train_samples", "labels", "tasks", "splits"):
+            np.testing.assert_array_equal(getattr(held, name), getattr(on_disk, name))
+        for name in ("diagonal", "row_sum"):
+            of_sets = [getattr(made.view.source, name)(np.arange(len(made))) for made in (held, on_disk)]
+            np.testing.assert_array_equal(*of_sets)
+        np.testing.assert_array_equal(held, on_disk)
+    held = dmkl.create(None, mixed, tile=4)
+    mixed[0][:] = 0
+    np.testing.assert_array_equal(held, stored[0])
 
 
 def test_tiles_in_a_folder_are_written_and_mapped_without_zarr(tmp_path, monkeypatch):
