@@ -20,6 +20,7 @@ Key = Literal[
     "choice",
     "choices",
     "scores",
+    "coverage",
     "chance",
     "kernels_part",
     "baselines",
@@ -30,9 +31,10 @@ Key = Literal[
     "costs",
     "time",
 ]
-"""Subjects of sentences: the chosen point, or one line for each of several; scores; their p-values; the score of the
-kernels' part given covariates; simpler models; scores in the folds that chose; what is known of the kernels; what is
-lost without a kernel, and others that a table has; cautions; fits, passes and the proof; seconds by phase."""
+"""Subjects of sentences: the chosen point, or one line for each of several; scores; prediction sets or intervals; the
+p-values of scores; the score of the kernels' part given covariates; simpler models; scores in the folds that chose;
+what is known of the kernels; what is lost without a kernel, and others that a table has; cautions; fits, passes and the
+proof; seconds by phase."""
 Form = Literal["number", "exact", "signed", "gap", "share", "mark", "text", "kernel"]
 MOST_ROWS = 30
 """Rows of a table that are shown at once."""

@@ -79,6 +79,7 @@ _TITLES = dict(sample_fold="fold", sample_group="group", true_label="true", pred
 _TITLES |= dict(
     prediction="predicted", score="score", standard_deviation="standard deviation", reliability="reliability"
 )
+_TITLES |= dict(lower="lower", upper="upper", prediction_set="set")
 _TITLES |= dict(covariate_prediction="by covariates", kernel_prediction="by kernels", probability="probability")
 _TITLES |= dict(survival="survival")
 """Titles of the columns of predictions, by their variable, in this order."""
@@ -87,10 +88,10 @@ _TITLES |= dict(survival="survival")
 def prediction_table(predictions: xr.Dataset) -> pd.DataFrame:
     """Predictions (`EvaluationResult.predictions`) as a table with a row for each sample, such as ``.to_csv`` writes.
 
-    Its columns are sample, fold, group, true, predicted, score, by covariates, by kernels, probability and survival, as
-    far as there are such, with the class, task or target in the title if there are several: "score CLASS". That of two
-    classes is of the second. "by covariates" and "by kernels" are the two parts of the predictions of a regression on
-    covariates.
+    Its columns are sample, fold, group, true, predicted, score, by covariates, by kernels, probability, survival, of
+    prediction sets and intervals set, lower and upper, as far as there are such, with the class, task or target in the
+    title if there are several: "score CLASS". That of two classes is of the second. "by covariates" and "by kernels"
+    are the two parts of the predictions of a regression on covariates.
     """
     positive = predictions["class"].values[-1] if "class" in predictions.coords else ""
     columns: dict[str, Any] = {"sample": predictions["sample"].values}

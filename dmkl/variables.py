@@ -223,6 +223,12 @@ VARIABLES: Final = {
     "message": _names("problem and way out", "finding"),
     # --- predictions ---
     "probability": Variable("probability of the class", NUMBERS, ("sample",)),
+    "prediction_set": _names("labels in the prediction set", "sample"),
+    "in_set": Variable("whether the label is in the prediction set", "b", ("sample",)),
+    "nonconformity": Variable("one minus the probability of the class, or the error", NUMBERS, ("held_out",)),
+    "problem": Variable("number of the task or target", COUNTS, ("held_out",)),
+    "true_class": Variable("number of the class that is true", COUNTS, ("held_out",)),
+    "row_group": Variable("number of the group that folds keep together", COUNTS, ("held_out",)),
     "coordinate": Variable("coordinate in the discriminant space", NUMBERS, ("sample",)),
     "kernel_r2": Variable("part of each kernel in R²", NUMBERS, ("kernel",)),
     "kernel_correlation": Variable("part of each kernel in the correlation", NUMBERS, ("kernel",)),

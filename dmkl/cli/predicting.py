@@ -61,6 +61,8 @@ def predict(
     ),
     times: str | None = option("Write probabilities to survive these times too (Cox regression).", "T,…"),
     probabilities: bool = flag("Write calibrated probabilities of classes or tasks too.", "--probabilities"),
+    coverage: float | None = option("Prediction sets or intervals of this coverage, such as 0.9.", "P"),
+    per_class: bool = flag("Hold the coverage for each class.", "--per-class"),
     unassigned_below: float | None = option('Predict "unassigned" below this probability.', "P", min=0.0, max=1.0),
     out: str | None = option("File or URL for labels and scores: .csv, .parquet or .zarr (xarray).", "FILE"),
     contributions: str | None = option("File or URL for each kernel's share in the scores; one more pass.", "FILE"),
@@ -78,6 +80,7 @@ def predict(
     matched by name. Only kernels with a weight are read or computed. Scores do not include samples that the model was
     trained on, by their names, unless there are no others. True labels are those of STORE, or those in the files of
     --features or in --labels. With --probabilities it prints on which samples they were calibrated.
+    With --coverage it writes sets of labels ("a|b"), or ends of intervals, what they hold, and how sure that is.
 
     Examples
     --------
@@ -87,6 +90,7 @@ def predict(
         dmkl predict model --features new.npz --out predictions.csv
         dmkl predict model --features query.h5ad --labels query.h5ad:cell_type
         dmkl predict model kernels.zarr --anndata cells.h5ad
+        dmkl predict model new.zarr --out sets.csv --coverage 0.9
     """
     import numpy as np
     import pandas as pd
@@ -103,6 +107,7 @@ def predict(
     _check_source(store, features, labels, split, rows, join, missing, missing_features)
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model, show_scores  # after `import_base`
+    from dmkl.estimators.conformal import holds, mean_size
     from dmkl.estimators.predicting import beside_features, training_note
 
     if probabilities or unassigned_below is not None:
@@ -110,6 +115,8 @@ def predict(
     if deviations:
         _check_deviations(estimator, out)
     at_times = None if times is None else _check_times(estimator, out, times)
+    if coverage is not None:
+        _check_coverage(estimator, coverage, per_class=per_class)
     source: dict[str, Any]
     K: KernelSet | None = None
     if store is not None:
@@ -191,11 +198,22 @@ def predict(
         result = score_model(estimator, scores.values[scored], truth[scored], measures, unknown, samples, of_scored)
     has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None
+    regions, of_regions = None, {}
+    if coverage is not None:
+        regions = (
+            estimator.intervals_of(scores, coverage)
+            if regression
+            else estimator.sets_of(scores, coverage, per_class=per_class)
+        )
+        of_regions = {**regions.attrs, "mean_size": mean_size(regions)}
+        if truth is not None:
+            inside = holds(regions, with_unknown(truth, unknown))[scored]
+            of_regions["observed_coverage"] = float(np.nanmean(inside))
     if unassigned_below is not None and calibrated is not None:
         predicted = np.where(calibrated.max("class") < unassigned_below, "unassigned", predicted.astype(str))
     if out is not None:
         listed = calibrated if probabilities else None
-        frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates, at_times)
+        frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates, at_times, regions)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
@@ -227,6 +245,7 @@ def predict(
                 "trained_on": int((~new).sum()),
                 **(result.as_data() if result else {"scores" if regression else "accuracy": None}),
                 **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
+                **({} if coverage is None else {"coverage": of_regions}),
                 "out": out,
                 **({} if contributions is None else {"contributions": contributions}),
                 **({} if kernel_scores is None else {"kernel_scores": kernel_scores}),
@@ -239,6 +258,15 @@ def predict(
         show_scores(result)
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
+    if coverage is not None:
+        observed = f"; they hold {of_regions['observed_coverage']:.3g} of the true labels" if truth is not None else ""
+        size = (
+            f"mean width {of_regions['mean_size']:.3g}"
+            if regression
+            else f"{of_regions['mean_size']:.3g} labels on average"
+        )
+        kind, holding = "Intervals" if regression else "Sets", of_regions["guarantee"]
+        say(f"{kind}: {size}{observed}. They hold the labels of {holding}.")
     if out is not None:
         on = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
         say(f"Predictions are in {out}{on}.")
@@ -309,6 +337,15 @@ def _check_times(estimator: Any, out: str | None, text: str) -> list[float]:
     return parse_numbers("times", "0.5,1,2", text)
 
 
+def _check_coverage(estimator: Any, coverage: float, *, per_class: bool) -> None:
+    """Refuse sets or intervals that the model does not have, before anything is computed."""
+    if estimator.kind_ == "clusters":
+        refuse(f"{type(estimator).__name__} predicts clusters, which have no sets of labels; leave --coverage out")
+    if per_class and estimator.kind_ == "regression":
+        refuse("--per-class is for sets of labels, and the model predicts numbers; leave it out")
+    estimator._check_coverage(coverage)
+
+
 def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str, text: str | None) -> Index:
     import numpy as np
 
@@ -351,8 +388,10 @@ def _tables(
     deviation: xr.DataArray | None = None,
     of_covariates: Array | None = None,
     times: list[float] | None = None,
+    regions: Any = None,
 ) -> tuple[pd.DataFrame, xr.Dataset]:
     """Predictions as a table with a row for each sample, and as an xarray Dataset."""
+    import numpy as np
     import xarray as xr
 
     from dmkl.outputs import prediction_table
@@ -367,6 +406,13 @@ def _tables(
         dataset = dataset.assign({name: describe(values.rename(name)) for name, values in parts.items()})
     if deviation is not None:
         dataset = dataset.assign(standard_deviation=deviation, reliability=deviation["reliability"])
+    if regions is not None and estimator.kind_ == "regression":
+        dataset = dataset.assign(regions)
+    elif regions is not None:
+        names = regions["class"].values.astype(str)
+        members = np.array(["|".join(names[row]) for row in regions.values.reshape(-1, len(names))])
+        listed = regions.isel({"class": 0}, drop=True).copy(data=members.reshape(regions.shape[:-1]))
+        dataset = dataset.assign(in_set=regions, prediction_set=describe(listed.rename("prediction_set")))
     if probabilities is not None:
         dataset = dataset.assign(probability=probabilities)
     if times is not None:

@@ -16,10 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import InputError, refuse
+from dmkl.estimators.conformal import by_row
 from dmkl.numerics.discriminant import (
     Discriminant,
     directions,
@@ -117,7 +119,8 @@ class DecisionRule:
     `kind` is "binary", "multiclass" or "multilabel", which has a problem for each task; others have one. `priors` are
     q, (problems, classes), `sharpness` a, (problems,), and `direct` b, (columns,) for each problem. It is None in
     models that an earlier version saved: they decide by a (log q_k + log p(s | k)). `learnt_on` names the rows whose
-    scores this was learnt from; it is empty for training scores.
+    scores this was learnt from; it is empty for training scores. `nonconformity` has one minus the probability of the
+    class of each of these rows, by the class means and the covariance of the others (`dmkl.estimators.conformal`).
     """
 
     kind: str
@@ -126,6 +129,7 @@ class DecisionRule:
     sharpness: Float
     direct: tuple[Float, ...] | None
     learnt_on: str
+    nonconformity: xr.Dataset | None = None
 
     @classmethod
     def learn(
@@ -138,14 +142,15 @@ class DecisionRule:
         weights: Sequence[Float | None] | None = None,
         units: Sequence[Float] | None = None,
         *,
+        groups: Sequence[Array] | None = None,
         ordered: bool = True,
     ) -> DecisionRule:
         """Learn from scores (rows, columns) of rows with known classes and weights (rows,), for each problem.
 
         `units` (columns,) for each problem are the factors by which these scores differ from those of the learner, of
-        which the largest counts. Decisions need no `ordered` coordinates.
+        which the largest counts. `groups` are those of the rows. Decisions need no `ordered` coordinates.
         """
-        discriminants, sharp, direct = [], [], []
+        discriminants, sharp, direct, improbable = [], [], [], []
         weights = [None] * len(scores) if weights is None else weights
         units = [np.ones(part.shape[-1]) for part in scores] if units is None else units
         for part, classes, q, d, unit in zip(scores, index, priors, weights, units, strict=True):
@@ -163,7 +168,16 @@ class DecisionRule:
                 a, b = np.where(reverses, 0.0, a), np.where(reverses, np.maximum(b, least), b)
             sharp.append(a)
             direct.append(b[..., None] / unit)
-        return cls(kind, tuple(discriminants), np.array(priors), np.array(sharp), tuple(direct), learnt_on)
+            if part.ndim == 2:
+                p = softmax(a * left_out + b * directions(scores_in_units) + np.log(q), axis=1)
+                improbable.append(1.0 - p[np.arange(len(classes)), classes])
+        nonconformity = None
+        if improbable:
+            problem = np.repeat(np.arange(len(index)), list(map(len, index)))
+            group = np.arange(len(problem)) if groups is None else np.concatenate(groups)
+            nonconformity = by_row(np.concatenate(improbable), problem, np.concatenate(index), group, learnt_on)
+        parts = tuple(discriminants), np.array(priors), np.array(sharp), tuple(direct)
+        return cls(kind, *parts, learnt_on, nonconformity)
 
     def scaled(self, factors: Sequence[Float]) -> DecisionRule:
         """The same rule for scores s, learnt from scores s·factor: one factor for each column of each problem."""
@@ -248,12 +262,14 @@ class HeldOut:
 
     For each problem: `index` is the class of each row, `by_class` the weight of the rows of each class, (classes,), and
     `units` the factors by which these scores differ from those of the learner, (columns,); both are one where None.
+    `groups` are the groups of the rows, each its own where None.
     """
 
     scores: Float
     index: Sequence[Index]
     by_class: Sequence[Float] | None = None
     units: Sequence[Float] | None = None
+    groups: Array | None = None
 
     def scaled(self, units: Sequence[Float], by_class: Sequence[Float] | None) -> HeldOut:
         """The same rows with scores times `units`, in double precision, and with weights of classes."""
@@ -266,7 +282,8 @@ class HeldOut:
         parts = [part[mask] for part, mask in zip(by_problem(kind, self.scores), masks, strict=True)]
         index = [index[mask] for index, mask in zip(self.index, masks, strict=True)]
         weights = None if self.by_class is None else [d[i] for d, i in zip(self.by_class, index, strict=True)]
-        return DecisionRule.learn(kind, parts, index, priors, learnt_on, weights, self.units)
+        groups = None if self.groups is None else [self.groups[mask] for mask in masks]
+        return DecisionRule.learn(kind, parts, index, priors, learnt_on, weights, self.units, groups=groups)
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
         """Whether every class of every problem has the two rows that a rule needs."""
@@ -277,7 +294,10 @@ class HeldOut:
 def joined(folds: Sequence[HeldOut]) -> HeldOut:
     """The rows of several folds together."""
     index = [np.concatenate(parts) for parts in zip(*(fold.index for fold in folds), strict=True)]
-    return replace(folds[0], scores=np.concatenate([fold.scores for fold in folds]), index=index)
+    groups = (
+        None if folds[0].groups is None else np.concatenate([fold.groups for fold in folds if fold.groups is not None])
+    )
+    return replace(folds[0], scores=np.concatenate([fold.scores for fold in folds]), index=index, groups=groups)
 
 
 # --- weights of the rule ----------------------------------------------------------------------------------------------

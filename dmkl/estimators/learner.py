@@ -18,7 +18,7 @@ import dmkl
 from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.building import TrainingFeatures, features_of
 from dmkl.errors import ConvergenceWarning, TrainingRowsWarning, UninformativeScoresWarning, refuse, warn
-from dmkl.estimators import figures, predicting
+from dmkl.estimators import conformal, figures, predicting
 from dmkl.estimators.checks import check_positive, decode, encode, one_for_each, one_of
 from dmkl.estimators.decisions import (
     GIVEN,
@@ -64,6 +64,7 @@ from dmkl.estimators.traits import (
     Traits,
     json_value,
     labeled_array,
+    labeled_table,
 )
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.covariates import Covariates, of_new, regress
@@ -142,6 +143,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
     classes_: Array
     tasks_: Array | None
     n_prediction_passes_: float
+    nonconformity_: xr.Dataset
     _prepared: Any = None
     """The results of `_prepare`, one for each part of the columns, for learners that predict with them."""
     history_: xr.Dataset
@@ -159,6 +161,7 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             "status_": json_value(TEXT, needed=True),
             "solver_": json_value(TEXT),
             "calibrated_on_": json_value(TEXT_OR_NONE),
+            "nonconformity_": labeled_table("nonconformity", "problem", "true_class", "row_group", needed=False),
             **dict.fromkeys(("classes_", "kind_", "tasks_", "kernel_names_", "train_samples_"), WRITTEN_BY_CLASS),
             **dict.fromkeys(("n_features_in_", "features_", "statistics_", "history_"), WRITTEN_BY_CLASS),
             **dict.fromkeys(("priors_", "decider_", "n_prediction_passes_"), WRITTEN_BY_CLASS),
@@ -449,6 +452,31 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             warn(f"{note}; leave them out of scores", TrainingRowsWarning)
         return self._decision(rows, **predicting.beside_features(new))
 
+    def _rows_of_others(
+        self, K: Kernels | None, y: npt.ArrayLike | None, unknown: Any, **new: Any
+    ) -> tuple[xr.DataArray, Array]:
+        """Scores and labels of rows for `calibrate`, refused if the model was trained on some."""
+        rows, truth = self._rows(K, **new), self._truth(K, y, "calibrate", unknown)
+        trained = rows.samples[self._is_trained_on(rows)]
+        if len(trained):
+            refuse(
+                f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
+                f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
+            )
+        return self._decision(rows, **predicting.beside_features(new)), np.asarray(truth)
+
+    def _check_coverage(self, coverage: float) -> None:
+        """Refuse prediction sets and intervals of a model that keeps no nonconformity of other rows."""
+        self._check_fitted()
+        if not 0.0 < coverage < 1.0:
+            refuse(f"coverage must lie between 0 and 1, such as 0.9, got {coverage!r}")
+        if not hasattr(self, "nonconformity_"):
+            refuse(
+                f"this {type(self).__name__} keeps no predictions of rows that it was not trained on, from which "
+                "sets and intervals of a given coverage follow; choose it by dmkl.search (dmkl search), or call "
+                "calibrate(K[held_out, train], y) with rows that were left out"
+            )
+
     def _is_trained_on(self, rows: KernelSet | Sequence[str]) -> Mask:
         """Which rows the model was trained on, by their names; numbers of rows are names in one square set alone."""
         named = not isinstance(rows, KernelSet) or rows.view.has_names or rows.view.source.symmetric
@@ -606,7 +634,15 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         return self._decision(K, **new)
 
     @one_blas_thread
-    def predict(self, K: Kernels | None = None, *, as_xarray: bool = False, **new: Any) -> Any:
+    def predict(
+        self,
+        K: Kernels | None = None,
+        *,
+        as_xarray: bool = False,
+        coverage: float | None = None,
+        per_class: bool = False,
+        **new: Any,
+    ) -> Any:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
         Labels are an array (sample,), or (sample, task), and with `as_xarray` a DataArray with the samples' names.
@@ -614,8 +650,13 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         By the largest score that is its class, the second of two classes if the score is positive, 0 or 1 for each task
         of a multilabel problem by the sign of its score; by class means of scores the most probable class, with the
         `priors` of a discriminant. See `decision` of `MKFDA`.
+
+        With a `coverage` such as 0.9 the sets of labels that hold the true one with this probability, whether each
+        label is in them: a DataArray (sample, class), or (sample, task, class). They are those of `sets_of`.
         """
         scores = self.decision_function(K, **new)
+        if coverage is not None:
+            return self.sets_of(scores, coverage, per_class=per_class)
         labels = self.labels_of(scores.values)
         return labelled(labels, scores, "predicted_label") if as_xarray else labels
 
@@ -689,6 +730,36 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         coords = {"sample": scores.sample.values, dim: labels}
         return describe(xr.DataArray(values, dims=("sample", dim), coords=coords, name="probability"))
 
+    def sets_of(self, scores: xr.DataArray, coverage: float, *, per_class: bool = False) -> xr.DataArray:
+        """Conformal sets of labels that scores of `decision_function` mean.
+
+        A label k is in the set if 1 − P(k | x) is at most the ⌈(m + 1)·coverage⌉-th smallest value of 1 − P(y_i | x_i)
+        of m rows that the model was not trained on. If not a single one of them is so improbable a set is empty, and
+        with fewer than coverage/(1 − coverage) rows it has all labels. Rows of a group that folds keep together count
+        as one. The attribute "guarantee" says which rows these are, and what is guaranteed.
+
+        Parameters
+        ----------
+        scores
+            Those of `decision_function`.
+        coverage
+            The probability, between 0 and 1, that a set holds the true label.
+        per_class
+            Whether to hold it for the samples of each class, each by its own rows (Mondrian).
+
+        Returns
+        -------
+        DataArray
+            Boolean, (sample, class), or (sample, task, class) of a multilabel problem.
+
+        Raises
+        ------
+        InputError
+            If `coverage` is out of range, or the model keeps no predictions of other rows.
+        """
+        self._check_coverage(coverage)
+        return conformal.sets(self.probabilities_of(scores), self.nonconformity_, coverage, per_class=per_class)
+
     @one_blas_thread
     def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
         """Learn probabilities from the scores of rows that the model was not trained on.
@@ -711,15 +782,8 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         InputError
             If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
         """
-        rows, truth = self._rows(K, **new), self._truth(K, y, "calibrate", unknown)
-        trained = rows.samples[self._is_trained_on(rows)]
-        if len(trained):
-            refuse(
-                f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
-                f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
-            )
-        scores = self._decision(rows, **predicting.beside_features(new))
-        index = class_index(self.kind_, self.classes_, np.asarray(truth))
+        scores, truth = self._rows_of_others(K, y, unknown, **new)
+        index = class_index(self.kind_, self.classes_, truth)
         for k, classes in enumerate(index):
             counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
             if counts.min() < 2:
@@ -785,6 +849,8 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     def _set_decision_rule(self, decider: DecisionRule | None) -> None:
         if decider is not None:
             self.decider_ = decider
+            if decider.nonconformity is not None and decider.learnt_on:
+                self.nonconformity_ = decider.nonconformity
         self.calibrated_on_ = (decider.learnt_on or None) if decider is not None else None
 
     def _check_calibrated(self) -> None:
@@ -862,7 +928,9 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         return labels[order] if covariates is None else _permuted_residuals(labels, order, covariates.of(samples))
 
     @one_blas_thread
-    def predict(self, K: Kernels | None = None, *, as_xarray: bool | None = None, **new: Any) -> Any:
+    def predict(
+        self, K: Kernels | None = None, *, as_xarray: bool | None = None, coverage: float | None = None, **new: Any
+    ) -> Any:
         """Predict the targets of the row samples: Σ_j β_j K_j c + b, (sample,), or (sample, target) of several.
 
         Parameters
@@ -872,6 +940,9 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         as_xarray
             Return a DataArray with the names of samples and targets, or an array. By default an array if `K` is
             matrices in memory, and a DataArray, as all numbers that are predicted, of a kernel set or of features.
+        coverage
+            Such as 0.9: return a Dataset with the prediction and the ends of its interval of this coverage, `lower`
+            and `upper`; see `intervals_of`.
 
         Raises
         ------
@@ -879,7 +950,61 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
             As there.
         """
         prediction = self._decision(K, **new).rename("prediction")
+        if coverage is not None:
+            return self.intervals_of(prediction, coverage)
         return prediction if is_labelled(K, as_xarray) else prediction.values
+
+    def intervals_of(self, prediction: xr.DataArray, coverage: float) -> xr.Dataset:
+        """Conformal intervals of predictions, ŷ ± q, as `prediction`, `lower` and `upper`.
+
+        q is the ⌈(m + 1)·coverage⌉-th smallest |y_i − ŷ_i| of m rows that the model was not trained on: those that the
+        folds of a search held out, or those given to `calibrate`. It is infinite for fewer than coverage/(1 − coverage)
+        rows. Rows of a group that folds keep together count as one. The attribute "guarantee" says which rows these
+        are, and what is guaranteed.
+
+        Parameters
+        ----------
+        prediction
+            Those of `predict`.
+        coverage
+            The probability, between 0 and 1, that an interval holds the true value.
+
+        Raises
+        ------
+        InputError
+            If `coverage` is out of range, or the model keeps no predictions of other rows.
+        """
+        self._check_coverage(coverage)
+        return conformal.intervals(prediction, self.nonconformity_, coverage)
+
+    @one_blas_thread
+    def calibrate(
+        self, K: Kernels | None = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any
+    ) -> Self:
+        """Keep the errors |y − ŷ| of rows that the model was not trained on, from which intervals follow.
+
+        Parameters
+        ----------
+        K, **new
+            As in `predict`.
+        y, unknown
+            The true values, and a code of those that are unknown, as in `score`.
+
+        Raises
+        ------
+        InputError
+            If a row was trained on, or the model predicts hazards, not the values of `y`.
+        """
+        if self._scored_by() is not None:
+            refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
+        prediction, truth = self._rows_of_others(K, y, unknown, **new)
+        held_out = xr.Dataset(
+            {"prediction": prediction, "true_label": (prediction.dims, truth.reshape(prediction.shape))}
+        )
+        table = conformal.of_predictions(held_out)
+        assert table is not None
+        self.nonconformity_ = table.assign_attrs(learnt_on=GIVEN, guaranteed=1)
+        return self
 
     @one_blas_thread
     def score(

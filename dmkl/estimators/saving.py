@@ -237,7 +237,7 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
         if declared.kept == "root" and (attribute in dataset or declared.needed):
             _whole(dataset, attribute)
             setattr(model, attribute, _named(dataset[attribute]).rename(declared.name))
-        elif declared.kept == "table":
+        elif declared.kept == "table" and (declared.needed or attribute.rstrip("_") in saved.group):
             table = saved.part(attribute.rstrip("_")).dataset().load()
             coords = {str(dim): _named(table[dim])[dim].values for dim in table.coords}
             setattr(model, attribute, table.assign_coords(coords))

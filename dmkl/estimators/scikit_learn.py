@@ -175,8 +175,15 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         scores = self._predict_by("decision_function", X)
         return np.asarray(self.estimator_.decisions_of(scores))
 
-    def predict(self, X: Any) -> Array:
-        """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`."""
+    def predict(self, X: Any, coverage: float | None = None) -> Any:
+        """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`.
+
+        With a `coverage` sets of labels; see `KernelClassifier.sets_of`.
+        """
+        if coverage is not None:
+            check_is_fitted(self, "estimator_")
+            with in_this_process():
+                return self.estimator_.predict(**self._new_samples(X), coverage=coverage)
         scores = self._predict_by("decision_function", X)
         return np.asarray(self.estimator_.labels_of(scores))
 

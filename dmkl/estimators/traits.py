@@ -70,13 +70,13 @@ def labeled_array(*dims: str, root: str | None = None, needed: bool = False) -> 
     return FittedAttribute(Form(words, accepts), "array" if root is None else "root", root, needed)
 
 
-def labeled_table(*variables: str) -> FittedAttribute:
+def labeled_table(*variables: str, needed: bool = True) -> FittedAttribute:
     """A fitted attribute that is a Dataset with these variables, among others."""
 
     def accepts(found: Any) -> bool:
         return isinstance(found, xr.Dataset) and {*variables} <= {*map(str, found.data_vars)}
 
-    return FittedAttribute(Form(f"a Dataset with {', '.join(variables)}", accepts), "table", needed=True)
+    return FittedAttribute(Form(f"a Dataset with {', '.join(variables)}", accepts), "table", needed=needed)
 
 
 WRITTEN_BY_CLASS = FittedAttribute(ANYTHING, "class")

@@ -182,7 +182,7 @@ def _sections(description: Description) -> tuple[Section | None, list[Section]]:
 
 def _answer(result: SearchResult | EvaluationResult, description: Description) -> str:
     """The chosen point, its score, whether it beats the baselines, and which kernels matter."""
-    lines = description.lines("choice", "scores", "chance", "kernels_part", "inner_scores")
+    lines = description.lines("choice", "scores", "coverage", "chance", "kernels_part", "inner_scores")
     at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
     return f"{sentences([*lines, *_verdict(result.comparison())])} {_largest_weights(at_choice['weight'])}"
 

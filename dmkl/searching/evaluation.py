@@ -260,6 +260,7 @@ class EvaluationResult(GridResult):
         choices = "; ".join(chosen_text(name, values_of(scores[name])) for name in self.parameters)
         sentences: dict[Key, list[str]] = {
             "scores": of_scores,
+            "coverage": self.coverage_lines(),
             "chance": chance_notes(scores["test_score"], scores, "test"),
             "kernels_part": self.residual_lines(),
             "baselines": self.baseline_lines(),

@@ -863,9 +863,9 @@ class GridFits:
                         scores[:, part, question.fitted, f] = of_points.reshape(*of_points.shape[:2], -1)
         return scores
 
-    def parts(self, index: Mapping[str, xr.DataArray]) -> Iterator[Part]:
-        """The rows that each fold holds out, at the positions that tasks choose: test rows if there are any."""
-        question, tested = self.question, any(len(fold.test) for fold in self.question.folds)
+    def parts(self, index: Mapping[str, xr.DataArray], *, tested: bool = True) -> Iterator[Part]:
+        """The rows that each fold holds out, at the positions that tasks choose: those that are `tested`, if any."""
+        question, tested = self.question, tested and any(len(fold.test) for fold in self.question.folds)
         for f, fold in enumerate(question.folds if self.judged is None else ()):
             n, numbers = len(fold.validation), question.fit_numbers(index, f)
             rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))

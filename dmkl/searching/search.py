@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
-from itertools import product
+from itertools import islice, product
 from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
@@ -26,8 +26,9 @@ from sklearn.base import clone
 from dmkl.arrays import Array, Index
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, with_error
 from dmkl.errors import InputError, refuse
+from dmkl.estimators import conformal
 from dmkl.estimators.checks import check_choice
-from dmkl.estimators.decisions import HeldOut, class_index
+from dmkl.estimators.decisions import SEARCHED, HeldOut, class_index
 from dmkl.estimators.learner import KernelLearner, fitted
 from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.estimators.saving import read, write_model
@@ -189,6 +190,22 @@ class GridResult(Result):
             f"{scoring} {value} of the kernels' part: the prediction − Zb against y − Zb, b from the covariates alone"
             f"{permuted}"
         ]
+
+    def coverage_lines(self, coverage: float = 0.9) -> list[str]:
+        """A sentence on prediction sets or intervals of this coverage, each fold by the rows of the others, if known.
+
+        See `KernelClassifier.sets_of` and `KernelRegressor.intervals_of`.
+        """
+        observed = None
+        if "held_out_sample" in self._data and self._data.attrs["scoring"] != "concordance_index":
+            observed = conformal.out_of_fold(self.predictions, coverage)
+        if observed is None:
+            return []
+        share, size = observed
+        is_regression = self._data.attrs["kind"] == "regression"
+        of_size = f"mean width {size:.3g}" if is_regression else f"{size:.3g} labels on average"
+        kind = "Intervals" if is_regression else "Sets"
+        return [f"{kind} of coverage {coverage:g} hold {share:.3g} of the labels, by the other folds; {of_size}"]
 
     @property
     def folds(self) -> dict[str, tuple[Index, ...]]:
@@ -518,6 +535,7 @@ class SearchResult(GridResult):
         try:
             rows = "test" if "test_score" in scores else "validation"
             sentences |= self._choice_and_scores()
+            sentences["coverage"] = self.coverage_lines()
             sentences["chance"] = chance_notes(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
             sentences["kernels_part"] = self.residual_lines()
             sentences |= {"baselines": self.baseline_lines(), "notes": self.notes()}
@@ -960,10 +978,26 @@ def _refit(searched: GridFits, result: SearchResult) -> SearchResult:
         n_used = 1 if len(fits) > 1 else len(folds)
         held_out = [_chosen_scores(searched, result, f) for f in range(n_used)]
         best._calibrate_on(held_out, searched.targets[:n_used], fits[0].targets)
+    _keep_nonconformity(best, searched, result, 1 if len(fits) > 1 else len(folds))
     refitted_result = SearchResult(scores, best=best, rule=result.rule)
     if len(fits) > 1 or len(fits[0].held_out):
         refitted_result._models = fold_models([fold.name for fold in folds], outcomes)
     return refitted_result
+
+
+def _keep_nonconformity(best: KernelLearner, fits: GridFits, result: SearchResult, n_used: int) -> None:
+    """Keep the nonconformity of the validation rows of the first folds with the refitted model, if they have any.
+
+    Rules that are learnt from these rows have it already.
+    """
+    question = fits.question
+    by_rule = getattr(best, "calibrated_on_", None) == SEARCHED
+    if by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or best._scored_by() is not None:
+        return
+    predictions = question.predictions(islice(fits.parts(result.best_index_, tested=False), n_used))
+    table = conformal.of_predictions(predictions) if "true_label" in predictions else None
+    if table is not None:
+        best.nonconformity_ = table
 
 
 def fold_models(names: Sequence[str], outcomes: Sequence[FitOutcome]) -> dict[str, KernelLearner]:
@@ -993,7 +1027,8 @@ def _chosen_scores(fits: GridFits, result: SearchResult, fold: int) -> HeldOut:
         scores = question.at_choice(question.fit_numbers(index, fold), fits.decisions[fold])
     rows = question.folds[fold].validation
     of_classes = class_index(targets.kind, targets.classes, question.labels[rows])
-    return HeldOut(scores[: len(rows)].reshape(len(rows), -1), of_classes)
+    groups = rows if question.groups is None else question.groups[rows]
+    return HeldOut(scores[: len(rows)].reshape(len(rows), -1), of_classes, groups=groups)
 
 
 def chosen_fit(

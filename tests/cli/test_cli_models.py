@@ -70,6 +70,34 @@ def test_predict_writes_what_the_model_predicts(error_of, json_of, output_of, tm
     assert json_of("predict", model, store)["samples"] == len(validation) + len(test)
 
 
+def test_predict_writes_sets_of_labels_and_intervals(error_of, json_of, output_of, tmp_path, store, model):
+    out, estimator, K = tmp_path / "sets.csv", dmkl.load(model), dmkl.open(store)
+    train, _, test = K.split(0)
+    sets = estimator.predict(K[test, train], coverage=0.8, per_class=True)
+    expected = ["|".join(estimator.classes_[row]) for row in sets.values]
+    command = ("predict", model, store, "--out", out, "--overwrite", "--split", 0, "--coverage")
+    facts = json_of(*command, 0.8, "--per-class")["coverage"]
+    assert pd.read_csv(out, keep_default_na=False)["set"].tolist() == expected
+    inside = [label in labels.split("|") for label, labels in zip(K.labels[test], expected, strict=True)]
+    assert facts["observed_coverage"] == np.mean(inside)
+    assert facts["mean_size"] == sets.sum("class").mean()
+    text = " ".join(output_of(*command, 0.8).split())
+    assert estimator.predict(K[test, train], coverage=0.8).attrs["guarantee"] in text
+    assert "between 0 and 1" in error_of(*command, 80)
+    values, path, numbers = np.arange(45.0), tmp_path / "regression", tmp_path / "numbers.zarr"
+    K = dmkl.create(numbers, K.to_xarray().values, names=K.names, labels=values, samples=K.samples)
+    regression = dmkl.MKRidge().fit(K[train, train])
+    regression.save(path)
+    assert "calibrate" in error_of("predict", path, numbers, *command[3:6], "--coverage", 0.8)
+    regression.calibrate(K[test, train]).save(path, overwrite=True)
+    facts = json_of("predict", path, numbers, *command[3:6], "--coverage", 0.8)["coverage"]
+    rows = np.setdiff1d(np.arange(45), train)
+    intervals = regression.predict(K[rows, train], coverage=0.8)
+    np.testing.assert_allclose(pd.read_csv(out)[["lower", "upper"]], intervals[["lower", "upper"]].to_dataframe())
+    inside = (intervals.lower <= values[rows]) & (values[rows] <= intervals.upper)
+    assert facts["observed_coverage"] == inside.mean()
+
+
 def test_priors_by_number_and_by_class(error_of, output_of, tmp_path, store):
     K, command = dmkl.open(store), ("fit", store, tmp_path / "model", "--split", 0, "--p", 2, "--lam", 1e-2)
     train, _, test = K.split(0)

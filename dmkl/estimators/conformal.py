@@ -1,0 +1,158 @@
+"""Conformal prediction: sets of labels and intervals of a given coverage, from rows that a model was not trained on.
+
+The nonconformity of a row is 1 − p(its label), or |y − ŷ|. With the scores of m such rows, sets and intervals hold all
+labels whose nonconformity is at most the ⌈(m + 1)·coverage⌉-th smallest of them. If these rows and a new one are
+exchangeable, and the model depends on neither, they hold its label with at least this probability (Vovk, Gammerman,
+Shafer: Algorithmic learning in a random world, 2005). Each group of rows counts as one row, for new rows of other
+groups (Lee, Barber, Willett: Distribution-free inference with hierarchical data, 2023).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from dmkl.arrays import Array, Float, Index, is_known
+from dmkl.variables import describe
+
+FOLDS = "rows that folds held out"
+_ROUNDING = 1e-9
+
+
+def threshold(scores: Float, groups: Array, coverage: float) -> float:
+    """The least score q for which the rows of scores up to q count `coverage`·(G + 1); ∞ if there is none.
+
+    Each of the G groups counts one, shared equally by its rows; where rows are exchangeable, `groups` all differ.
+    """
+    order = np.argsort(scores)
+    _, member, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    counted = np.cumsum(1.0 / sizes[member.ravel()[order]])
+    place = int(np.searchsorted(counted, coverage * (len(sizes) + 1) - _ROUNDING))
+    return float(scores[order[place]]) if place < len(scores) else np.inf
+
+
+def by_row(
+    scores: Float, problem: Index, label: Index, group: Array, learnt_on: str, *, guaranteed: bool = False
+) -> xr.Dataset:
+    """`nonconformity_` of a model, from arrays of one shape: a row for each score that is known.
+
+    The score, its problem (a task, a target, or 0), the number of its class (0 in a regression), and its group.
+    `learnt_on` names the rows, and `guaranteed` says whether the model depends on none of them.
+    """
+    number = np.unique(group, return_inverse=True)[1].reshape(scores.shape)
+    columns = {"nonconformity": scores.astype(np.float64), "problem": problem, "true_class": label, "row_group": number}
+    known = np.isfinite(scores)
+    attrs = {"learnt_on": learnt_on, "guaranteed": int(guaranteed)}
+    return describe(xr.Dataset({name: ("held_out", of[known]) for name, of in columns.items()}, attrs=attrs))
+
+
+def of_predictions(predictions: xr.Dataset) -> xr.Dataset | None:
+    """`nonconformity_` from out-of-fold predictions (`GridResult.predictions`); None if these lack probabilities.
+
+    A sample that several folds hold out counts once.
+    """
+    truth = predictions["true_label"].values
+    if "prediction" in predictions:
+        scores = np.abs(truth.astype(np.float64) - predictions["prediction"].values).reshape(len(truth), -1)
+        label = np.zeros(scores.shape, dtype=np.int64)
+    elif "probability" in predictions:
+        improbable = 1.0 - _by_class(predictions["probability"])
+        if truth.ndim == 1:
+            label = np.searchsorted(predictions["class"].values, truth)[:, None]
+        else:
+            label = (truth == 1).astype(np.int64)
+        scores = np.take_along_axis(improbable, label[..., None], axis=2)[..., 0]
+        scores = scores if truth.ndim == 1 else np.where(np.isnan(truth.astype(np.float64)), np.nan, scores)
+    else:
+        return None
+    group = predictions.get("sample_group", predictions["sample"]).values
+    group, problem = (np.broadcast_to(of, scores.shape) for of in (group[:, None], np.arange(scores.shape[1])))
+    return by_row(scores, problem, label, group, FOLDS)
+
+
+def sets(probabilities: xr.DataArray, table: xr.Dataset, coverage: float, *, per_class: bool) -> xr.DataArray:
+    """Which labels are in the set of each sample, (sample, class), or (sample, task, class) of tasks."""
+    by_class = _by_class(probabilities)
+    inside = 1.0 - by_class <= _thresholds(table, by_class.shape[1], by_class.shape[2] if per_class else None, coverage)
+    coords: dict[Any, Any] = {name: probabilities[name].values for name in probabilities.dims}
+    coords |= {"class": np.array([0, 1])} if "task" in coords else {}
+    inside = inside.reshape([len(labels) for labels in coords.values()])
+    return describe(xr.DataArray(inside, coords, list(coords), "in_set", _attrs(table, coverage)))
+
+
+def intervals(prediction: xr.DataArray, table: xr.Dataset, coverage: float) -> xr.Dataset:
+    """The prediction, and the ends of its interval ŷ ± q."""
+    width = _thresholds(table, prediction[0].size, None, coverage)[:, 0].reshape(prediction.shape[1:])
+    ends = {name: prediction + sign * width for name, sign in (("lower", -1.0), ("upper", 1.0))}
+    ends = {k: of.drop_attrs().assign_attrs(long_name=f"{k} end of the interval") for k, of in ends.items()}
+    return describe(xr.Dataset({"prediction": prediction, **ends}, attrs=_attrs(table, coverage)))
+
+
+def holds(regions: Any, truth: Array) -> Float:
+    """Whether each set of `sets`, or interval of `intervals`, holds the true label, NaN where it is unknown."""
+    if isinstance(regions, xr.Dataset):
+        values = truth.astype(np.float64).reshape(regions["lower"].shape)
+        inside = (regions["lower"].values <= values) & (values <= regions["upper"].values)
+    elif "task" in regions.dims:
+        inside = (regions.values & (truth[..., None] == np.array([0, 1]))).any(axis=-1)
+    else:  # a file may store labels with another type than those of the training set
+        inside = (regions.values & (truth.astype(str)[:, None] == regions["class"].values.astype(str))).any(axis=-1)
+    return np.where(is_known(truth).reshape(inside.shape), inside, np.nan)
+
+
+def mean_size(regions: Any) -> float:
+    """The mean number of labels in a set, or the mean width of an interval."""
+    sizes = regions["upper"] - regions["lower"] if isinstance(regions, xr.Dataset) else regions.sum("class")
+    return float(sizes.mean())
+
+
+def out_of_fold(predictions: xr.Dataset, coverage: float) -> tuple[float, float] | None:
+    """The share of rows whose set or interval holds the label, and the mean size, each fold by the rows of the others.
+
+    None for a single fold, or predictions without probabilities.
+    """
+    folds = predictions["sample_fold"].values
+    held, size = [], []
+    for fold in np.unique(folds):
+        table = of_predictions(predictions.isel(sample=folds != fold)) if (folds != fold).any() else None
+        if table is None:
+            return None
+        rows = predictions.isel(sample=folds == fold)
+        if "prediction" in rows:
+            regions: Any = intervals(rows["prediction"], table, coverage)
+        else:
+            regions = sets(rows["probability"], table, coverage, per_class=False)
+        held.append(holds(regions, rows["true_label"].values))
+        size.append(len(rows["sample"]) * mean_size(regions))
+    return float(np.nanmean(np.concatenate(held))), sum(size) / len(folds)
+
+
+def _thresholds(table: xr.Dataset, n_problems: int, n_classes: int | None, coverage: float) -> Float:
+    """The largest nonconformity within the coverage, (problems, classes): of each class by its own rows, or of all."""
+    scores, problem, label, group = (
+        table[name].values for name in ("nonconformity", "problem", "true_class", "row_group")
+    )
+    result = np.empty((n_problems, n_classes or 1))
+    for k, c in np.ndindex(result.shape):
+        rows = (problem == k) & ((label == c) if n_classes else True)
+        result[k, c] = threshold(scores[rows], group[rows], coverage)
+    return result
+
+
+def _by_class(probabilities: xr.DataArray) -> Float:
+    """Probabilities as (samples, tasks or 1, classes)."""
+    p = probabilities.values
+    return np.stack([1.0 - p, p], axis=-1) if "task" in probabilities.dims else p[:, None]
+
+
+def _attrs(table: xr.Dataset, coverage: float) -> dict[str, Any]:
+    """The coverage, the rows that it follows from, and what is guaranteed."""
+    rows = table.attrs["learnt_on"]
+    holds = (
+        f"at least {coverage:g} of new samples on average, guaranteed if they are exchangeable with the {rows}"
+        if table.attrs["guaranteed"]
+        else f"about {coverage:g} of new samples that are exchangeable with the {rows}; not guaranteed"
+    )
+    return {"coverage": coverage, "learnt_on": rows, "guarantee": holds}
