@@ -1,8 +1,11 @@
 """Every job of pipelines/ completes on a small set."""
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +150,21 @@ def test_each_split_has_bandwidths_of_its_own_training_rows(views, run_job, tmp_
         distances = ((view[:, None] - view[None]) ** 2).sum(axis=2)
         mean = distances[np.ix_(train, train)].sum() / (len(train) * (len(train) - 1))
         np.testing.assert_allclose(np.asarray(K)[0], np.exp(-distances / mean), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_survival_without_scikit_survival_names_the_way_out(tmp_path):
+    (tmp_path / "sksurv.py").write_text("raise ImportError", encoding="utf-8")
+    job = [sys.executable, str(JOBS / "survival.py")]
+    done = subprocess.run(
+        job,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pip install scikit-survival" in done.stderr
 
 
 def test_jobs_use_public_names_alone():
