@@ -263,6 +263,10 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         """Values of which folds have equal shares, in place of classes."""
         return None
 
+    def _has_residuals(self) -> bool:
+        """Whether predictions of a regression can be subtracted from its labels."""
+        return True
+
     def _regress(self, design: Float, labels: Float, new: Float) -> tuple[Float, Float]:
         """The learner on covariates [1, z] alone, (m, 1 + columns); see `dmkl.numerics.covariates.regress`."""
         return regress(design, labels, new)
@@ -913,14 +917,14 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
 
     def _covariate_part(self, samples: Array, **beside: Any) -> Float | None:
         """The part of predictions that covariates and the intercept make, in the shape of predictions; None without."""
-        if self._covariates() is None or not hasattr(self, "covariate_effects_") or not self.traits.has_residuals:
+        if self._covariates() is None or not hasattr(self, "covariate_effects_") or not self._has_residuals():
             return None
         part = np.asarray(self.intercept_.values + self._offsets(samples, **beside))
         return part[:, 0] if self.tasks_ is None else part
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
         covariates = self._covariates()
-        if covariates is not None and not self.traits.has_residuals:
+        if covariates is not None and not self._has_residuals():
             refuse(
                 f"labels of {type(self).__name__} have no residuals on covariates, which are permuted; compare it with "
                 "covariates alone (dmkl.evaluate), or leave covariates out"

@@ -265,6 +265,24 @@ class SmoothRegressor(SmoothLearner, KernelRegressor, abstract=True):
         column, rows = targets.labels.reshape(len(targets.labels), -1)[:, number], targets.rows[number]
         return np.asarray(column if rows is None else column[rows], dtype=np.float64)
 
+    def _has_residuals(self) -> bool:
+        # Neither a mean of counts, nor a level, nor a hazard ratio is a sum of parts.
+        loss = type(self._loss())
+        return loss.prediction is JointLoss.prediction and loss.accepts is JointLoss.accepts
+
+    def _regress(self, design: Float, labels: Float, new: Float) -> tuple[Float, Float]:
+        if self._has_residuals():
+            return super()._regress(design, labels, new)
+        loss, predicted = self._loss(), []
+        for column in labels.T:
+            known = ~np.isnan(column)
+            y, none = column[known], np.zeros((1, known.sum(), known.sum()))
+            effects = solve_mkglm(none, y, loss, covariates=design[known, 1:]).extra["effects"][:, 0]
+            of_rows, eta = (of[:, 1 - loss.has_intercept :] @ effects for of in (design[known], new))
+            levels = loss.thresholds(y, of_rows, np.ones(len(y))) if isinstance(loss, Ordinal) else None
+            predicted.append(loss.prediction(eta) if levels is None else Ordinal.median(eta, *levels))
+        return np.stack(predicted, axis=1), np.full(labels.shape, np.nan)
+
 
 @dataclass(eq=False, repr=False)
 class MKGLM(SmoothRegressor):
@@ -379,7 +397,7 @@ class MKGLM(SmoothRegressor):
         if not isinstance(loss, Ordinal):
             return loss.prediction(scores)
         thresholds = self.thresholds_ if data is None else self._thresholds(loss, data, outcomes)
-        return np.asarray(thresholds.level.values[np.count_nonzero(scores[..., None] > thresholds.values, axis=-1) - 1])
+        return Ordinal.median(scores, thresholds.level.values, thresholds.values)
 
     def _thresholds(self, loss: Ordinal, data: TrainingSet, outcomes: Sequence[Outcome]) -> xr.DataArray:
         y, d = self._labels_of(data, 0), self._sample_weights(data, 0)
@@ -406,11 +424,6 @@ class MKGLM(SmoothRegressor):
         at_least = expit(eta.values[:, None] - np.append(self.thresholds_.values, np.inf))
         coords = {"sample": eta["sample"], "level": levels}
         return describe(xr.DataArray(-np.diff(at_least, axis=1), coords, name="probability"))
-
-    def _covariate_part(self, samples: Array, **beside: Any) -> Float | None:
-        # A mean is no sum of parts.
-        linear = type(self._loss()).prediction is JointLoss.prediction and not isinstance(self._loss(), Ordinal)
-        return super()._covariate_part(samples, **beside) if linear else None
 
 
 def _by_name(values: Any, names: Iterable[str]) -> dict[str, float]:
@@ -488,7 +501,6 @@ class MKCox(SmoothRegressor):
 
     traits = SmoothRegressor.traits.but(
         weights_are_copies=False,  # of ties after Efron
-        has_residuals=False,
         rules={"ties": one_of("efron", "breslow")},
         fitted={"baseline_hazard_": labeled_array("time", needed=True)},
     )
@@ -507,11 +519,6 @@ class MKCox(SmoothRegressor):
 
     def _strata(self, labels: Array) -> Array:
         return labels > 0
-
-    def _regress(self, design: Float, labels: Float, new: Float) -> tuple[Float, Float]:
-        none = np.zeros((1, len(labels), len(labels)))
-        effects = solve_mkglm(none, labels[:, 0], self._loss(), covariates=design[:, 1:]).extra["effects"]
-        return new[:, 1:] @ effects, np.full(labels.shape, np.nan)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         super()._set_attributes(outcome)

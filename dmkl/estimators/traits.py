@@ -105,8 +105,6 @@ class Traits:
     """Whether `fit` needs labels, as all learners but clusterings do."""
     learns_weights: bool = True
     """Whether weights depend on the labels and on parameters such as p, λ and C, unless they are given."""
-    has_residuals: bool = True
-    """Whether predictions of a regression can be subtracted from its labels."""
     leaves_one_out: bool = False
     """Whether labels follow by default from class means of leave-one-out scores, which takes dual variables."""
     bounded: str = "the objective"

@@ -363,6 +363,11 @@ class Ordinal(JointLoss):
         """The levels among labels of weight, and their θ, −∞ first."""
         return np.unique(y[d > 0]), np.append(-np.inf, self._best(y, eta, d).theta)
 
+    @staticmethod
+    def median(eta: Float, levels: Float, theta: Float) -> Float:
+        """The largest level with P(y ≥ level) > ½, in the shape of η."""
+        return np.asarray(levels[np.count_nonzero(eta[..., None] > theta, axis=-1) - 1])
+
     def total(self, y: Float, eta: Float, d: Float) -> float:
         """See `JointLoss`."""
         return self._best(y, eta, d).value

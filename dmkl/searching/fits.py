@@ -353,7 +353,7 @@ class Question:
     @cached_property
     def on_covariates(self) -> bool:
         """Whether this is a regression on covariates, at some point of the grid, whose labels have residuals."""
-        has_residuals = self.targets.kind == "regression" and self.estimator.traits.has_residuals
+        has_residuals = self.targets.kind == "regression" and self.estimator._has_residuals()
         return has_residuals and any(map(self.covariates_of, self.models))
 
     @staticmethod

@@ -7,8 +7,8 @@ from helpers.optima import Square
 from helpers.references import dense_view, in_memory
 from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import cohen_kappa_score, d2_tweedie_score, log_loss
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
+from sklearn.metrics import cohen_kappa_score, d2_tweedie_score, log_loss, mean_poisson_deviance
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
@@ -37,6 +37,26 @@ def test_one_kernel_is_scikit_learns_logistic_regression():
     )
     np.testing.assert_allclose(model.predict_proba(K[TEST, TRAIN]), reference.predict_proba(X[0, TEST]), atol=1e-6)
     assert model.gap_ <= 1e-9
+
+
+@pytest.mark.parametrize("kind", ["poisson", pytest.param("ordinal", marks=pytest.mark.slow)])
+def test_the_baseline_of_covariates_is_of_the_same_loss(kind):
+    _, kernels, eta, Z, rng = data(10)
+    y, K = rng.poisson(np.exp(0.4 * eta)), in_memory(kernels, 20)
+    scoring = {"poisson": "neg_mean_poisson_deviance", "ordinal": "quadratic_kappa"}[kind]
+    learner = dmkl.MKGLM(kind, lam=4.0, steps=(dmkl.residualize(Z), "trace"))
+    y = y if kind == "poisson" else np.minimum(y, 1)
+    found = dmkl.evaluate(learner, K, y, {"p": [2], "lam": [4.0]}, outer=[(TRAIN, TEST)], inner=2, scoring=scoring)
+    assert "residual_score" not in found.scores
+    if kind == "poisson":
+        alone = PoissonRegressor(alpha=0, tol=1e-10, max_iter=1000).fit(Z[TRAIN], y[TRAIN]).predict(Z[TEST])
+        expected = -mean_poisson_deviance(y[TEST], alone)
+    else:
+        alone = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(Z[TRAIN], y[TRAIN] > 0).predict(Z[TEST])
+        expected = cohen_kappa_score(y[TEST], alone, weights="quadratic")
+    assert found.scores["covariates_test_score"].item() == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(InputError, match="have no residuals on covariates"):
+        dmkl.permutation_test(learner, K, y, grid={"lam": [4.0]}, cv=2, n_permutations=2)
 
 
 @pytest.mark.slow
