@@ -36,6 +36,8 @@ from .estimators.scikit_learn import PrecomputedMKLRegressor as PrecomputedMKLRe
 from .estimators.smooth import MKGLM as MKGLM
 from .estimators.smooth import MKCox as MKCox
 from .estimators.smooth import MKLogistic as MKLogistic
+from .estimators.stack import Stack as Stack
+from .estimators.stack import StackRegressor as StackRegressor
 from .estimators.variance import VarianceComponents as VarianceComponents
 from .inference.association import Association as Association
 from .inference.association import association_test as association_test

@@ -97,6 +97,8 @@ MODELS_FITTED = {
     "GMKL": lambda K: dmkl.GMKL().fit(K),
     "EasyMKL": lambda K: dmkl.EasyMKL().fit(K),
     "LPBoost": lambda K: dmkl.LPBoost(cv=2).fit(K),
+    "Stack": lambda K: dmkl.Stack().fit(K),
+    "StackRegressor": lambda K: dmkl.StackRegressor().fit(K, NUMBERS),
     "KernelKMeans": lambda K: dmkl.KernelKMeans(2).fit(K),
     "MultipleKernelKMeans": lambda K: dmkl.MultipleKernelKMeans(2).fit(K),
     "GSMKL": lambda K: dmkl.GSMKL(n_groups=2).fit(K),

@@ -57,8 +57,8 @@ class Resources:
     cluster: Annotated[
         Mapping[str, Any] | None,
         resources_option(
-            '"threads", "local" (processes), "slurm queue=short jobs=4", a .toml or .yaml file of such options, or the '
-            "address or file of a Dask scheduler. [default: threads up to 256 MiB, else local]",
+            '"threads", "local" (processes), "slurm queue=short jobs=4", a .toml or .yaml file of these, or a Dask '
+            "scheduler. [default: local from 256 MiB on]",
             "BACKEND",
             parser=parse_backend,
         ),

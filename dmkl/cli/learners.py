@@ -126,6 +126,10 @@ _FORMS = {
         "N|CLASS=N,…|samples",
         options=("--groups", "--n-groups"),
     ),
+    "lams": _OptionForm(
+        lambda text, _: {"lams": text if text == "auto" else parsing.parse_numbers("lams", "0.01,0.1", text)},
+        metavar="auto|L,L,…",
+    ),
     "n_examples": _OptionForm(
         help="Number of examples to divide the training samples into.", options=("--examples", "--n-examples")
     ),
@@ -313,7 +317,11 @@ def inspect_class(kind: type) -> DeclaredLearner:
 
     hints, parameters = parameter_types(kind), {}  # without a type, values are read as numbers or texts
     for name, item in inspect.signature(kind).parameters.items():
-        if name in ("b", "constraints"):  # the option of A sets b, and constraints is a function
+        if name in (
+            "b",
+            "constraints",
+            "kept_together",
+        ):  # A sets b, constraints is a function, and --groups sets these
             continue
         hint = hints.get(name, bool if isinstance(item.default, bool) else None)
         members = (hint, *get_args(hint))
@@ -402,7 +410,7 @@ def command_for(learner: str | None, command: Callable[..., None]) -> Callable[.
     options: list[inspect.Parameter] = []
     for item in items:
         if item.name == "model":
-            info = typer.Option(metavar="NAME", help="Learner to train.")
+            info = typer.Option(metavar="NAME", help=f"Learner to train. [default: {DEFAULT}]", show_default=False)
             item = item.replace(annotation=Annotated[Literal[tuple(learners())], info])
         options.append(item if learner is None else _hidden(item))
         options += added if item.name == "model" else []

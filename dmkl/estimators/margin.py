@@ -28,6 +28,7 @@ from dmkl.estimators.checks import (
     one_of,
 )
 from dmkl.estimators.decisions import Decision, predicted_labels
+from dmkl.estimators.functions import FunctionOfEachKernel
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, label_accuracy
 from dmkl.estimators.plan import (
     ClassWeight,
@@ -42,7 +43,7 @@ from dmkl.estimators.plan import (
     held_out_among,
 )
 from dmkl.estimators.traits import labeled_array
-from dmkl.kernelset import Kernels, KernelSet
+from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, Solver, Step, worst
@@ -51,7 +52,6 @@ from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
 from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.weight_sets import GivenWeights
-from dmkl.variables import describe
 
 
 class MarginClassifier(KernelClassifier, abstract=True):
@@ -408,7 +408,7 @@ class EasyMKL(MarginClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class LPBoost(MarginClassifier):
+class LPBoost(FunctionOfEachKernel, MarginClassifier):
     """LP-β and LP-B of Gehler and Nowozin: weights of the scores of one support vector machine for each kernel.
 
     A machine f_jc is trained on each kernel j for each class c against the rest. Their out-of-sample scores on the
@@ -568,12 +568,6 @@ class LPBoost(MarginClassifier):
         extra = {"column_weights": np.diag(beta)}
         return Outcome(end.status, beta, dual, objective, gap=end.gap, bias=bias, steps=steps, extra=extra)
 
-    def _take(self, outcome: FitOutcome) -> None:
-        _, labels = outcome.data.problems.columns
-        names = np.array([f"{kernel}: {label}" for label in labels for kernel in outcome.data.given])
-        problems = replace(outcome.data.problems, columns=("machine", names))
-        super()._take(replace(outcome, data=replace(outcome.data, problems=problems)))
-
     def _set_attributes(self, outcome: FitOutcome) -> None:
         _, objectives, prices, accuracies = outcome.data.fit.nested
         coords = {"kernel": np.array(self.kernel_names_, dtype=str)}
@@ -584,28 +578,6 @@ class LPBoost(MarginClassifier):
             self.objective_ = float(objectives[0])
             if self.sharing == "classes":
                 self.weights_ = self.weights_.isel({"class": 0}, drop=True)
-
-    def _score_function(self, used: Index) -> ScoreFunction:
-        n, k = len(self.kernel_names_), self.dual_coef_.shape[1] // len(self.kernel_names_)
-        beta = np.broadcast_to(self.weights_.values.reshape(n, -1), (n, k))
-        weights = np.zeros((n, k, n))
-        weights[np.arange(n), :, np.arange(n)] = beta
-        function = super()._score_function(used)
-        return replace(function, weights=weights.reshape(n, k * n)[used], sums=np.repeat(np.arange(k), n))
-
-    def contributions(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
-        """Contributions β_j f_j of kernels to the scores of new samples, without the biases: see `MKSVM`."""
-        of_machines = super().contributions(K, **new)
-        labels = self.classes_[1:] if self.kind_ == "binary" else self.classes_ if self.tasks_ is None else self.tasks_
-        dim = self._score_dim() or "class"
-
-        def of_classes(values: Float) -> Float:
-            return np.asarray(values.reshape(*values.shape[:-1], len(labels), -1).sum(axis=-1))
-
-        coords = {"sample": of_machines.sample.values, "kernel": of_machines.kernel.values, dim: labels}
-        result = xr.DataArray(of_classes(of_machines.values), coords, tuple(coords), "contribution", of_machines.attrs)
-        result = describe(result.assign_coords(intercept=(dim, of_classes(of_machines.intercept.values))))
-        return result if self._score_dim() else result.isel({dim: 0}, drop=True)
 
 
 def _best_weights(margins: Float, samples: Index, nu: float, n_simplices: int = 1) -> tuple[Float, float]:

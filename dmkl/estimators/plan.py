@@ -590,5 +590,5 @@ def score_function(outcomes: Sequence[Outcome], problems: Problems) -> ScoreFunc
         np.concatenate(duals, axis=1),
         np.concatenate(bias, axis=-1),
         problems.columns[0],
-        np.repeat(np.arange(len(outcomes)), widths) if is_summed else None,
+        np.arange(sum(widths)) // len(outcomes[0].weights) if is_summed else None,  # a column for each kernel
     )

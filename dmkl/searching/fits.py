@@ -619,6 +619,9 @@ def make_question(
             f"{caller} needs groups of several samples, and each of the {len(of_rows)} samples has a different group: "
             "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
         )
+    if of_rows is not None and estimator.get_params(deep=False).get("kept_together", ...) is None:
+        together = dict(zip(K.samples.astype(str).tolist(), of_rows.tolist(), strict=True))
+        estimator = clone(estimator).set_params(kept_together=together)
     by = {"classes": classes, "strata": estimator._strata(targets.labels)}
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, **by)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]

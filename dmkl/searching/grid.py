@@ -76,7 +76,11 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
             "n_groups" if isinstance(parameters.get("grouping"), Mapping) else None,
         )
         chosen = {name: values for name, values in papers if name in parameters and name not in idle}
-        chosen = chosen or {name: (parameters[name],) for name in [*signature(type(estimator)).parameters][:1]}
+        chosen = (
+            chosen
+            or estimator.traits.grid
+            or {name: (parameters[name],) for name in [*signature(type(estimator)).parameters][:1]}
+        )
         if not chosen:
             refuse(f"{title} has neither p nor lam nor C, so there is no default grid; give one")
     if not isinstance(chosen, Mapping) or not chosen:
@@ -106,7 +110,7 @@ def with_chains(
     varies by more than `MOST_VARIATION`. `several` tasks or targets have one chain in common.
     """
     values, chains = as_grid(grid, estimator), second_chain(estimator)
-    scales = [name for name in ("lam", "C") if name in values]
+    scales = [name for name in ("lam", "lams", "C") if name in values]
     chosen = "steps" in values or (grid is not None and any(grid.get(name) is not None for name in scales))
     if chosen or several or not scales or not chains:
         return grid, ""

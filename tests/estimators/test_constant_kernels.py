@@ -69,6 +69,7 @@ ON_FACTORS = [
     dmkl.MKSVM(steps="cosine"),
     dmkl.GMKL(tol=1e-10),
     dmkl.LPBoost(cv=2),
+    dmkl.Stack(),
 ]
 
 

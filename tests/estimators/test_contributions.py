@@ -32,6 +32,7 @@ LEARNERS = {
     "prices": (dmkl.GMKL(C=1.0), 2),
     "sparse": (dmkl.MKSVM(p=1.0, C=1.0), 2),
     "boosting": (dmkl.LPBoost(cv=3), 3),
+    "stack": (dmkl.Stack(), 2),
     "product": (dmkl.Product(), 2),
     "tasks": (dmkl.MKFDA(lam=0.1), 2),
 }

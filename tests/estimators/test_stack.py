@@ -1,0 +1,113 @@
+"""Stacks against ridge regressions of scikit-learn without one sample or group, and non-negative least squares."""
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import LeaveOneGroupOut
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.testing import check_learner
+from tests.helpers.references import in_memory
+
+M, TRAIN, TEST = 40, np.arange(30), np.arange(30, 40)
+LAMS = (1e-2, 0.3, 2.0)
+
+
+def kernels(rng, n=3):
+    X = rng.standard_normal((n, M, 4))
+    return X @ X.mT + np.exp(-((X[:, :, None] - X[:, None]) ** 2).mean(axis=3)), X
+
+
+def centered(K, train, rows):
+    """K[rows, train] of one kernel, centered by the training rows."""
+    square = K[np.ix_(train, train)]
+    return K[np.ix_(rows, train)] - square.mean(axis=0) - K[np.ix_(rows, train)].mean(axis=1)[:, None] + square.mean()
+
+
+def function(K, train, y, rows, lam):
+    """The centered part of a ridge regression with intercept on one kernel."""
+    ridge = KernelRidge(alpha=lam, kernel="precomputed").fit(centered(K, train, train), y - y.mean(axis=0))
+    return ridge.predict(centered(K, train, rows))
+
+
+def stacked(K, y, groups):
+    """Weights, λ and predictions of the test rows, by leaving out one group after another."""
+    target, parts, lams = np.zeros_like(y), [], []
+    folds = list(LeaveOneGroupOut().split(y, groups=groups))
+    for rest, out in folds:
+        target[out] = y[out] - y[rest].mean(axis=0)
+    for kernel in K:
+        left = {lam: np.zeros_like(y) for lam in LAMS}
+        for lam, values in left.items():
+            for rest, out in folds:
+                values[out] = function(kernel, TRAIN[rest], y[rest], TRAIN[out], lam)
+        lams.append(min(LAMS, key=lambda lam: ((target - left[lam]) ** 2).sum()))
+        parts.append(left[lams[-1]].ravel())
+    weights = nnls(np.stack(parts, axis=1), target.ravel())[0]
+    of_test = [function(kernel, TRAIN, y, TEST, lam) for kernel, lam in zip(K, lams, strict=True)]
+    return weights, lams, y.mean(axis=0) + np.tensordot(weights, of_test, axes=1)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_stack_is_the_least_squares_of_left_out_regressions(grouped):
+    K, X = kernels(np.random.default_rng(0))
+    groups = TRAIN // 3 if grouped else TRAIN
+    labels = np.argmax(X[0, :, :3] + 0.5 * X[1, :, :3], axis=1)
+    weights, lams, scores = stacked(K, np.eye(3)[labels[TRAIN]], groups)
+    together = {str(sample): group for sample, group in zip(TRAIN, groups, strict=True)} if grouped else None
+    model = dmkl.Stack(LAMS, steps="center", kept_together=together)
+    K = in_memory(K, 16)
+    model.fit(K[TRAIN, TRAIN], labels[TRAIN])
+    np.testing.assert_allclose(model.weights_, weights, atol=1e-8)
+    np.testing.assert_array_equal(model.lam_, lams)
+    np.testing.assert_allclose(model.decision_function(K[TEST, TRAIN]), scores, atol=1e-8)
+    assert np.array_equal(model.predict(K[TEST, TRAIN]), scores.argmax(axis=1))
+
+
+def test_a_regression_has_weights_for_each_target():
+    K, X = kernels(np.random.default_rng(1))
+    y = np.stack([X[0, :, 0] + X[2, :, 1], X[1].sum(axis=1)], axis=1)
+    expected = [stacked(K, y[TRAIN, k : k + 1], TRAIN) for k in range(2)]
+    K = in_memory(K, 16)
+    model = dmkl.StackRegressor(LAMS, steps="center").fit(K[TRAIN, TRAIN], y[TRAIN])
+    np.testing.assert_allclose(model.weights_.T, [weights for weights, *_ in expected], atol=1e-8)
+    np.testing.assert_allclose(model.predict(K[TEST, TRAIN]), np.hstack([of[2] for of in expected]), atol=1e-8)
+
+
+def test_kernels_kept_as_factors_give_the_same():
+    rng = np.random.default_rng(2)
+    tables, labels = {name: rng.standard_normal((M, 5)) for name in "ab"}, np.arange(M) % 2
+    tables["a"][:, 0] += labels
+    factors = dmkl.build(None, tables, {"function": "linear"}, dtype="float64")
+    plain = in_memory(np.stack([table @ table.T for table in tables.values()]), 16)
+    of_factors, of_plain = (
+        dmkl.Stack().fit(K[TRAIN, TRAIN], labels[TRAIN]).decision_function(K[TEST, TRAIN]) for K in (factors, plain)
+    )
+    np.testing.assert_allclose(of_factors.values, of_plain.values, atol=1e-8)
+
+
+def test_folds_of_groups_are_groups_of_a_stack():
+    K, X = kernels(np.random.default_rng(3))
+    groups, y = np.arange(M) // 2, X[0, :, 0]
+    K = in_memory(K, 16)
+    result = dmkl.evaluate(dmkl.StackRegressor(LAMS), K, y, {"steps": [("center",)]}, outer=2, inner=2, groups=groups)
+    (train, *_), model = next(iter(result.folds.values())), next(iter(result.models_.values()))
+    together = dict(zip(K.samples.astype(str), groups.tolist(), strict=True))
+    alone = dmkl.StackRegressor(LAMS, steps=("center",), kept_together=together).fit(K[train, train], y[train])
+    np.testing.assert_allclose(model.weights_, alone.weights_, atol=1e-12)
+
+
+def test_what_a_stack_does_not_take_is_refused():
+    K, y = in_memory(kernels(np.random.default_rng(4))[0], 16), np.arange(M) % 2
+    with pytest.raises(InputError, match="takes no covariates out"):
+        dmkl.Stack(steps=(dmkl.residualize(np.arange(M)),)).fit(K, y)
+    with pytest.raises(InputError, match="lams"):
+        dmkl.Stack([0.0]).fit(K, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [dmkl.Stack, dmkl.StackRegressor])
+def test_a_stack_does_what_all_learners_do(kind):
+    check_learner(kind)
