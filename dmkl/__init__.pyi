@@ -66,6 +66,8 @@ from .reports.contents import report as report
 from .searching.assessing import assess as assess
 from .searching.assessing import kernel_scores as kernel_scores
 from .searching.assessing import survival_scores as survival_scores
+from .searching.comparing import ModelComparison as ModelComparison
+from .searching.comparing import compare as compare
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate
 from .searching.figures import plot_confusion as plot_confusion

@@ -464,6 +464,12 @@ class TrainingFeatures:
         tables = {name: table for name, table in self.tables.items() if name in used}
         return TrainingFeatures(recipes, tables, self.samples, self.dtype, self.tile)
 
+    def side_by_side(self) -> Array:
+        """The tables that the kernels are of, side by side: (samples, columns)."""
+        used = {recipe.feature for recipe in self.recipes.values()}
+        tables = [table for name, table in self.tables.items() if name in used]
+        return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
+
     def exact(self) -> TrainingFeatures:
         """The kernels that those of low rank approximate; the tables of these have one row, the mean in training."""
         tables = dict(self.tables)

@@ -98,7 +98,9 @@ def from_digits(place: Path) -> dict:
     parts = [np.random.default_rng(k).permutation(np.repeat([0, 1, 2], 100)) for k in range(3)]
     splits = [tuple(np.flatnonzero(part == k) for k in range(3)) for part in parts]
     tested = dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, 1.25, 2, 4, np.inf], "lam": [1e-4, 1e-2, 1]}, cv=splits)
+    grids = {"mkfda": {"p": [1, 2], "lam": [1e-3, 1e-1]}, "sum": {"lam": [1e-3, 1e-1]}, "mksvm": {"C": [1, 10]}}
     return {
+        "comparison": dmkl.compare(["mkfda", "stack", "sum", "mksvm"], K, grids=grids).plot(),
         "weights_over_p": found.plot_weights_over(),
         "tested": tested.plot_scores(),
         "confusion": dmkl.plot_confusion(dmkl.assess(model, K[~half, half])),

@@ -40,6 +40,11 @@ SAVED = {
         "attributes": ("estimator", "scoring", "measures", "parameters_searched"),
         "nodes": ("test_score", "inner_score", "weight", "gap", "status", "fold", "kernel", "search-0"),
     },
+    "dmkl-comparison": {
+        "version": 1,
+        "attributes": ("scoring", "measures", "n_competitors"),
+        "nodes": ("test_score", "seconds", "row_p_value", "part", "model", "fold", "evaluation-0"),
+    },
     "dmkl-importance": {
         "version": 1,
         "attributes": ("estimator", "scoring", "measures", "rows", "choose", "parameters_searched"),

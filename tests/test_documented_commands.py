@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning"
 PAGES = ["README.md", "ARCHITECTURE.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 PAGES.append("deploy/README.md")
 
-OUTPUTS = {"import": 0, "build": 0, **dict.fromkeys(LEARNING, 1), "export": 2}
+OUTPUTS = {"import": 0, "build": 0, **dict.fromkeys((*LEARNING, "compare"), 1), "export": 2}
 """The positional argument that a command writes to."""
 
 JOBQUEUE = ROOT / "deploy/jobqueue.yaml"
@@ -37,6 +37,7 @@ CHANGED = {
     r"~/dmkl-scheduler.json": "scheduler.json",
     r"--cluster BACKEND": "--cluster threads",
     r"--output /tmp/demo": "--output demo",  # nothing outside of the test's folder
+    r"^(dmkl compare .*)$": r"\1 --outer 2 --inner 2",  # of the default grids, 15 searches
     r"^(dmkl permute .*?)( --permutations \d+|$)": r"\1 --permutations 3",  # 199 of the default grid take minutes
 }
 """What is changed in commands before they run."""

@@ -131,6 +131,7 @@ RESULTS = {
     "evaluate": lambda K: dmkl.evaluate(FISHER, K, **TWICE, scoring=SCORERS),
     "evaluate, tasks": lambda K: dmkl.evaluate(FISHER, K, TWO, **TWICE, baselines="none"),
     "permutation_test": lambda K: dmkl.permutation_test(FISHER, K, **FOLDS, n_permutations=2),
+    "compare": lambda K: dmkl.compare(["mkfda", "stack"], K, grids={"mkfda": GRID}, outer=2, inner=2),
     "association_test": lambda K: dmkl.association_test(K, NUMBERS, n_permutations=2),
     "association_test, targets": lambda K: dmkl.association_test(K, TWO),
     "importance": lambda K: dmkl.importance(FISHER, K, **FOLDS, shapley=2, scoring=SCORERS),

@@ -17,7 +17,7 @@ _MODULES = {
     "cluster": ("preflight",),
     "analyzing": ("analyze",),
     "associating": ("associate",),
-    "learning": LEARNING,
+    "learning": (*LEARNING, "compare"),
     "predicting": ("predict", "export", "report"),
     "running": ("run", "submit"),
 }

@@ -494,6 +494,7 @@ _KINDS = {
     "dmkl-analysis": _Kind("analysis of kernels", _result_facts),
     "dmkl-search": _Kind("result of a search", _result_facts),
     "dmkl-evaluation": _Kind("result of a nested cross-validation", _result_facts),
+    "dmkl-comparison": _Kind("comparison of models", _result_facts),
     "dmkl-importance": _Kind("importance of kernels", _result_facts),
     "dmkl-stability": _Kind("result of resampling", _result_facts),
     "dmkl-association": _Kind("result of association tests", _result_facts),

@@ -118,4 +118,6 @@ def resuming(folder: Path) -> Iterator[None]:
             say_aside(
                 "note", f"what was done is kept in {folder}; the same command continues after pass {after.n_passes}"
             )
+        elif folder.exists() and not (after or wrong):  # states of several models
+            say_aside("note", f"what was done is kept in {folder}; the same command continues")
         raise

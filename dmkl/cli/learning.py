@@ -57,25 +57,41 @@ _Predictions = Annotated[str | None, option("Held-out predictions: .csv, .parque
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningOptions(Samples, Resources):
-    """The options of all commands that train a learner, without those of the learner."""
+class _SetOptions(Samples, Resources):
+    """The options of all commands that train learners on a set."""
 
     store: options.Store
-    model: str = DEFAULT
     kernels: options.Kernels = None
     overwrite: options.Overwrite = False
     as_json: options.Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionOptions(LearningOptions):
-    """The options of all commands that train a learner several times and save a result."""
+class _ModelOption:
+    """The option that names the learner."""
+
+    model: str = DEFAULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningOptions(_SetOptions, _ModelOption):
+    """The options of all commands that train a learner, without those of the learner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions(_SetOptions):
+    """The options of all commands that train learners several times and save a result."""
 
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
     groups: Path | None = folds_option("Groups that no fold splits: one a line, or sample,group.", "FILE")
     scoring: list[str] | None = folds_option("Measures, as matthews; first chooses.", "NAME,…")
     state: Path | None = option("Checkpoint. [default: OUT.partial]", "DIR")
     restart: bool = flag("Discard the checkpoint.", "--restart")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions(ResultOptions, _ModelOption):
+    """The options of all commands that train one learner several times and save a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +129,10 @@ class _Run:
 
     def __init__(
         self,
-        options: QuestionOptions,
+        options: ResultOptions,
         kind: str,
         format_name: str,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, Any] | None,
         plot: Path | None = None,
         predictions: str | None = None,
     ) -> None:
@@ -131,7 +147,9 @@ class _Run:
             check_table(self.predictions)
             lock_output(self.predictions, overwrite=options.overwrite, what="file")
         self.K = open_kernels(options.store, options.kernels)
-        self.learner = make_learner(options.model, parameters, self.K)
+        self.learner: Any = None
+        if parameters is not None and isinstance(options, QuestionOptions):
+            self.learner = make_learner(options.model, parameters, self.K)
 
     def compute(self, question: Callable[..., Any], chosen: Index, *arguments: Any, **keywords: Any) -> Any:
         """Answer the question on the chosen samples, with a checkpoint and progress, and save the result."""
@@ -169,7 +187,7 @@ class _Run:
         """The result for JSON: what all results have, and its own facts and tables."""
         attrs, description = result.data.attrs, result.describe()
         shared = {"path": self.options.out, "samples": len(chosen), "summary": description.as_mapping()}
-        shared |= {name: attrs[name] for name in ("estimator", "scoring")}
+        shared |= {name: attrs[name] for name in ("estimator", "scoring") if name in attrs}
         return {**shared, **description.as_data(), "passes": result.n_passes_, "seconds": attrs["seconds"]}
 
     def print(self, result: Any, chosen: Index, on: str) -> None:
@@ -437,6 +455,50 @@ def evaluate(
         inner=None if inner is None else parse_cv(inner, "--inner"),
         rule=rule.replace("-", "_"),
         baselines=baselines,
+    )
+    run.print(result, chosen, on)
+
+
+def compare(
+    question: ResultOptions,
+    models: str | None = option("Models, sum, single. [default: those that suit the labels]", "NAME,…"),
+    competitors: str | None = option(
+        "Estimators of scikit-learn on the features: hist-gradient-boosting, random-forest, logistic, ridge.", "NAME,…"
+    ),
+    grid: list[str] | None = _grid_option("Values of a parameter of a model; repeatable.", "MODEL:NAME=V,V,…"),
+    outer: str | None = folds_option("Folds that test, as of dmkl evaluate. [default: 5]", "FOLDS"),
+    inner: str | None = folds_option("Folds that choose, as of dmkl evaluate. [default: 3]", "FOLDS"),
+    rule: options.Rule = "best",
+    plot: options.Plot = None,
+) -> None:
+    """Compare models on the same nested folds: scores, paired differences to the best, seconds.
+
+    In each outer fold the inner folds choose a point of the grid of each model, as dmkl evaluate does, and all models
+    are scored on the same samples, which no choice has seen. "sum" is the plain sum of the kernels, "single" one
+    kernel, which the inner folds choose. After an interruption the same command resumes.
+
+    Examples
+    --------
+        dmkl compare kernels.zarr compared --models mkfda,stack,sum,single
+        dmkl compare kernels.zarr compared --models mkfda,mksvm --grid mkfda:p=1,2 --grid mkfda:lam=1e-3,0.1
+    """
+    run = _Run(question, "a comparison", "dmkl-comparison", None, plot)
+    run.learner = None if models is None else models.split(",")
+    chosen, on = question.choose(run.K, all_by_default=True)
+    by_model: dict[str, list[str]] = {}
+    for text in grid or ():
+        model, colon, values = text.partition(":")
+        if not colon:
+            refuse(f"--grid of dmkl compare takes a model and its values, such as mkfda:p=1,2, got {text!r}")
+        by_model.setdefault(model, []).append(values)
+    result = run.compute(
+        dmkl.compare,
+        chosen,
+        {model: parse_grid(texts, sample_names(run.K)) for model, texts in by_model.items()},
+        outer=None if outer is None else parse_cv(outer, "--outer"),
+        inner=None if inner is None else parse_cv(inner, "--inner"),
+        rule=rule.replace("-", "_"),
+        competitors=() if competitors is None else competitors.split(","),
     )
     run.print(result, chosen, on)
 

@@ -558,10 +558,10 @@ def _feature_table(
         refuse(f"{needed_by} needs features, and there are none: {features}; take 'kernel'")
     if feature is not None and feature not in features.tables:
         refuse(f"there is no feature table {feature!r}; the tables are {', '.join(map(repr, features.tables))}")
-    used = {recipe.feature for recipe in features.select(kernels).recipes.values()}
-    names = [name for name in features.tables if name in used] if feature is None else [feature]
-    tables = [features.tables[name] for name in names]
-    return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
+    if feature is None:
+        return features.select(kernels).side_by_side()
+    table = features.tables[feature]
+    return table.read(slice(0, table.shape[0])).astype(np.float64)
 
 
 def _group_by_features(

@@ -384,13 +384,13 @@ def comparison(chosen: xr.Dataset, baselines: xr.Dataset | None, names: Sequence
     columns = ["model", "parameters", "score", "standard_error", "difference", "margin"]
     frame = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(columns[2:], float))
     test = rows_test(chosen.attrs["scoring"])
-    titles, p_values = zip(("", np.nan), *(_row_test(baseline, test) for baseline in parts), strict=True)
+    titles, p_values = zip(("", np.nan), *(row_test(baseline, test) for baseline in parts), strict=True)
     frame = frame.assign(test=titles, p_value=p_values)
     frame.attrs |= {"rows": rows, "limits": limits(chosen.attrs["scoring"], of_difference=True)}
     return frame
 
 
-def _row_test(baseline: xr.Dataset, test: str) -> tuple[str, float]:
+def row_test(baseline: xr.Dataset, test: str) -> tuple[str, float]:
     """The title and the p-value of a test of the same rows; "" and NaN if there is none."""
     values = baseline.get(f"{test}_p_value", xr.DataArray(np.nan))
     p = values.values[np.isfinite(values.values)]
@@ -406,14 +406,14 @@ def compare(compared: pd.DataFrame) -> list[str]:
     for row in compared[1:].to_dict("records"):
         point = f" ({row['parameters']})" if row["parameters"] else ""
         value = with_error(row["score"], row["standard_error"])
-        verdict = _verdict(row["difference"], row["margin"], compared.attrs["limits"])
+        of_difference = verdict(row["difference"], row["margin"], compared.attrs["limits"])
         title = f"{row['model'][:1].upper()}{row['model'][1:]}"
         of_rows = f"; these models on these rows: {row['test']} p = {row['p_value']:.2g}" if row["test"] else ""
-        lines.append(f"{title}{point}: {value} in {compared.attrs['rows']}; {verdict}{of_rows}")
+        lines.append(f"{title}{point}: {value} in {compared.attrs['rows']}; {of_difference}{of_rows}")
     return lines
 
 
-def _verdict(difference: float, margin: float, limits: tuple[float, float]) -> str:
+def verdict(difference: float, margin: float, limits: tuple[float, float]) -> str:
     """A paired difference over folds in words; `margin` is half the width of its 95 % interval."""
     if not np.isfinite(difference):
         return "no difference is known"

@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -404,11 +404,22 @@ def evaluate(
     that share training rows are not: Bengio, Grandvalet: No unbiased estimator of the variance of k-fold
     cross-validation. JMLR 5 (2004).
     """
+    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
+    return evaluate_on(partial(nest_folds, outer, inner), "evaluate", arguments, rule, baselines)[0]
+
+
+def evaluate_on(
+    make_folds: Callable[..., list[Fold]],
+    caller: str,
+    arguments: Arguments,
+    rule: Rule,
+    baselines: Literal["sum", "rules", "none"],
+) -> tuple[EvaluationResult, Question, list[Fold]]:
+    """Evaluate as `evaluate` does, on folds that `make_folds` makes as `nest_folds` does; `caller` is for messages."""
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, ("sum", "rules", "none"))
-    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
-    question, folds = make_question("evaluate", arguments, partial(nest_folds, outer, inner), refit=True)
+    question, folds = make_question(caller, arguments, make_folds, refit=True)
     check_memory_of_refinement(question, [fold.inner for fold in folds])
     ends = np.cumsum([0, *(len(fold.inner) for fold in folds)]).tolist()
     choosing = list(itertools.starmap(slice, itertools.pairwise(ends)))
@@ -441,7 +452,7 @@ def evaluate(
         scores.attrs["hint"] = question.hint
     result = EvaluationResult(scores, searches)
     result._models = fold_models(list(searches), answers.fits)
-    return result
+    return result, question, folds
 
 
 def _inner_searches(

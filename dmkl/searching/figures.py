@@ -399,17 +399,24 @@ def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None
     models |= {title: baselines.sel(baseline=title) for title in titles}
     scores = [of_task(model[["test_score"]], task)["test_score"] for model in models.values()]
     scores = [score.mean([dim for dim in score.dims if dim != "fold"]) for score in scores]
-    rows = np.arange(len(scores))
+    of_models = dict(zip(models, scores, strict=True))
+    return plot_test_scores(of_models, result.scores, "" if task is None else f", {shortened(task)}", ax)
+
+
+def plot_test_scores(
+    of_models: Mapping[str, xr.DataArray], data: xr.Dataset, task: str = "", ax: Axes | None = None
+) -> Axes:
+    """Draw scores of models over the outer folds of `data`, by name; `task` ends the label of the axis."""
+    scores, rows = list(of_models.values()), np.arange(len(of_models))
     (ax,) = panels(ax, {"the scores": (6.1, 1.2 + 0.5 * len(rows))})
     ax.plot(np.array(scores), rows, ".-", color=GRAY, linewidth=0.6, markersize=5, alpha=0.6)
     mean, error = np.array([mean_over_folds(score) for score in scores]).T
     style: dict[str, Any] = {"color": BLUE, "markersize": 6, "elinewidth": 2, "zorder": 3}
     ax.errorbar(mean, rows, xerr=np.nan_to_num(error), fmt="o", **style)
-    name_rows(ax, [fill(name, 24) for name in models])
-    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
-    ax.set_xlabel(scoring if task is None else f"{scoring}, {shortened(task)}", fontsize=9)
+    name_rows(ax, [fill(name, 24) for name in of_models])
+    ax.set_xlabel(shortened(str(data.attrs["scoring"]).replace("_", " ")) + task, fontsize=9)
     dress(ax, ["top", "right", "left"], grid="x")
-    folds = result.scores.sizes["fold"]
+    folds = data.sizes["fold"]
     set_title([ax], f"Test scores, means of {folds} outer folds ± one standard error (gray: each fold)")
     return ax
 

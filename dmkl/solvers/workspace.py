@@ -423,10 +423,11 @@ def is_empty(folder: Path) -> bool:
 
 
 def remove_state(folder: Path) -> None:
-    """Remove the folder of a state, if there is one; InputError if it has other files."""
+    """Remove the folder of a state, or of states in folders of their own, if any; InputError if it has other files."""
     if not folder.exists():
         return
-    if not (read_state(folder) or is_empty(folder)):
+    states = [folder] if read_state(folder) or not folder.is_dir() else [*folder.iterdir()]
+    if not all(read_state(each) or is_empty(each) for each in states):
         refuse(
             f"{folder} must be empty or have the state of a search, and has other files; move it away, or take another"
         )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.references import in_memory
 from scipy.optimize import nnls
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import LeaveOneGroupOut
@@ -9,7 +10,6 @@ from sklearn.model_selection import LeaveOneGroupOut
 import dmkl
 from dmkl.errors import InputError
 from dmkl.testing import check_learner
-from tests.helpers.references import in_memory
 
 M, TRAIN, TEST = 40, np.arange(30), np.arange(30, 40)
 LAMS = (1e-2, 0.3, 2.0)

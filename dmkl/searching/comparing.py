@@ -1,0 +1,488 @@
+"""`dmkl.compare`: several models on the same nested folds, beside estimators of scikit-learn on the same features."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+from sklearn.base import clone, is_regressor
+
+import dmkl
+from dmkl import progress
+from dmkl._version import version
+from dmkl.arrays import Array, Float, is_known
+from dmkl.building import features_of
+from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
+from dmkl.errors import refuse
+from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.saving import models as classes_of_models
+from dmkl.estimators.saving import read
+from dmkl.kernelset import Kernels, as_kernel_set, given_labels
+from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.baselines import row_test, verdict
+from dmkl.searching.evaluation import EvaluationResult, evaluate_on
+from dmkl.searching.fits import Arguments, Part, Question, values_of
+from dmkl.searching.folds import Fold, nest_folds
+from dmkl.searching.grid import Rule, mean_and_margin, mean_over_folds
+from dmkl.searching.paired import compare_predictions, rows_test
+from dmkl.searching.scoring import evaluate, limits
+from dmkl.searching.texts import chosen_text, cost_and_proof
+from dmkl.store.saved import Result, Saved
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUM, SINGLE = "sum", "single"
+OF_CLASSES = ("mkfda", "mklogistic", "mksvm", "stack", SUM, SINGLE)
+OF_NUMBERS = ("mkridge", "stack", SUM, SINGLE)
+"""Models that are compared by default."""
+COMPETITORS = ("hist-gradient-boosting", "random-forest", "logistic", "ridge")
+
+
+class ModelComparison(Result):
+    """Several models on the same nested folds.
+
+    `dmkl.compare` and `dmkl.load` make it.
+
+    Parameters
+    ----------
+    data
+        A Dataset:
+
+        ==================== =================== =====================================================================
+        test_score[_NAME]    model, fold[, task] on the test rows, which no choice depends on, by the first scorer, and
+                                                 by others
+        seconds              model               that the model took
+        row_p_value          model               of the model and the best one on the same test rows
+        part                 fold, sample        0 train, 2 test, -1 none
+        ==================== =================== =====================================================================
+
+        Attributes: scoring, measures (JSON list), n_competitors (the last models, of scikit-learn), row_test, n_passes,
+        seconds.
+    evaluations
+        By model, its `EvaluationResult`: all but competitors.
+    """
+
+    FORMAT, TITLE = "dmkl-comparison", "comparison of models"
+    NEEDED_ATTRIBUTES = ("scoring", "measures", "n_competitors", "n_passes", "seconds")
+    NEEDED = ("test_score", "seconds", "row_p_value", "part")
+
+    def __init__(self, data: xr.Dataset, evaluations: Mapping[str, EvaluationResult]) -> None:
+        super().__init__(data)
+        self._evaluations = dict(evaluations)
+
+    @property
+    def evaluations(self) -> dict[str, EvaluationResult]:
+        """By model, its evaluation on the common folds: choices, inner searches, predictions, tested models."""
+        return dict(self._evaluations)
+
+    @property
+    def best(self) -> str:
+        """The name of the model with the largest mean test score, the first of equal ones."""
+        mean = mean_over_folds(self._by_fold())[0]
+        return str(self.data["model"].values[int(np.nanargmax(mean))])
+
+    def _by_fold(self) -> xr.DataArray:
+        """Test scores over model and fold; means over the tasks."""
+        score = self.data["test_score"]
+        return score.mean([dim for dim in score.dims if dim not in ("model", "fold")])
+
+    def table(self) -> pd.DataFrame:
+        """A row for each model, the best first.
+
+        Returns
+        -------
+        DataFrame
+            model, score and standard_error (means over the outer folds), difference (the best minus this model, paired
+            over the folds) and margin (half the width of its 95 % confidence interval; see
+            `SearchResult.comparison`), p_value (of the two models on the same rows), seconds, and the choices of the
+            outer folds in words.
+        """
+        score = self._by_fold()
+        mean, error = mean_over_folds(score)
+        difference, margin = mean_and_margin(score.sel(model=self.best) - score, self.data, "test")
+        names = self.data["model"].values.tolist()
+        frame = pd.DataFrame(
+            {
+                "model": names,
+                "score": mean.values,
+                "standard_error": error.values,
+                "difference": difference.values,
+                "margin": margin.values,
+                "p_value": self.data["row_p_value"].values,
+                "seconds": self.data["seconds"].values,
+                "choices": [self._choices(name) for name in names],
+            }
+        )
+        frame.loc[frame["model"] == self.best, ["difference", "margin"]] = np.nan
+        return frame.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+
+    def choices(self) -> pd.DataFrame:
+        """A row for each model and outer fold: model, fold, score, inner_score, and the point that the fold chose."""
+        parts = []
+        for name, evaluation in self._evaluations.items():
+            frame = evaluation.table()
+            chosen = [
+                ", ".join(f"{key}={value}" for key, value in zip(evaluation.parameters, row, strict=True))
+                for row in zip(*(_values(evaluation, key) for key in evaluation.parameters), strict=True)
+            ]
+            kept = frame[[each for each in frame if each not in evaluation.parameters]]
+            parts.append(kept.assign(model=name, point=chosen))
+        return pd.concat(parts, ignore_index=True)
+
+    def _choices(self, name: str) -> str:
+        evaluation = self._evaluations.get(name)
+        if evaluation is None:
+            return ""
+        return "; ".join(chosen_text(key, _values(evaluation, key)) for key in evaluation.parameters)
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the test scores of all models: means, one standard error, and outer folds."""
+        from dmkl.searching.figures import plot_test_scores
+
+        score = self._by_fold().sel(model=self.table()["model"].values)
+        return plot_test_scores(dict(zip(score["model"].values.tolist(), score, strict=True)), self.data, ax=ax)
+
+    def describe(self) -> Description:
+        """The best model, differences, the costs; see `Result.describe`."""
+        table, attrs, ends = self.table(), self.data.attrs, limits(self.data.attrs["scoring"], of_difference=True)
+        best, *others = table.to_dict("records")
+        scoring = str(attrs["scoring"])
+        lines = [f"{best['model']} is ahead: {scoring} {with_error(best['score'], best['standard_error'])} in test"]
+        for row in others:
+            value = with_error(row["score"], row["standard_error"])
+            text = verdict(row["difference"], row["margin"], ends).replace("the choice", best["model"])
+            lines.append(f"{row['model']}: {value}; {text}")
+        sentences: dict[Key, list[str]] = {
+            "scores": lines[:1],
+            "baselines": lines[1:],
+            "choice": [f"Chosen by {row['model']}: {row['choices']}" for row in (best, *others) if row["choices"]],
+            "notes": self._notes(),
+            "costs": [cost_and_proof(self.n_passes_, attrs["seconds"], np.nan)],
+        }
+        figures = {"Models": Figure("Test scores of each model on the same outer folds, and their means.", self.plot)}
+        n_folds = self.data.sizes["fold"]
+        scope = f"the same {count(n_folds, 'outer fold')} and inner folds for all"
+        title = f"Comparison of {count(len(table), 'model')}"
+        return Description(title, scope, sentences, self._facts, {"comparison": self._table}, figures)
+
+    def _notes(self) -> list[str]:
+        names = self.data["model"].values.tolist()
+        competitors = names[len(names) - int(self.data.attrs["n_competitors"]) :]
+        notes = ["The largest of several scores is optimistic: new samples decide, or inner folds"]
+        if self.best in competitors:
+            notes.append(f"{self.best} of scikit-learn, on the features, is ahead of all models on kernels")
+        return notes
+
+    def _facts(self) -> dict[str, Any]:
+        return {"best": self.best, "models": self.table().to_dict("records"), "outer_folds": self.data.sizes["fold"]}
+
+    def _table(self) -> Table:
+        columns = [
+            Column("model"),
+            Column("score", f"{self.data.attrs['scoring']} in test".replace("_", " "), error="standard_error"),
+            Column(
+                "difference",
+                form="signed",
+                error="margin",
+                limits=limits(self.data.attrs["scoring"], of_difference=True),
+            ),
+            Column("p_value", "p"),
+            Column("seconds"),
+        ]
+        note = (
+            "Means over the folds ± one standard error. Difference: the first minus this model, paired over folds, ± "
+            f"half the width of its 95 % confidence interval. p: {self.data.attrs['row_test']} of the two models on "
+            "the same test rows."
+        )
+        return Table(self.table(), columns, "Models on the same folds", note=note)
+
+    # --- saving and reading ------------------------------------------------------------------------------------------
+
+    def _write(self, path: Path) -> None:
+        for number, evaluation in enumerate(self._evaluations.values()):
+            evaluation._write(path / f"evaluation-{number}")
+        super()._write(path)
+
+    @classmethod
+    def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:
+        names = data["model"].values.tolist()
+        names = names[: len(names) - int(data.attrs["n_competitors"])]
+        return cls(data, {name: read(saved.part(f"evaluation-{number}")) for number, name in enumerate(names)})
+
+
+def _values(evaluation: EvaluationResult, parameter: str) -> list[Any]:
+    """The values of a parameter that the outer folds chose; of weights of one kernel its name."""
+    values = values_of(evaluation.scores[parameter])
+    if parameter != "weights":
+        return values
+    return [next((name for name, weight in value.items() if weight), "") for value in values]
+
+
+# --- the comparison --------------------------------------------------------------------------------------------------
+
+
+@one_blas_thread
+def compare(
+    models: Iterable[str | KernelLearner] | Mapping[str, str | KernelLearner] | None,
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    grids: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    outer: Any = None,
+    inner: Any = None,
+    scoring: Any = None,
+    groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
+    rule: Rule = "best",
+    competitors: Iterable[str] | Mapping[str, Any] = (),
+    state: str | Path | None = None,
+) -> ModelComparison:
+    """Compare models on the same nested folds.
+
+    Each model is evaluated as by `dmkl.evaluate` without baselines: the inner folds of each outer fold choose a point
+    of its grid, and the model refitted there is scored on the test rows. All models have the same outer and inner
+    folds, so that differences are paired.
+
+    Parameters
+    ----------
+    models
+        Learners, or names: those of `dmkl fit --model`, "sum" (the plain sum of the kernels, by discriminants or ridge
+        regression) and "single" (one kernel, which the inner folds choose together with λ). For numbers "stack" and
+        "mkfda" are the regressions of that kind, and for classes "mkridge" is least squares by the largest score,
+        ``MKFDA(decision="largest")``. Or a mapping from names of your own to them. None: those that suit the labels.
+    K, y
+        As in `dmkl.search`.
+    grids
+        By model, its grid as in `dmkl.search`; default values where missing.
+    outer, inner, scoring, groups, unknown, rule
+        As in `dmkl.evaluate`.
+    competitors
+        Estimators of scikit-learn that are fitted to the features of the kernels, side by side, on the training rows
+        of the same outer folds: a mapping from names, or names: "hist-gradient-boosting", "random-forest", "logistic"
+        (standardized, C by three inner folds), "ridge" (standardized, its λ by leaving out each row).
+    state
+        A folder that all workers see, with a folder for each model; the same call continues from there.
+
+    Returns
+    -------
+    ModelComparison
+        A row for each model: mean score, paired difference to the best, seconds; and each evaluation.
+
+    Raises
+    ------
+    InputError
+        If a name is no model, two have the same name, kernels have no features for competitors, or as in
+        `dmkl.evaluate`.
+
+    Notes
+    -----
+    `dmkl.evaluate` has the references. The best of several models on the same test rows is optimistic by the choice.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> grids = {"mkfda": {"p": [1, 2], "lam": [0.1, 1]}, "sum": {"lam": [0.1, 1]}}
+    >>> result = dmkl.compare(["mkfda", "stack", "sum"], K, grids=grids, outer=3, inner=2)
+    >>> sorted(result.table()["model"])
+    ['mkfda', 'stack', 'sum']
+    """
+    started = time.monotonic()
+    K = as_kernel_set(K, "compare")
+    asked = _named_models(models, K, y, unknown)
+    strange = [name for name in grids or {} if name not in asked]
+    if strange:
+        refuse(f"grids has {strange[0]!r}, which is none of the models compared: {', '.join(asked)}")
+    folds: list[Fold] = []
+    question: Question | None = None
+    evaluations: dict[str, EvaluationResult] = {}
+    for name, (learner, default) in asked.items():
+        progress.current().note(f"model {name}")
+        make: Callable[..., list[Fold]] = partial(_same, folds) if folds else partial(nest_folds, outer, inner)
+        grid = (grids or {}).get(name, default)
+        folder = None if state is None else Path(state) / name
+        arguments = Arguments(learner, K, y, grid, scoring, groups, unknown, folder)
+        evaluations[name], question, folds = evaluate_on(make, "compare", arguments, rule, "none")
+    assert question is not None
+    first = next(iter(evaluations.values())).scores
+    measures = [name for name in map(str, first.data_vars) if name.startswith("test_score")]
+    parts = [each.scores[measures].drop_attrs() for each in evaluations.values()]
+    seconds = [each.scores.attrs["seconds"] for each in evaluations.values()]
+    predictions = {name: each.predictions for name, each in evaluations.items() if "held_out_sample" in each.scores}
+    for name, estimator in _named_competitors(competitors, question).items():
+        progress.current().note(f"competitor {name}")
+        before = time.monotonic()
+        scores, predictions[name] = _compete(name, estimator, question, folds)
+        parts.append(scores)
+        seconds.append(time.monotonic() - before)
+        asked[name] = (estimator, None)
+    data = xr.concat(parts, xr.Variable("model", np.array(list(asked), dtype=str)))
+    kept = [name for name in ("part", "sample_group") if name in first]
+    data = data.assign({name: first[name].variable for name in kept}).assign(seconds=("model", np.array(seconds)))
+    best = str(data["model"].values[int(np.nanargmax(_mean(data["test_score"])))])
+    test = rows_test(first.attrs["scoring"])
+    others = [None if name == best else predictions.get(name) for name in asked]
+    tests = [_p_value(predictions.get(best), other, test) for other in others]
+    data["row_p_value"] = ("model", np.array([p for _, p in tests]))
+    attrs = {
+        "scoring": first.attrs["scoring"],
+        "measures": first.attrs["measures"],
+        "n_competitors": len(asked) - len(evaluations),
+        "row_test": next((title for title, _ in tests if title), ""),
+        "n_passes": sum(each.n_passes_ for each in evaluations.values()),
+        "seconds": time.monotonic() - started,
+        "created_by": f"dmkl {version()}",
+    }
+    return ModelComparison(data.assign_coords(sample=first["sample"].values).assign_attrs(attrs), evaluations)
+
+
+def _same(folds: list[Fold], *_: Any, **__: Any) -> list[Fold]:
+    return folds
+
+
+def _mean(score: xr.DataArray) -> Float:
+    """Means of the models over folds and tasks."""
+    over_tasks = score.mean([dim for dim in score.dims if dim not in ("model", "fold")])
+    return np.asarray(mean_over_folds(over_tasks)[0])
+
+
+def _p_value(best: xr.Dataset | None, other: xr.Dataset | None, test: str) -> tuple[str, float]:
+    """The title and the p-value of the test of two models on the same rows; "" and NaN without predictions."""
+    if best is None or other is None:
+        return "", np.nan
+    return row_test(compare_predictions(best, other), test)
+
+
+# --- models by name --------------------------------------------------------------------------------------------------
+
+_Asked = dict[str, tuple[Any, Mapping[str, Any] | None]]
+"""By name, a learner and its default grid."""
+
+
+def _named_models(models: Any, K: Any, y: Any, unknown: Any) -> _Asked:
+    """The learners by name."""
+    labels = given_labels(K, y)[0]
+    if labels is None:
+        refuse("compare needs labels: give y, or store them with the kernels (labels=, --labels)")
+    given = models if isinstance(models, Mapping) else None
+    learners = [] if models is None else list(models.values() if given is not None else models)
+    numbers = _are_numbers(np.asarray(labels), unknown) or any(
+        is_regressor(each) for each in learners if isinstance(each, KernelLearner)
+    )
+    learners = learners or list(OF_NUMBERS if numbers else OF_CLASSES)
+    names = list(given) if given is not None else [_name_of(each) for each in learners]
+    repeated = [name for k, name in enumerate(names) if name in names[:k]]
+    if repeated:
+        refuse(f"models has {repeated[0]!r} twice; give a mapping from names of your own to the models")
+    return {name: _as_learner(each, K.names, numbers=numbers) for name, each in zip(names, learners, strict=True)}
+
+
+def _are_numbers(labels: Array, unknown: Any) -> bool:
+    """Whether labels are numbers to predict: some of them, but a code of unknown ones, have a fraction."""
+    known = labels[is_known(labels)]
+    return known.dtype.kind == "f" and bool((known[known != unknown] % 1 != 0).any())
+
+
+def _name_of(model: str | KernelLearner) -> str:
+    return model if isinstance(model, str) else type(model).__name__.lower()
+
+
+def _as_learner(model: Any, kernels: Sequence[str], *, numbers: bool) -> tuple[Any, Mapping[str, Any] | None]:
+    """A learner, and its grid if that is not its default one."""
+    if isinstance(model, KernelLearner):
+        return model, None
+    word = str(model).replace("-", "").lower()
+    least_squares: Any = dmkl.MKRidge if numbers else dmkl.MKFDA
+    if word == SUM:
+        return least_squares(np.inf), {"lam": None}
+    if word == SINGLE:
+        alone = [dict(zip(kernels, row, strict=True)) for row in np.eye(len(kernels)).tolist()]
+        return least_squares(np.inf), {"weights": alone, "lam": None}
+    if word == "mkridge" and not numbers:
+        return dmkl.MKFDA(decision="largest"), None
+    named = {"mkfda": "mkridge", "stack": "stackregressor"}.get(word, word) if numbers else word
+    classes = {name.lower(): kind for name, kind in classes_of_models().items()}
+    if named not in classes:
+        refuse(
+            f"there is no model {model!r}; models are {listed(sorted(classes), len(classes))}, 'sum', 'single', and "
+            "learners"
+        )
+    return classes[named](), None
+
+
+# --- competitors -----------------------------------------------------------------------------------------------------
+
+
+def _named_competitors(competitors: Any, question: Question) -> dict[str, Any]:
+    """Estimators of scikit-learn by name."""
+    if isinstance(competitors, Mapping):
+        return dict(competitors)
+    made = {name: _competitor(name, classes=question.targets.kind != "regression") for name in competitors}
+    unsuited = [name for name, estimator in made.items() if estimator is None]
+    if unsuited:
+        refuse(
+            f"there is no competitor {unsuited[0]!r} for these labels; there are {', '.join(COMPETITORS)} (logistic "
+            "for classes, ridge for numbers), or give a mapping from names to estimators of scikit-learn"
+        )
+    return made
+
+
+def _competitor(name: str, *, classes: bool) -> Any:
+    """The estimator of this name; None if there is none for classes, or for numbers."""
+    from sklearn import ensemble, linear_model
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    beginning = {"hist-gradient-boosting": "HistGradientBoosting", "random-forest": "RandomForest"}.get(name)
+    if beginning is not None:
+        return getattr(ensemble, f"{beginning}{'Classifier' if classes else 'Regressor'}")(random_state=0)
+    powers = 10.0 ** np.arange(-3, 4)
+    if (name, classes) == ("logistic", True):
+        logistic = GridSearchCV(linear_model.LogisticRegression(max_iter=1000), {"C": powers}, cv=3)
+        return make_pipeline(StandardScaler(), logistic)
+    return (
+        make_pipeline(StandardScaler(), linear_model.RidgeCV(powers)) if (name, classes) == ("ridge", False) else None
+    )
+
+
+def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold]) -> tuple[xr.Dataset, xr.Dataset]:
+    """The test scores of an estimator on features, over fold, and its predictions of the test rows."""
+    if question.targets.dim is not None:
+        refuse(f"competitor {name!r} predicts one label, and there are several tasks or targets; compare one by one")
+    features = features_of(question.K)
+    if isinstance(features, str):
+        refuse(f"competitor {name!r} needs the features of the kernels, and there are none: {features}")
+    X, scores, parts = features.side_by_side(), [], list[Part]()
+    for fold in folds:
+        targets = question.targets_of(fold.train)
+        fitted = clone(estimator).fit(X[fold.train], question.labels[fold.train])
+        decided = _decisions(fitted, X[fold.test], targets.kind)
+        scores.append(evaluate(question.metrics, targets.kind, targets.classes, question.labels[fold.test], decided))
+        parts.append((fold.test, targets, decided, decided, None))
+    predictions = question.predictions(parts)
+    fold_names = np.array([fold.name for fold in folds], dtype=str)
+    predictions = predictions.assign_coords(sample=question.K.samples[predictions["sample"].values].astype(str))
+    predictions = predictions.assign(sample_fold=("sample", fold_names[predictions["sample_fold"].values]))
+    of_metrics = zip(question.name_ends, np.array(scores).T, strict=True)
+    data = {f"test_score{end}": ("fold", values) for end, values in of_metrics}
+    return xr.Dataset(data, {"fold": fold_names}), predictions
+
+
+def _decisions(fitted: Any, X: Array, kind: str) -> Float:
+    """Predictions of a regression; logarithms of probabilities, of two classes their difference, or decision values."""
+    if kind == "regression":
+        return np.asarray(fitted.predict(X), dtype=np.float64)
+    if not hasattr(fitted, "predict_proba"):
+        return np.asarray(fitted.decision_function(X))
+    with np.errstate(divide="ignore"):
+        logs = np.maximum(np.log(fitted.predict_proba(X)), -700.0)
+    return np.asarray(logs[:, 1] - logs[:, 0] if kind == "binary" else logs)

@@ -1,0 +1,147 @@
+"""`dmkl.compare` and `dmkl compare` against hand-written nested loops over the same folds."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import StratifiedKFold
+
+import dmkl
+from dmkl.building import features_of
+from dmkl.errors import InputError
+
+M = 42
+GRIDS = {"mkfda": {"p": [1, 2], "lam": [1e-3, 0.1]}, "mksvm": {"p": [1], "C": [1.0, 10.0]}, "sum": {"lam": [1e-3, 0.1]}}
+LEARNERS = {"mkfda": dmkl.MKFDA(), "mksvm": dmkl.MKSVM(), "sum": dmkl.MKFDA(np.inf), "stack": dmkl.Stack()}
+OUTER, INNER = (StratifiedKFold(n, shuffle=True, random_state=n) for n in (3, 2))
+
+
+@pytest.fixture(scope="module")
+def tables():
+    rng = np.random.default_rng(0)
+    y = np.arange(M) % 3
+    return {name: rng.normal(size=(M, 4)) + strength * np.eye(3, 4)[y] for name, strength in (("a", 1.3), ("b", 0.7))}
+
+
+@pytest.fixture(scope="module")
+def K(tables):
+    names = np.array(["ant", "bee", "cat"])[np.arange(M) % 3]
+    return dmkl.build(None, tables, {"function": "rbf"}, labels=names, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def result(K, tables):
+    competitors = {"linear": LogisticRegression()}
+    return dmkl.compare([*LEARNERS], K, grids=GRIDS, outer=OUTER, inner=INNER, competitors=competitors)
+
+
+@pytest.mark.slow
+def test_scores_are_those_of_nested_loops(K, result, tables):
+    y = K.labels
+    X = np.hstack([*tables.values()])
+    expected = {name: [] for name in [*LEARNERS, "linear"]}
+    for train, test in OUTER.split(y, y):
+        for name, learner in LEARNERS.items():
+            grid = GRIDS.get(name, {"lams": ["auto"]})
+            model = dmkl.search(learner, K[train, train], y[train], grid, INNER, baselines="none").best_
+            expected[name].append(accuracy_score(y[test], model.predict(K[test, train])))
+        expected["linear"].append(LogisticRegression().fit(X[train], y[train]).score(X[test], y[test]))
+    np.testing.assert_array_equal(result.data["test_score"], [*expected.values()])
+    means = {name: np.mean(scores) for name, scores in expected.items()}
+    assert result.best == max(means, key=means.get)
+    table = result.table().set_index("model")
+    assert table.index[0] == result.best
+    for name, mean in means.items():
+        assert table.loc[name, "score"] == pytest.approx(mean)
+        if name != result.best:
+            assert table.loc[name, "difference"] == pytest.approx(means[result.best] - mean)
+    for name in LEARNERS:
+        assert len(result.choices().query(f"model == '{name}'")) == 3
+
+
+@pytest.mark.slow
+def test_a_saved_comparison_is_the_same(result, tmp_path):
+    result.save(tmp_path / "compared")
+    loaded = dmkl.load(tmp_path / "compared")
+    assert loaded.summary() == result.summary()
+    assert loaded.data.identical(result.data)
+    assert "Models on the same folds" in dmkl.report(loaded)
+    assert [each.get_text() for each in result.plot().get_yticklabels()] == result.table()["model"].tolist()
+
+
+def test_a_competitor_that_wins_is_named(K):
+    class Cheat(LogisticRegression):
+        """It knows the label of each row of features."""
+
+        def fit(self, X, y):
+            self.labels = dict(zip(map(tuple, features_of(K).side_by_side()), K.labels, strict=True))
+            return self
+
+        def decision_function(self, X):
+            return np.array([[self.labels[tuple(x)] == name for name in ("ant", "bee", "cat")] for x in X], float)
+
+        predict_proba = property()
+
+    found = dmkl.compare(["stack"], K, outer=OUTER, inner=INNER, competitors={"cheat": Cheat()})
+    assert found.best == "cheat"
+    assert "cheat of scikit-learn, on the features, is ahead of all models on kernels" in found.summary()
+
+
+@pytest.mark.slow
+def test_names_mean_regressions_where_labels_are_numbers(K, tables):
+    y, kernel = tables["a"].sum(axis=1), K.names[0]
+    grids = {"mkridge": {"lam": [0.1], "p": [1]}, "sum": {"lam": [0.1]}}
+    grids["single"] = {"weights": [{K.names[0]: 1.0, K.names[1]: 0.0}, {K.names[0]: 0.0, K.names[1]: 1.0}]}
+    found = dmkl.compare(None, K, y, grids, outer=2, inner=2, competitors=["ridge"])
+    kinds = [each.scores.attrs["estimator"] for each in found.evaluations.values()]
+    assert kinds == ["MKRidge", "StackRegressor", "MKRidge", "MKRidge"]
+    assert f"weights = {kernel} (2×)" in found.summary()
+    assert found.data["test_score"].sel(model="ridge").mean() > 0.9  # y is linear in the features
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["mkfda"], {"sum": {}}), "none of the models compared: mkfda"),
+        ((["forest"], None), "there is no model 'forest'"),
+        ((["mkfda", "mkfda"], None), "'mkfda' twice"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(K, arguments, message):
+    with pytest.raises(InputError, match=message):
+        dmkl.compare(arguments[0], K, grids=arguments[1])
+
+
+@pytest.mark.slow
+def test_competitors_need_features_and_suit_the_labels(K):
+    plain = dmkl.create(None, np.asarray(K), labels=K.labels)
+    options = {"outer": 2, "inner": 2}
+    with pytest.raises(InputError, match="needs the features of the kernels"):
+        dmkl.compare(["stack"], plain, **options, competitors=["logistic"])
+    with pytest.raises(InputError, match="no competitor 'ridge' for these labels"):
+        dmkl.compare(["stack"], K, **options, competitors=["ridge"])
+
+
+@pytest.mark.slow
+def test_a_state_continues_each_model(K, tmp_path):
+    options = {"grids": {"mkfda": GRIDS["mkfda"]}, "outer": 2, "inner": 2, "state": tmp_path / "state"}
+    first = dmkl.compare(["mkfda", "stack"], K, **options)
+    again = dmkl.compare(["mkfda", "stack"], K, **options)
+    np.testing.assert_array_equal(again.data["test_score"], first.data["test_score"])
+    assert {path.name for path in (tmp_path / "state").iterdir()} >= {"mkfda", "stack"}
+
+
+@pytest.mark.slow
+def test_the_command_compares_on_the_same_folds(K, tables, tmp_path, json_of, output_of):
+    store = dmkl.build(tmp_path / "set.zarr", tables, {"function": "rbf"}, labels=K.labels).view.source.location
+    given = ["--models", "mkfda,stack", "--grid", "mkfda:p=1,2", "--grid", "mkfda:lam=1e-3,0.1", "--outer", 2]
+    given += ["--inner", 2, "--competitors", "random-forest", "--cluster", "threads"]
+    printed = json_of("compare", store, tmp_path / "out", *given)
+    expected = dmkl.compare(["mkfda", "stack"], dmkl.open(store), grids={"mkfda": GRIDS["mkfda"]}, outer=2, inner=2)
+    scores = dmkl.load(tmp_path / "out").data["test_score"]
+    np.testing.assert_array_equal(scores[:2], expected.data["test_score"])
+    assert printed["best"] == dmkl.load(tmp_path / "out").best
+    assert json.dumps(printed)
+    assert "the same 2 outer folds and inner folds for all" in output_of("info", tmp_path / "out")
