@@ -72,7 +72,8 @@ _FORMS = {
     "solver": _OptionForm(
         _read_solver,
         "Solver: auto, direct, cg, anchored, subspace, interleaved, dual, stacked or factors; or one with options: "
-        '"subspace(basis=8GiB, finish=report)", "direct(master=taylor)", "cg(master=exact)", "dual(mu=0.1)".',
+        '"subspace(basis=8GiB, finish=report)", "direct(master=taylor)", "cg(master=exact)", "dual(mu=0.1)". For '
+        "mkcox, mkglm and mklogistic: auto, memory or subspace.",
         "SOLVER",
     ),
     "p": _OptionForm(

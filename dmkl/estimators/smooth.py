@@ -30,9 +30,23 @@ from dmkl.numerics.fisher import Targets
 from dmkl.numerics.losses import Cox, JointLoss, Logistic, Ordinal, as_loss
 from dmkl.numerics.survival import Steps, concordance, cumulative_hazard, survival_labels
 from dmkl.passes.blas import one_blas_thread
+from dmkl.solvers.fisher.problem import FisherOptions, Subspace
 from dmkl.solvers.interface import Outcome
-from dmkl.solvers.smooth import SmoothMethod, SmoothProblem, solve_mkglm
+from dmkl.solvers.smooth import SmoothProblem, solve_mkglm
+from dmkl.solvers.smooth_subspace import SmoothMethod
 from dmkl.variables import describe
+
+SmoothSolver = Literal["auto", "memory", "subspace"] | Subspace
+
+
+def _check_solver(name: str, value: Any) -> None:
+    if isinstance(value, Subspace) and value.finish in ("auto", "report"):
+        return
+    if value not in ("auto", "memory", "subspace"):
+        refuse(
+            f"{name} must be 'auto', 'memory', 'subspace', or dmkl.Subspace with finish='auto' or 'report', got "
+            f"{plain_repr(value)}"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -45,6 +59,7 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
     constraints: Constraints = None
     weights: Given = None
     steps: str | Sequence[str] = ("center", "multiplicative")
+    solver: SmoothSolver = "auto"
     tol: float = 1e-4
     max_iter: int = 200
 
@@ -52,7 +67,12 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         takes_sample_weight=True,
         plain_sum=PLAIN_SUM,
         bounded="the loss with its ridge",
-        rules={"lam": check_positive, "tol": check_positive, "max_iter": check_count},
+        rules={
+            "lam": check_positive,
+            "solver": _check_solver,
+            "tol": check_positive,
+            "max_iter": check_count,
+        },
         fitted=CovariateEffects.traits.fitted,
     )
 
@@ -65,7 +85,15 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         self._exponents()
 
     def _method(self) -> SmoothMethod:
-        return SmoothMethod()
+        solver = Subspace() if self.solver == "subspace" else self.solver
+        if not isinstance(solver, Subspace):
+            return SmoothMethod(solver=solver, options=FisherOptions(self.tol, self.max_iter))
+        options = FisherOptions(self.tol, self.max_iter, **solver.options())
+        return SmoothMethod(solver=solver.name, options=options)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        # As for least squares, the room that a solver has is no part of a result.
+        return super()._parameter_texts(names) | {"solver": repr(getattr(self.solver, "name", self.solver))}
 
     def _labels_of(self, data: TrainingSet, number: int) -> Float:
         """The labels of a problem as the loss takes them, (m,) or (m, columns)."""
@@ -161,10 +189,15 @@ class MKLogistic(SmoothLearner, KernelClassifier):
         Weight of each class in d, as in `MKSVM`.
     steps
         As in `MKFDA`; ("center", "multiplicative") by default, so that λ is in units of the variance of the kernels.
+    solver
+        "memory" or "subspace" (see the notes), or "auto", the first of them that fits; `solver_` names the one that was
+        used. ``dmkl.Subspace(basis="8GiB", finish="report")`` sets the options of the subspace: in memory, where that
+        fits, "auto" finishes problems that are still open.
     tol
         Relative gap to prove.
     max_iter
-        Maximum number of weight vectors tried; beyond it the gap that is proven is returned with a warning.
+        Maximum number of weight vectors tried; in a subspace of passes. Beyond it the gap that is proven is returned
+        with a warning.
     kernel_groups, sigma, constraints, weights
         As in `MKFDA`.
 
@@ -184,7 +217,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
         P₀ is P without kernels, so that P₀ − P is what weights can change.
     objective_ : float or DataArray
         P
-    weights_error_, status_, n_passes_, n_iter_, history_, classes_, calibrated_on_
+    weights_error_, status_, solver_, n_passes_, n_iter_, history_, classes_, calibrated_on_
         As in `MKFDA`.
 
     Notes
@@ -192,9 +225,13 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     Yan et al., JMLR 13 (2012), Eqs. 23 to 35: multiple kernel learning for convex losses. The method is Newton's over
     the weights, as that of `MKFDA`; (f, b) for given weights take Newton's steps too (`dmkl.solvers.smooth`).
 
-    As for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as factors of few
-    columns, Z (m, D), of which a step takes mD² operations. Otherwise each weight vector takes two passes, which all
-    fits share, and some 32 m² bytes of memory in this process; a larger set is refused.
+    In memory, as for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as
+    factors of few columns, Z (m, D), of which a step takes mD² operations. Otherwise each weight vector takes two
+    passes, which all fits share, and some 32 m² bytes of memory in this process.
+
+    The subspace has no such limit. As that of `MKFDA` it is a basis of r vectors and the products of the kernels with
+    it, in double precision on disk, in which new weights of samples take no pass, but some mr² operations. All points
+    and folds of a search share some ten passes (`dmkl.solvers.smooth_subspace`).
 
     Examples
     --------
@@ -315,7 +352,7 @@ class MKGLM(SmoothRegressor):
         persons, so that rates are compared. A mapping from the names of samples or a series, which may have more
         samples; or an array, for samples without names. New samples that are not in it have theirs in
         ``predict(K, offset=)``, by name, in their order, or one number, 0 for the rate per unit of exposure.
-    steps, tol, max_iter, kernel_groups, sigma, constraints, weights
+    steps, solver, tol, max_iter, kernel_groups, sigma, constraints, weights
         As in `MKLogistic`.
 
     Attributes
@@ -464,7 +501,7 @@ class MKCox(SmoothRegressor):
         Ridge λ > 0, in units of the loss times the normalized kernels' eigenvalues.
     ties
         Events at the same time: "efron", or "breslow", for which a whole weight of a sample is so many copies.
-    steps, tol, max_iter, kernel_groups, sigma, constraints, weights
+    steps, solver, tol, max_iter, kernel_groups, sigma, constraints, weights
         As in `MKLogistic`.
 
     Attributes

@@ -27,7 +27,7 @@ For kernels kept as factors, K(β) = AAᵀ with A (m, D), and with Y = W^½A, Q�
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -39,19 +39,15 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import Cholesky, compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, gap_scale
-from dmkl.numerics.losses import JointLoss, Loss, as_loss
+from dmkl.numerics.losses import JointLoss, as_loss
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, maximize
-from dmkl.solvers.in_memory import InMemory, answer, suits
+from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Step, run_with
-from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.masters import Factored
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
-_JOINT = 8
-"""Matrices (m, m) that are in memory at once for a loss that is no sum over the samples."""
 _MOST_STEPS = 100
 """Most Newton steps for one β; two or three are usual after the first β."""
 
@@ -86,6 +82,14 @@ class SmoothProblem:
         """The weights of the samples, (m,)."""
         return np.broadcast_to(np.asarray(self.sample_weight, dtype=np.float64), len(self.y))
 
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """An outcome of P and D with the bias that follows from its effects, also in its scores, and the history."""
+        effects = outcome.extra["effects"]
+        of_intercept = effects[0] if len(effects) else np.zeros(effects.shape[1])
+        bias = of_intercept if self.new is None else self.new @ effects + np.reshape(self.new_offset, (-1, 1))
+        scores, steps = outcome.scores, [_step(step) for step in outcome.steps]
+        return replace(outcome, bias=bias, scores=None if scores is None else scores + bias, steps=steps)
+
     def __call__(self) -> Generator[Any, Any, Outcome]:
         """Solve the problem; yields requests for the combined kernel and for products with all kernels.
 
@@ -95,12 +99,9 @@ class SmoothProblem:
         start = self.weights.start(self.n_kernels) if self.start is None else self.start
         how: dict[str, Any] = {"max_steps": self.max_iter, "name": self.name}
         solution = yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)
-        (alpha, effects, eta), steps = solution.alpha, [_step(step) for step in solution.steps]
-        of_intercept = effects[0] if len(effects) else np.zeros(effects.shape[1])
-        bias = of_intercept if self.new is None else self.new @ effects + np.reshape(self.new_offset, (-1, 1))
-        outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects, "predictor": eta}, bias=bias)
-        c = solution.certificate
-        return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper, steps=steps)
+        (alpha, effects, eta), c = solution.alpha, solution.certificate
+        outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects, "predictor": eta})
+        return self.outcome(replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper))
 
 
 class _Whole:
@@ -152,7 +153,7 @@ class _ThinFactor:
 
 
 @dataclass(eq=False)
-class _Column:
+class Column:
     """(α, b) of one column of labels, with f = K(β)α at the last β, and the factor of the last Newton step there."""
 
     y: Float
@@ -171,6 +172,7 @@ class _Column:
 
     @property
     def eta(self) -> Float:
+        """F + Xb, with the offset."""
         return np.asarray(self.f + self.problem.fixed @ self.b + self.problem.offset)
 
     @property
@@ -300,7 +302,7 @@ class SmoothOracle:
 
     def __init__(self, problem: SmoothProblem) -> None:
         self.problem = problem
-        self.columns = [_Column(y, problem) for y in problem.y.T]
+        self.columns = [Column(y, problem) for y in problem.y.T]
         self.null = sum(column.null for column in self.columns)
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
@@ -321,7 +323,7 @@ class SmoothOracle:
         alpha, u, excess = self._excess(K)
         products = yield EachProduct(u)
         q = np.einsum("mc,nmc->n", u, products, dtype=np.float64) / (2.0 * lam)
-        check_forms(q, problem.facts, float(np.sum(u * u)) / (2.0 * lam))
+        self._check_forms(q, float(np.sum(u * u)) / (2.0 * lam))
         linear = -sum(
             column.loss(column.eta) + float(v @ column.f) for column, v in zip(self.columns, u.T, strict=True)
         )
@@ -332,6 +334,9 @@ class SmoothOracle:
         root = np.hstack([column.curvature_root(K, of) for column, of in pairs])
         b, eta = (np.stack(of, axis=1) for of in zip(*((each.b, each.eta) for each in self.columns), strict=True))
         return Evaluation((alpha, b, eta), certificate, root)
+
+    def _check_forms(self, q: Float, size: float) -> None:
+        check_forms(q, self.problem.facts, size)
 
     def _excess(self, K: _Whole) -> tuple[Float, Float, Float]:
         """α and u, (m, c), and (1/2λ)(u − λα)ᵀK(β)(u − λα), (c,): P less its minimum for this β is at most that."""
@@ -345,38 +350,6 @@ class SmoothOracle:
         yield from ()
         rows = evaluation.state
         return rows @ rows.T if len(rows) <= DENSE else Factored(compressed(rows))
-
-
-@dataclass(frozen=True)
-class SmoothMethod(InMemory):
-    """Problems in memory as those of `InMemory`; others in passes, with the combined kernel and factors here."""
-
-    factors: bool = True
-
-    def check(self, jobs: Sequence[Job]) -> None:
-        """See `Method.check`."""
-        host = machine()
-        needed = [_needed_bytes(job) for job in jobs if not suits([job], host, self, thin=True)]
-        parts = {"combined kernels and factors of them": max(needed, default=0)}
-        way_out = (
-            "Build the set with rank=, which keeps kernels as factors of few columns, take MKFDA or MKRidge, which "
-            "learn from kernels of any size, with calibrated probabilities, or set dmkl.memory higher"
-        )
-        check_memory("a smooth loss", parts, host.total_bytes, way_out, "at once")
-        # The second derivative of a loss that is no sum over samples is a matrix, whatever the kernels are.
-        sizes = [8 * _JOINT * len(job.problem.y) ** 2 for job in jobs if not isinstance(job.problem.loss, Loss)]
-        parts = {"its second derivative, with risk sets and roots": max(sizes, default=0)}
-        check_memory("the loss of all samples together", parts, host.task_bytes, "Take fewer samples, or allow more")
-
-    def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
-        at_once = max(1, machine().total_bytes // max(map(_needed_bytes, jobs), default=1))
-        return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
-
-
-def _needed_bytes(job: Job) -> int:
-    """Memory of a problem in passes: K(β), three matrices while B and its factor are made, and products."""
-    m, columns = job.problem.y.shape
-    return 8 * int(m * (4 * m + 2 * job.n_kernels * columns))
 
 
 def _step(step: Step) -> Step:

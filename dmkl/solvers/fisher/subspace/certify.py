@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from dmkl.arrays import Float
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.mkfda import Solution
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
-from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, of_space
+from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, basis_task_bytes, of_space
 from dmkl.solvers.fisher.subspace.tasks import Strips, combined_products, numbered, residual_strip, solve_points
 from dmkl.solvers.interface import Solver, Tasks
 
@@ -36,9 +36,9 @@ def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Sol
     if not pairs:
         return []
     # Held-out rows follow the training rows in the products K_jV, which are made for both in one pass.
-    strips = yield from _combined(space, "scores", pairs, (space.training.n_train, space.training.n_rows), None)
+    parts = yield from _combined(space, "scores", pairs, (space.training.n_train, space.training.n_rows), None)
     widths = _widths(pairs)
-    whole = np.concatenate(strips) if strips else np.zeros((0, sum(widths)))
+    whole = np.concatenate(parts) if parts else np.zeros((0, sum(widths)))
     return np.split(whole, np.cumsum(widths)[:-1], axis=1)
 
 
@@ -47,25 +47,28 @@ def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> S
     if not pairs:
         return []
     m = space.training.n_train
-    strips = yield from _combined(space, "residuals", pairs, (0, m), space.round_file())
-    return Strips.side_by_side(strips, m, _widths(pairs))
+    parts = yield from _combined(space, "residuals", pairs, (0, m), space.round_file())
+    return Strips.side_by_side(parts, m, _widths(pairs))
 
 
 def _combined(
     space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], rows: tuple[int, int], kept: str | None
 ) -> Solver[list[Any]]:
     compute = partial(combined_products, space.product_files, tasks_per_machine=machine().slots_per_host)
-    work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(_strips(*rows, pairs))]
+    work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(strips(*rows, _sides(pairs)))]
     return (yield Tasks(what, work, _side_by_side(pairs)))  # type: ignore[no-any-return]
 
 
-def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list[slice]:
-    """Cut rows into strips.
+def _sides(pairs: Sequence[tuple[Float, Float]]) -> int:
+    return len(pairs[0][1]) + sum(_widths(pairs))
+
+
+def strips(first: int, last: int, sides: int) -> list[slice]:
+    """Cut rows into strips, of which results and products have so many columns.
 
     The cuts depend on the data alone, not on the number of workers: BLAS rounds differently for strips of another
     height. The result of a strip and the rows of one K_jV take some megabytes.
     """
-    sides = len(pairs[0][1]) + sum(_widths(pairs))
     side = math.ceil((last - first) / min(_STRIPS, max(_LEAST_STRIPS, round((last - first) / _STRIP_ROWS))))
     side = max(64, min(2048, side, _STRIP_BYTES // (32 * sides)))
     return [slice(start, min(start + side, last)) for start in range(first, last, side)]
@@ -79,6 +82,10 @@ def _side_by_side(pairs: Sequence[tuple[Float, Float]]) -> tuple[Float, Float]:
 
 def _widths(pairs: Sequence[tuple[Float, Float]]) -> list[int]:
     return [z.shape[1] for _, z in pairs]
+
+
+EXACT = Rounding(0.0, 0.0)
+"""That of products in double precision."""
 
 
 # --- open points ---------------------------------------------------------------------------------------------------
@@ -95,10 +102,24 @@ class OpenPoint:
     """Upper bound of S(α, β) − min_α S relative to the scale of the certificate, for exact products"""
     rounding: Rounding
     """Error bounds of rounding: d relative to the root of the scale, and its effect on F − S relative to the scale"""
+    extra: Mapping[str, Float] = field(default_factory=dict)
+    """`Outcome.extra`"""
     direction: Strips | None = None
     """The preconditioned residual: the first-order error of α"""
     condition: float = np.inf
     """Condition number of the system relative to the preconditioner that gave `direction`"""
+    has_bounds: ClassVar[bool] = True
+    """Whether a preconditioned residual bounds the error, as that of least squares does"""
+
+    @property
+    def candidates(self) -> list[Strips]:
+        """Directions that the basis lacks."""
+        return [self.direction or self.residual]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The objective of the pair, and the bound of the optimum from the other side."""
+        return self.solution.certificate.objective, self.solution.certificate.upper
 
     @property
     def alpha_gap(self) -> float:
@@ -114,6 +135,48 @@ class OpenPoint:
     def hidden(self) -> float:
         """The part of the gap that rounding hides, and that an exact solution would have too."""
         return self.rounding.weights + self.rounding.residual**2
+
+
+class Restriction:
+    """Problems restricted to a basis: how they are solved in it, and what is proven in the full space; of MK-FDA here.
+
+    `double` says that all products are in double precision, so that rounding needs no bound.
+    """
+
+    double: ClassVar[bool] = False
+
+    def solve(
+        self,
+        spaces: Sequence[TrainingSubspace],
+        points: Sequence[Point],
+        starts: Sequence[Float | None],
+        tols: Mapping[int, float],
+    ) -> Solver[dict[int, Solution]]:
+        """Solve the points that have a tolerance for their weights gap, from β of each point if it has one."""
+        return solve_restricted_problems(spaces, points, starts, tols)
+
+    def judge(
+        self, spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
+    ) -> Solver[dict[int, OpenPoint]]:
+        """The residual and the gap of every solution in the full space, without a pass."""
+        return residuals(spaces, points, solutions)
+
+    def sharpen(
+        self, spaces: Sequence[TrainingSubspace], opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int
+    ) -> Solver[None]:
+        """Add to the candidates of points, for which preconditioners gave a direction, up to `width` of a space."""
+        yield from ()
+
+    def arrays(self, numbers: Sequence[int]) -> dict[str, Float]:
+        """What a continued run needs of some points, by name."""
+        return {}
+
+    def restore(self, arrays: Mapping[str, Float]) -> None:
+        """Take the arrays of an earlier run."""
+
+    def task_bytes(self, space: TrainingSubspace, width: int) -> int:
+        """Memory of a task that solves a point in a basis of this width."""
+        return basis_task_bytes(space.n_kernels, width)
 
 
 def solve_restricted_problems(
@@ -152,20 +215,20 @@ def residuals(
             continue
         pairs, of_points = [(s.beta, s.alpha) for s in of_f.values()], [points[k] for k in of_f]
         lams, widths = [point.lam for point in of_points], _widths(pairs)
-        hidden = [Rounding(0.0, 0.0)] * len(pairs)
+        hidden = [EXACT] * len(pairs)
         if space.single_blocks:
             bound = partial(rounding_of, space.file("errors"), space.single_blocks)
             (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
-        kept, strips = space.round_file(), _strips(0, space.training.n_train, pairs)
+        kept, cuts = space.round_file(), strips(0, space.training.n_train, _sides(pairs))
         compute = partial(residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
-        work = [partial(compute, rows, numbered(kept, k)) for k, rows in enumerate(strips)]
+        work = [partial(compute, rows, numbered(kept, k)) for k, rows in enumerate(cuts)]
         # All targets lie side by side; `chosen` maps the columns of the solutions to them.
         h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
         # Several points share a target, so that its columns are sent once and repeated in the tasks.
         chosen = np.concatenate([np.arange(starts[point.target], starts[point.target + 1]) for point in of_points])
         shared = (*_side_by_side(pairs), np.repeat(lams, widths), chosen)
         # Each task gets its rows of H alone, not the whole of it.
-        computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in strips])
+        computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in cuts])
         left = Strips.side_by_side([strip for strip, _ in computed], len(h), widths)
         # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
         squares = np.sum([sums for _, sums in computed], axis=0)

@@ -151,7 +151,7 @@ class Growth:
     ) -> Solver[list[Strips]]:
         """The dominant errors of the open points; where these do not fill a block, also `more` directions."""
         by_space = [of_space(self.points, opened, f).values() for f in range(len(self.spaces))]
-        lacking = {f: [r.direction or r.residual for r in of_f] for f, of_f in enumerate(by_space)}
+        lacking = {f: [x for r in of_f for x in r.candidates] for f, of_f in enumerate(by_space)}
         blocks = yield from self._choose(number, lacking)
         further: dict[int, Sequence[Strips]] = {}
         for f, (space, block) in enumerate(zip(self.spaces, blocks, strict=True)):

@@ -25,7 +25,7 @@ import itertools
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from dmkl.solvers.fisher import cg
 from dmkl.solvers.fisher.mkfda import certificate_step
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import preconditioners
-from dmkl.solvers.fisher.subspace.certify import OpenPoint, other_weights, residuals, scores, solve_restricted_problems
+from dmkl.solvers.fisher.subspace.certify import OpenPoint, Restriction, other_weights, scores
 from dmkl.solvers.fisher.subspace.directions import Growth, extend
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import (
@@ -59,7 +59,6 @@ from dmkl.solvers.fisher.subspace.space import (
     TrainingSubspace,
     Unsolved,
     apply_preconditioners,
-    basis_task_bytes,
     named_files,
     of_space,
     preconditioner_bytes,
@@ -90,11 +89,12 @@ def held_bytes(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widt
     return of_points + _bases_bytes(trainings, sizes) + _crosses_bytes(trainings, sizes, machine().total_bytes)
 
 
-def fits(spaces: Sequence[TrainingSubspace], points: Sequence[Point], widths: Sequence[int], block: int) -> bool:
-    """Whether there is room for bases of these widths, and for the tasks that work on them."""
+def fits(
+    spaces: Sequence[TrainingSubspace], points: Sequence[Point], widths: Sequence[int], block: int, solving: int
+) -> bool:
+    """Whether there is room for bases of these widths, and for tasks on them, which solve points in `solving` bytes."""
     with keeping(held_bytes(spaces, points, widths) - held_bytes(spaces, points)):
         host = machine()
-        solving = basis_task_bytes(spaces[0].n_kernels, max(widths))
         factor = factor_task_bytes(spaces, points, block) if any(space.preconditioners for space in spaces) else 0
         extending = _pass_task_bytes(spaces[0].training, block)
         return max(solving, extending) <= host.task_bytes and factor <= host.total_bytes
@@ -173,7 +173,8 @@ class SubspaceSolver:
     present solution of each point, `history` an entry for each pass or for the passes of one step, and `n_passes`
     counts them, those made before included. All bases and products take at most `basis_bytes` of the options on disk,
     half of the free space if None. `alphas` says that α of every point is wanted; a block has `block` columns, and
-    memory decides on preconditioners, where these are None.
+    memory decides on preconditioners, where these are None. `restriction` solves and judges the points, those of MK-FDA
+    where None.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class SubspaceSolver:
         alphas: bool,
         block: int | None = None,
         use_preconditioners: bool | None = None,
+        restriction: Restriction | None = None,
     ) -> None:
         targets, self.points = points_of(jobs)
         self.options, self.workspace = options, workspace
@@ -194,6 +196,9 @@ class SubspaceSolver:
         self.history: list[Round] = []
         self.n_passes = n_passes
         self._spaces = [TrainingSubspace(t, hs, workspace.fold(f)) for f, (t, hs) in enumerate(targets.items())]
+        self._restriction = Restriction() if restriction is None else restriction
+        for space in self._spaces:
+            space.double = space.double or self._restriction.double
         step = preconditioners.grid_step([job.problem.lam for job in jobs])
         self._growth = Growth(self._spaces, self.points, block or block_width(len(targets)), step)
         self._worst: list[float] = []
@@ -301,7 +306,8 @@ class SubspaceSolver:
         if allowed is None:
             allowed = (self._free_on_disk() + sum(space.disk_bytes(space.width) for space in self._spaces)) // 2
         on_disk = sum(space.disk_bytes(width) for space, width in zip(self._spaces, widths, strict=True))
-        return on_disk <= allowed and fits(self._spaces, self.points, widths, block)
+        solving = max(map(self._restriction.task_bytes, self._spaces, widths))
+        return on_disk <= allowed and fits(self._spaces, self.points, widths, block, solving)
 
     def _limits(self) -> dict[str, Any]:
         """The limits of an iteration that ended for lack of room: with other limits it continues."""
@@ -325,15 +331,15 @@ class SubspaceSolver:
         while todo:
             tols = {k: _FINE * tol if k in fine or self.progress[k].gap < _FAR else _ROUGH for k in todo}
             starts = [point.beta for point in self.progress]
-            solutions = yield from solve_restricted_problems(self._spaces, self.points, starts, tols)
-            points |= yield from residuals(self._spaces, self.points, solutions)
+            solutions = yield from self._restriction.solve(self._spaces, self.points, starts, tols)
+            points |= yield from self._restriction.judge(self._spaces, self.points, solutions)
             # Solve again the points that only their rough weights keep from being certified.
             todo = [k for k in todo if k not in fine and points[k].gap > tol and points[k].alpha_gap <= tol]
             fine |= set(todo)
         for k, r in points.items():
-            point, solution = self.progress[k], r.solution
-            point.beta, point.gap = solution.beta, r.gap
-            point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
+            point = self.progress[k]
+            point.beta, point.gap = r.solution.beta, r.gap
+            point.objective, point.upper = r.interval
         return points
 
     def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> Solver[None]:
@@ -360,7 +366,8 @@ class SubspaceSolver:
                 r.condition = near.condition
                 sharpened.append(r)
                 # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
-                worth = 2.0 * enough * r.solution.certificate.scale if near.bounds and not rough else -1.0
+                bounds = near.bounds and r.has_bounds and not rough
+                worth = 2.0 * enough * r.solution.certificate.scale if bounds else -1.0
                 # A bound needs M ⪯ A, hence the ridge that `ridge` rounds up; directions alone may use a coarser one.
                 rounded = preconditioners.rough_ridge if rough else preconditioners.ridge
                 rho = rounded(self.points[k].lam, near.scale, self._growth.step)
@@ -374,6 +381,7 @@ class SubspaceSolver:
             # Bounds of single columns add up; one that was not computed leaves ‖R‖² as the bound.
             if np.isfinite(squares).all():
                 r.bound = min(r.bound, 0.5 * float(squares.sum()) / r.solution.certificate.scale)
+        yield from self._restriction.sharpen(self._spaces, sharpened, wanted, width)
         for unsolved, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
             self._more.setdefault(unsolved.space, []).append(x)
         for k, r in opened.items():
@@ -399,7 +407,7 @@ class SubspaceSolver:
                 alphas = np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
             for k, rows, alpha in zip(of_f, of_rows, alphas, strict=True):
                 point = self.progress[k]
-                point.settled, point.scores, point.alpha = settled, rows, alpha
+                point.settled, point.scores, point.alpha, point.extra = settled, rows, alpha, opened[k].extra
         self._note_steps(opened)
 
     def _note_steps(self, opened: dict[int, OpenPoint]) -> None:
@@ -531,7 +539,7 @@ class SubspaceSolver:
         file, unknown = folder / f"points-{number}.npz", np.full(self._spaces[0].n_kernels, np.nan)
         betas = np.stack([unknown if point.beta is None else point.beta for point in self.progress])
         figures = {name: np.array([getattr(point, name) for point in self.progress]) for name in _FIGURES}
-        save_arrays(file, {"beta": betas, **figures})
+        save_arrays(file, {"beta": betas, **figures, **self._restriction.arrays(self._open())})
         new = [file.name]
         for k, point in enumerate(self.progress):
             for name in _BY_POINT:
@@ -539,6 +547,10 @@ class SubspaceSolver:
                 if point.settled and values is not None and not path.exists():
                     save_array(path, values)
                     new.append(path.name)
+            path = folder / f"extra-{k}.npz"
+            if point.settled and point.extra and not path.exists():
+                save_arrays(path, dict(point.extra))
+                new.append(path.name)
         solver = {
             "points": file.name,
             "n_passes": self.n_passes,
@@ -566,15 +578,18 @@ class SubspaceSolver:
         if saved is not None:
             stored = load_arrays(folder / saved["points"])
             n_stored = len(stored["beta"])
+            self._restriction.restore(stored)
             # A finer grid extends the list of points: the first ones keep their results, and the basis is kept too.
             for k, point in enumerate(self.progress[:n_stored]):
                 point.beta = None if np.isnan(stored["beta"][k]).any() else stored["beta"][k]
                 for name in _FIGURES:
                     setattr(point, name, stored[name][k].item())
                 if point.settled:
-                    point.scores = np.array(load_array(folder / f"scores-{k}.npy"))
-                    alpha = folder / f"alpha-{k}.npy"
-                    point.alpha = np.array(load_array(alpha)) if alpha.exists() else None
+                    for name in _BY_POINT:
+                        path = folder / f"{name}-{k}.npy"
+                        setattr(point, name, np.array(load_array(path)) if path.exists() else None)
+                    extra = folder / f"extra-{k}.npz"
+                    point.extra = load_arrays(extra) if extra.exists() else {}
             for space, described in zip(self._spaces, saved["spaces"], strict=True):
                 space.restore(described)
             self.history = [Round(**entry) for entry in saved["history"]]
@@ -586,6 +601,7 @@ class SubspaceSolver:
             if point.scores is None:  # left over from a round that was cut off
                 for name in _BY_POINT:
                     (folder / f"{name}-{k}.npy").unlink(missing_ok=True)
+                (folder / f"extra-{k}.npz").unlink(missing_ok=True)
             if self._alphas:
                 point.settled = point.settled and point.alpha is not None  # version 0.1 kept the scores alone
 
@@ -639,9 +655,16 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
 
 
 def finish_open(
-    jobs: Sequence[Job], outcomes: Sequence[Outcome], options: FisherOptions, context: Context
+    jobs: Sequence[Job],
+    outcomes: Sequence[Outcome],
+    options: FisherOptions,
+    context: Context,
+    finish: Callable[[Sequence[Job], Context], list[Outcome] | None] | None = None,
 ) -> list[Outcome]:
-    """Solve the open points by another solver, each from its weights in the subspace."""
+    """Solve the open points by another solver, each from its weights in the subspace.
+
+    `finish` is that solver, which returns None where it cannot; that of the options for problems of MK-FDA.
+    """
     outcomes = list(outcomes)
     left = [k for k, outcome in enumerate(outcomes) if outcome.status.word == "open"]
     if not left or options.finish == "report":
@@ -651,15 +674,20 @@ def finish_open(
     for k in left:
         start = outcomes[k].weights[slice(None) if jobs[k].kernels is None else jobs[k].kernels]
         rest.append(replace(jobs[k], problem=replace(jobs[k].problem, start=start)))
-    if options.finish == DIRECT.name:
-        check_direct(rest, "finish='direct'", "finish='cg' or 'report'")
-    by_factors = options.finish == DIRECT.name or (options.finish == "auto" and can_solve(DIRECT.check, rest))
     apart = replace(context, workspace=context.workspace.part("finish"), duals=True)
-    for k, outcome in zip(left, (DIRECT if by_factors else cg.SOLVER).solve(rest, options, apart), strict=True):
+    finished = _finish(rest, options, apart) if finish is None else finish(rest, apart)
+    for k, outcome in zip(left, finished, strict=True) if finished is not None else ():
         certified = outcome.status is Status.CERTIFIED
         steps = [*outcomes[k].steps, *outcome.steps]
         outcomes[k] = replace(outcome, status=Status.FINISHED if certified else outcome.status, steps=steps)
     return outcomes
+
+
+def _finish(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    if options.finish == DIRECT.name:
+        check_direct(jobs, "finish='direct'", "finish='cg' or 'report'")
+    by_factors = options.finish == DIRECT.name or (options.finish == "auto" and can_solve(DIRECT.check, jobs))
+    return (DIRECT if by_factors else cg.SOLVER).solve(jobs, options, context)
 
 
 SOLVER = FisherSolver(

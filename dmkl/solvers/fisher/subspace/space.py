@@ -47,6 +47,7 @@ class Progress:
     """The present solution of a point: weights β (n,), the proven relative gap, S(α, β) and F(α).
 
     `settled` points are certified: they have scores on the held-out rows, (rows, c), and α (m, c) if it is wanted.
+    `extra` is that of an `Outcome`.
     """
 
     beta: Float | None = None
@@ -56,13 +57,14 @@ class Progress:
     settled: bool = False
     scores: Float | None = None
     alpha: Float | None = None
+    extra: Mapping[str, Float] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
 
     def outcome(self) -> Outcome:
         """Convert to the result of a solver."""
         assert self.beta is not None
         status, bounds = Status.CERTIFIED if self.settled else Status.BASIS, (self.objective, self.upper, self.gap)
-        return Outcome(status, self.beta, self.alpha, *bounds, steps=self.steps, scores=self.scores)
+        return Outcome(status, self.beta, self.alpha, *bounds, steps=self.steps, scores=self.scores, extra=self.extra)
 
 
 def of_space(points: Sequence[Point], values: Mapping[int, Item], space: int) -> dict[int, Item]:

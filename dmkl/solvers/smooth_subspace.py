@@ -1,0 +1,417 @@
+"""Smooth convex losses in memory, and beyond it in the subspace that `dmkl.solvers.fisher.subspace` has for MK-FDA.
+
+For α = Va in the span of a basis V, with the products W_j = K_jV and G_j = VᵀW_j at hand and F = Σ_j β_jW_j, P is the
+minimum over a of the loss of Fa with the ridge (λ/2) aᵀG(β)a: the problem of `dmkl.solvers.smooth` for given β with the
+kernel FG(β)⁻¹Fᵀ = AAᵀ, of few columns. So a new weighting W takes no pass, and losses of any curvature and fixed
+effects remain what they are in memory. With a = G(β)⁻¹Fᵀu, the derivative of that kernel in β_j is
+
+    D_j u = W_ja + FG(β)⁻¹(W_jᵀu − G_ja),    uᵀD_ju = uᵀK_ju − (u − Va)ᵀK_j(u − Va).
+
+The pair (α, β) is judged by P and u at the best fixed effects for f = Fa. With u = Vc + r, Vᵀr = 0,
+
+    uᵀK_ju = cᵀG_jc + 2rᵀW_jc + rᵀK_jr,    rᵀK_jr ≤ ‖r‖² (tr K_j − tr G_j),
+
+since the eigenvalues of (I − VVᵀ)K_j(I − VVᵀ) add up to its trace. So D is bounded from below without a pass. The u of
+the round before bounds the optimum too: the basis contains most of it by now, and r is small. The gap is that of
+`dmkl.solvers.smooth`, from the larger of both.
+
+New directions are the residual u − λα, and the solution δ of (I + WK(β)/λ)δ = u − λα by a preconditioner. With the
+factor M of I + w̄K, that of (I + w̄K)δ = x leaves (1 − W/w̄)(x − δ) of x, which is the next x.
+Products are in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dmkl.arrays import Array, Float, Index
+from dmkl.files.arrays import load_array
+from dmkl.numerics.fisher import Certificate
+from dmkl.numerics.losses import Loss, Ordinal
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import check_memory, machine
+from dmkl.solvers.driver import drive
+from dmkl.solvers.fisher.mkfda import Solution, maximize
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
+from dmkl.solvers.fisher.subspace import certify, solver
+from dmkl.solvers.fisher.subspace.certify import OpenPoint, Restriction
+from dmkl.solvers.fisher.subspace.space import (
+    Point,
+    TrainingSubspace,
+    Unsolved,
+    apply_preconditioners,
+    basis_task_bytes,
+    of_space,
+)
+from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips, basis_times
+from dmkl.solvers.in_memory import InMemory, combined, suits
+from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Solver, Tasks, run_with, spread
+from dmkl.solvers.jobs import Context, Job, can_solve
+from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem
+
+_MOST_WEIGHTS = 30
+"""Most weight vectors that are tried in one subspace."""
+_MOST_DIRECTIONS = 20
+"""Most directions that a preconditioner gives for each column of a point."""
+_NULL = 1e-12
+"""Eigenvalues of G(β) below this share of the largest are rounding."""
+
+# --- points in a subspace ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _SmoothPoint(OpenPoint):
+    primal: float = np.nan
+    """P"""
+    bend: Float = field(default_factory=lambda: np.empty((0, 0)))
+    """The diagonal of W, (m, c)"""
+    more: list[Strips] = field(default_factory=list)
+    has_bounds: ClassVar[bool] = False
+
+    @property
+    def candidates(self) -> list[Strips]:
+        return [self.residual, *([] if self.direction is None else [self.direction]), *self.more]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.primal, -self.solution.certificate.upper
+
+
+@dataclass(eq=False)
+class _SmoothRestriction(Restriction):
+    """See `Restriction`, for the problems of the points."""
+
+    problems: Sequence[SmoothProblem]
+    gradients: dict[int, dict[int, tuple[Float, float]]] = field(default_factory=dict)
+    """u, (m, c), and −Σdℓ − uᵀf of each point, in the basis of this width and in the one before."""
+    double: ClassVar[bool] = True
+
+    def solve(
+        self,
+        spaces: Sequence[TrainingSubspace],
+        points: Sequence[Point],
+        starts: Sequence[Float | None],
+        tols: Mapping[int, float],
+    ) -> Solver[dict[int, Solution]]:
+        """See `Restriction`; α of a solution are its coefficients a, (r, c), and the fixed effects, (q, c)."""
+        work, own = [], []
+        for f, space in enumerate(spaces):
+            solve = partial(_solve_point, space.gram, space.product_files, space.training.n_train)
+            for k, tol in of_space(points, tols, f).items():
+                work.append(solve)
+                own.append((k, self.problems[k], starts[k], tol, points[k].kernels))
+        threads = blas_threads(min(machine().slots_per_host, len(work)))
+        return dict((yield Tasks("restricted-master", work, (threads,), own=own)))
+
+    def judge(
+        self, spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
+    ) -> Solver[dict[int, OpenPoint]]:
+        """See `Restriction`; the residual is u − λα."""
+        opened: dict[int, OpenPoint] = {}
+        for f, space in enumerate(spaces):
+            of_f = of_space(points, solutions, f)
+            if not of_f:
+                continue
+            pairs = [(s.beta, s.alpha[0]) for s in of_f.values()]
+            products = yield from certify.products(space, pairs)
+            work = [partial(basis_times, space.file("basis"))]
+            (whole,) = yield Tasks("dual", work, own=[np.concatenate([a for _, a in pairs], axis=1)])
+            alphas = np.split(whole, np.cumsum([a.shape[1] for _, a in pairs])[:-1], axis=1)
+            columns = {
+                k: _columns(self.problems[k], alpha, product.array(), solution.alpha[1])
+                for (k, solution), alpha, product in zip(of_f.items(), alphas, products, strict=True)
+            }
+            for k, of in columns.items():
+                earlier = [item for item in self.gradients.get(k, {}).items() if item[0] < space.width]
+                self.gradients[k] = dict([*earlier[-1:], (space.width, (_gradient(of), _linear(of)))])
+            kept = [(k, *pair) for k in columns for pair in self.gradients[k].values()]
+            forms = yield from _forms(space, [u for _, u, _ in kept])
+            bounds: dict[int, list[tuple[Float, float]]] = {}
+            for (k, _, linear), q in zip(kept, forms, strict=True):
+                bounds.setdefault(k, []).append((q / (2.0 * self.problems[k].lam), linear))
+            for k, of in columns.items():
+                opened[k] = self._point(points[k], self.problems[k], of_f[k], of, bounds[k])
+        return opened
+
+    def _point(
+        self,
+        point: Point,
+        problem: SmoothProblem,
+        solution: Solution,
+        columns: Sequence[Column],
+        bounds: Sequence[tuple[Float, float]],
+    ) -> _SmoothPoint:
+        """The best of some lower bounds of the optimum, each from q and −Σdℓ − uᵀf."""
+        q, linear = min(bounds, key=lambda bound: point.support(bound[0]) + bound[1])
+        a, beta, primal = solution.alpha[0], solution.beta, sum(column.primal for column in columns)
+        left = max(0.0, primal + linear + float(beta @ q))
+        certificate = Certificate.of(
+            beta, q, linear, point, left, sum(column.null for column in columns) + linear - left
+        )
+        residual = np.stack([c.residual(c.eta) - problem.lam * c.alpha for c in columns], axis=1)
+        given = replace(solution, alpha=a, certificate=certificate), Strips.of(residual), left / certificate.scale
+        b, eta = (np.stack(of, axis=1) for of in zip(*((c.b, c.eta) for c in columns), strict=True))
+        bend = np.stack([problem.loss.bend(c.y, c.eta, problem.d) for c in columns], axis=1)
+        return _SmoothPoint(*given, certify.EXACT, {"effects": b, "predictor": eta}, primal=primal, bend=bend)
+
+    def sharpen(
+        self, spaces: Sequence[TrainingSubspace], opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int
+    ) -> Solver[None]:
+        """See `Restriction`: further directions, of the part of the residual that the last one leaves."""
+        columns = [sum(item.columns.width for item in asked if item.space == f) for f in range(len(spaces))]
+        most = min(_MOST_DIRECTIONS, width // max(1, *columns))
+        points = [point for point in opened if isinstance(point, _SmoothPoint)]
+        left = [point.residual.array() for point in points]
+        for point in points:
+            point.more = []
+        for _ in range(most - 1 if points else 0):
+            for k, point in enumerate(points):
+                direction = point.more[-1] if point.more else point.direction
+                assert direction is not None
+                # M is half of I + K/ρ.
+                left[k] = (1.0 - point.bend / point.bend.mean()) * (left[k] - 0.5 * direction.array())
+            items = [replace(item, columns=Strips.of(x), worth=-1.0) for item, x in zip(asked, left, strict=True)]
+            for point, (x, _) in zip(points, (yield from apply_preconditioners(spaces, items)), strict=True):
+                point.more.append(x)
+
+    def arrays(self, numbers: Sequence[int]) -> dict[str, Float]:
+        """See `Restriction`."""
+        last = {k: list(self.gradients[k].items())[-1] for k in numbers if k in self.gradients}
+        ends = {f"end-{k}": np.array([width, linear]) for k, (width, (_, linear)) in last.items()}
+        return {f"gradient-{k}": u for k, (_, (u, _)) in last.items()} | ends
+
+    def restore(self, arrays: Mapping[str, Float]) -> None:
+        """See `Restriction`."""
+        for name in arrays:
+            if name.startswith("gradient-"):
+                width, linear = arrays[name.replace("gradient", "end")]
+                self.gradients[int(name.split("-")[1])] = {int(width): (np.array(arrays[name]), float(linear))}
+
+    def task_bytes(self, space: TrainingSubspace, width: int) -> int:
+        """See `Restriction`: F, factors of K(β) and of B, products of a kernel, and those of u with all of them."""
+        columns = max(int(problem.y.shape[1]) for problem in self.problems)
+        of_rows = 8 * space.training.n_train * (5 * width + 3 * space.n_kernels * columns)
+        return basis_task_bytes(space.n_kernels, width) + of_rows
+
+
+def _columns(problem: SmoothProblem, alpha: Float, f: Float, effects: Float) -> list[Column]:
+    """The columns of a problem at α and f, (m, c), with the best fixed effects for f, near some."""
+    columns = [Column(y, problem) for y in problem.y.T]
+    for column, *of_column in zip(columns, alpha.T, f.T, effects.T, strict=True):
+        column.alpha, column.f, column.b = of_column
+        column.fit_fixed()
+    return columns
+
+
+def _gradient(columns: Sequence[Column]) -> Float:
+    """u, (m, c)."""
+    return np.stack([column.residual(column.eta) for column in columns], axis=1)
+
+
+def _linear(columns: Sequence[Column]) -> float:
+    """−Σdℓ − uᵀf."""
+    return -sum(column.loss(column.eta) + float(column.residual(column.eta) @ column.f) for column in columns)
+
+
+def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> Solver[list[Float]]:
+    """Upper bounds of Σ_k u_kᵀK_ju_k for every kernel, (n,), and each block u, (m, c), exact in the basis."""
+    u, ends = np.hstack(blocks), np.cumsum([0, *(block.shape[1] for block in blocks)])[:-1]
+    diagonal = space.training.square.diagonal()
+    assert diagonal is not None  # sets of square kernels have it
+    ((inside, rest),) = yield Tasks("split", [partial(_split, space.file("basis"))], own=[u])
+    work = [partial(_inner_forms, space.gram, diagonal.sum(axis=1))]
+    ((forms, left),) = yield Tasks("forms", work, own=[inside])
+    rows = certify.strips(0, len(u), u.shape[1] + len(inside))
+    crossing = [partial(_cross_forms, space.product_files, strip, space.n_kernels, inside) for strip in rows]
+    cross = yield Tasks("forms", crossing, own=[rest[strip] for strip in rows])
+    bounds = forms + 2.0 * np.sum(cross, axis=0) + left[:, None] * np.sum(rest * rest, axis=0)
+    return list(np.add.reduceat(bounds, ends, axis=1).T)
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------
+
+
+_Given = tuple[int, SmoothProblem, Float | None, float, Index | None]
+"""A point to solve: its number, its problem, β of all kernels to start from, the gap to reach, and the kernels as in
+`Point`."""
+
+
+def _solve_point(gram: str, files: ProductFiles, m: int, threads: int, given: _Given) -> tuple[int, Solution]:
+    """Solve a point in the subspace."""
+    number, problem, beta, tol, kernels = given
+    g = load_array(gram)
+    n, chosen = len(g), np.arange(len(g)) if kernels is None else kernels
+    start = problem.weights.start(len(chosen)) if problem.start is None else problem.start
+    if beta is not None:
+        start = problem.weights.start(len(chosen), beta[chosen])
+    with pinned_blas(threads):
+        restricted = _Restricted(g if kernels is None else g[kernels], files, m, chosen)
+        iteration = maximize(_Oracle(problem), problem.weights, start, tol, max_steps=_MOST_WEIGHTS)
+        solution = run_with(iteration, restricted.answer)
+        alpha, effects, _ = solution.alpha
+        restricted.combine(solution.beta)
+        pair = restricted.coefficients(alpha), effects
+    weights = solution.beta if kernels is None else spread(solution.beta, kernels, n)
+    return number, replace(solution, beta=weights, alpha=pair, steps=())
+
+
+class _Oracle(SmoothOracle):
+    def _check_forms(self, q: Float, size: float) -> None:
+        """Derivatives of the restricted kernel are no forms: those of kernels without weight may be negative."""
+
+
+class _Restricted:
+    """The kernel FG(β)⁻¹Fᵀ = AAᵀ of the last β, and its derivatives; see the module."""
+
+    def __init__(self, g: Array, files: ProductFiles, m: int, kernels: Index) -> None:
+        self.g, self._strips = g, [partial(files.strip, int(j), slice(0, m)) for j in kernels]
+
+    def combine(self, beta: Float) -> None:
+        """Compute A = FQ, with QQᵀ = G(β)⁻¹ where G(β) has rank."""
+        values, vectors = np.linalg.eigh(combined(self.g, beta))
+        kept = values > _NULL * max(float(values[-1]), 0.0)
+        self.q = vectors[:, kept] / np.sqrt(values[kept])
+        self.a = np.zeros((len(self._strips[0]()), self.q.shape[1]))
+        for j in np.flatnonzero(beta):
+            self.a += self._strips[j]() @ (beta[j] * self.q)
+
+    def coefficients(self, u: Float) -> Float:
+        """G(β)⁻¹Fᵀu."""
+        return np.asarray(self.q @ (self.a.T @ u))
+
+    def answer(self, request: Any) -> Any:
+        """The answer to requests of a smooth loss."""
+        match request:
+            case CombinedKernel():
+                self.combine(request.weights)
+                return Root(self.a)
+            case EachProduct(block=u):
+                a = self.coefficients(u)
+                return np.stack([self._derivative(w(), g, a, u) for w, g in zip(self._strips, self.g, strict=True)])
+        return request.function(*request.arguments)
+
+    def _derivative(self, w: Float, g: Float, a: Float, u: Float) -> Float:
+        return np.asarray(w @ a + self.a @ (self.q.T @ (w.T @ u - g @ a)))
+
+
+def _split(basis: str, u: Float) -> tuple[Float, Float]:
+    """C and R with u = VC + R, (r, k) and (m, k)."""
+    v = load_array(basis)
+    with pinned_blas(1):
+        inside = v.T @ u
+        return inside, u - v @ inside
+
+
+def _inner_forms(gram: str, traces: Float, inside: Float) -> tuple[Float, Float]:
+    """cᵀG_jc of every column, (n, k), and tr K_j − tr G_j, at least the rounding of the two, (n,)."""
+    g = load_array(gram)
+    with pinned_blas(1):
+        forms = np.stack([np.sum(inside * (of @ inside), axis=0) for of in g])
+    return forms, np.maximum(traces - np.einsum("jkk->j", g), 1e-12 * traces)
+
+
+def _cross_forms(files: ProductFiles, rows: slice, n_kernels: int, inside: Float, rest: Float) -> Float:
+    """rᵀK_jVc of every kernel and column over some rows, (n, k)."""
+    with pinned_blas(1):
+        return np.stack([np.sum(rest * (files.strip(j, rows) @ inside), axis=0) for j in range(n_kernels)])
+
+
+# --- the method ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SmoothMethod(InMemory):
+    """Problems in memory as those of `InMemory`, or in passes with the combined kernel here; larger ones in a subspace.
+
+    `solver` is "memory", "subspace" or "auto", the first of them that fits, and `options` are those of the subspace.
+    """
+
+    factors: bool = True
+    solver: str = "auto"
+    options: FisherOptions = field(default_factory=FisherOptions)
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """See `Method.check`."""
+        if self._takes_subspace(jobs):
+            solver.SOLVER.check(_as_points(jobs))
+        else:
+            self._check_memory(jobs)
+        # The second derivative of a loss that is no sum over samples may be a matrix, whatever the kernels are.
+        sizes = [
+            8 * _JOINT * len(job.problem.y) ** 2 for job in jobs if not isinstance(job.problem.loss, Loss | Ordinal)
+        ]
+        parts = {"its second derivative, with risk sets and roots": max(sizes, default=0)}
+        host = machine()
+        check_memory("the loss of all samples together", parts, host.task_bytes, "Take fewer samples, or allow more")
+
+    def _check_memory(self, jobs: Sequence[Job]) -> None:
+        host = machine()
+        needed = [_needed_bytes(job) for job in jobs if not suits([job], host, self, thin=True)]
+        parts = {"combined kernels and factors of them": max(needed, default=0)}
+        way_out = (
+            "Take solver='subspace', build the set with rank=, which keeps kernels as factors of few columns, or set "
+            "dmkl.memory higher"
+        )
+        check_memory("a smooth loss with solver='memory'", parts, host.total_bytes, way_out, "at once")
+
+    def _takes_subspace(self, jobs: Sequence[Job]) -> bool:
+        return self.solver == "subspace" or (self.solver == "auto" and not can_solve(self._check_memory, jobs))
+
+    def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
+        """See `Method.solve`."""
+        if self._takes_subspace(jobs):
+            context.solver = solver.SOLVER.name
+            return self._solve_in_subspace(jobs, context)
+        context.solver = "memory"
+        return super().solve(jobs, context)
+
+    def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
+        at_once = max(1, machine().total_bytes // max(map(_needed_bytes, jobs), default=1))
+        return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
+
+    def _solve_in_subspace(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
+        restriction = _SmoothRestriction([job.problem for job in jobs])
+        given = _as_points(jobs), context.workspace, self.options, context.tally.n_passes
+        subspace = solver.SubspaceSolver(*given, alphas=context.duals, restriction=restriction)
+        (results,), _ = drive([(jobs[0].training.square, subspace.run())])
+        context.tally.n_passes = subspace.n_passes
+        context.tally.rounds += subspace.history
+        pairs = zip(jobs, results, strict=True)
+        outcomes = [job.problem.outcome(outcome) for job, outcome in pairs]
+        return solver.finish_open(jobs, outcomes, self.options, context, self._finish)
+
+    def _finish(self, jobs: Sequence[Job], context: Context) -> list[Outcome] | None:
+        """Open problems in memory; None where it does not fit."""
+        return super().solve(jobs, context) if can_solve(self._check_memory, jobs) else None
+
+
+_JOINT = 8
+"""Matrices (m, m) that are in memory at once for a loss that is no sum over the samples."""
+
+
+def _needed_bytes(job: Job) -> int:
+    """Memory of a problem in passes: K(β), three matrices while B and its factor are made, and products."""
+    m, columns = job.problem.y.shape
+    return 8 * int(m * (4 * m + 2 * job.n_kernels * columns))
+
+
+def _as_points(jobs: Sequence[Job]) -> list[Job]:
+    """Jobs of which the targets are u without kernels, shared by equal ones, and λ is that of ½(I + K/λ) near them."""
+    targets: dict[tuple[int, bytes], Float] = {}
+    points = []
+    for job in jobs:
+        problem = job.problem
+        columns = [Column(y, problem) for y in problem.y.T]
+        u = _gradient(columns)
+        u = targets.setdefault((id(job.training), sha256(u.tobytes()).digest()), u)
+        bend = np.mean([problem.loss.bend(column.y, column.eta, problem.d) for column in columns])
+        # Rounded, so that classes and folds share ridges.
+        lam = problem.lam / 4.0 ** np.round(np.log(max(float(bend), 1e-6)) / np.log(4.0))
+        points.append(replace(job, problem=FisherProblem(u, lam, problem.weights, problem.name, problem.start)))
+    return points
