@@ -67,7 +67,12 @@ def test_the_form_that_help_shows_is_read(output_of, tmp_path):
 @pytest.mark.parametrize(
     ("model", "option", "value", "words"),
     [
-        ("mksvm", "--solver", "cg", "--solver is for --model mkfda or mkridge or product"),
+        (
+            "mksvm",
+            "--solver",
+            "cg",
+            "--solver is for --model mkcox or mkfda or mkglm or mklogistic or mkridge or product",
+        ),
         ("ncuts", "--p", 2, "--p is for --model mkcox or mkfda or mkglm or mklogistic or mkridge or mksvm"),
         ("gmkl", "--sigma", "dear", "--sigma takes a number or a file of kernel,price, got 'dear'"),
         ("gmkl", "--constraints", "none.toml", "cannot be read"),
