@@ -34,9 +34,9 @@ def blas_threads(tasks_per_machine: int) -> int:
     return max(1, settings.available_cores() // max(1, tasks_per_machine)) if setting == "auto" else int(setting)
 
 
-def factor_threads(order: int) -> int:
-    """BLAS threads for the Cholesky factor of a matrix of this order, in a task that has its machine to itself."""
-    return 1 if order <= _SMALL_ORDER else settings.available_cores()
+def factor_threads(order: int, tasks_per_machine: int = 1) -> int:
+    """BLAS threads for the Cholesky factor of a matrix of this order, of so many side by side on this machine."""
+    return 1 if order <= _SMALL_ORDER else max(1, settings.available_cores() // max(1, tasks_per_machine))
 
 
 @contextmanager

@@ -475,23 +475,27 @@ def shared_folder(what: str) -> Iterator[Path]:
         yield Path(name)
 
 
+def workers_without(folder: Path) -> list[str]:
+    """The workers of a cluster, if any, that cannot reach this folder."""
+    if (client := active_client()) is None:
+        return []
+    # The test is a new file and not the folder itself, which may exist on every machine's own disk under the same name.
+    mark = folder / f"seen-{uuid.uuid4().hex}.partial"
+    mark.touch()
+    try:
+        looked = ask(client, os.path.exists, str(mark), workers=machine().workers or workers_of(client))
+        return [worker for worker, sees in looked.items() if not sees]
+    finally:
+        mark.unlink()
+
+
 def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
     """Raise InputError unless every worker of a cluster can reach this folder.
 
     The message says `what` the folder is for, as in "where the kernels are written", and the way out. By default that
     is another folder for the checkpoint, or another TMPDIR if no checkpoint is kept.
     """
-    client = active_client()
-    if client is None:
-        return
-    # The test is a new file and not the folder itself, which may exist on every machine's own disk under the same name.
-    mark = folder / f"seen-{uuid.uuid4().hex}.partial"
-    mark.touch()
-    try:
-        looked = ask(client, os.path.exists, str(mark), workers=machine().workers or workers_of(client))
-        blind = [worker for worker, sees in looked.items() if not sees]
-    finally:
-        mark.unlink()
+    blind = workers_without(folder)
     if blind:
         if way_out is None:
             setting = "set TMPDIR to" if _TEMPORARY.get() is None else "keep the state (state=, --state) in"

@@ -8,10 +8,13 @@ from disk.
 from __future__ import annotations
 
 import itertools
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +28,17 @@ from dmkl.numerics.cholesky import Factor, LowerTriangle, RoughFactor
 from dmkl.numerics.compiling import SMALL, add_weighted
 from dmkl.numerics.steps import unpenalized
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
-from dmkl.passes.execute import active_client, again, execute, gather, machine, send_all
+from dmkl.passes.execute import (
+    active_client,
+    again,
+    execute,
+    gather,
+    machine,
+    run_tasks,
+    send_all,
+    temporary_root,
+    workers_without,
+)
 from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, covering
 
 # --- sums of kernels, tile by tile ---------------------------------------------------------------------------------
@@ -276,7 +289,9 @@ def by_factors(
     """Apply a function to each factor and its blocks; on a cluster on their workers, all at once."""
     client = active_client()
     if client is None:
-        return [_pinned(function, factor.held, *block_of) for factor, *block_of in zip(factors, *blocks, strict=True)]
+        return [
+            _pinned(1, function, factor.held, *block_of) for factor, *block_of in zip(factors, *blocks, strict=True)
+        ]
 
     def run() -> list[Any]:
         # Factors of lost workers are made again, by one pass for all of them.
@@ -286,8 +301,9 @@ def by_factors(
             for factor, new in zip(lost, made, strict=True):
                 factor.held = new.held
         sent = [send_all({f"{name}-{k}": b for k, b in enumerate(block)}, broadcast=False) for block in blocks]
+        pinned = partial(_pinned, _factors_per_machine(len(factors)), function)
         futures = [
-            client.submit(_pinned, function, factor.held, *block_of, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
+            client.submit(pinned, factor.held, *block_of, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
             for factor, *block_of in zip(factors, *sent, strict=True)
         ]
         return gather(client, futures)
@@ -295,9 +311,15 @@ def by_factors(
     return again(run, f"alpha-{name}")
 
 
-def _pinned(function: Callable[..., Any], factor: Factor, *blocks: Any) -> Any:
-    with pinned_blas(factor_threads(factor.size)):
+def _pinned(beside: int, function: Callable[..., Any], factor: Factor, *blocks: Any) -> Any:
+    with pinned_blas(factor_threads(factor.size, beside)):
         return function(factor, *blocks)
+
+
+def _factors_per_machine(n: int) -> int:
+    """How many of n factors are at work on one machine at once: threads that wait for busy cores slow all down."""
+    host = machine()
+    return max(1, min(host.slots_per_host, -(-n * host.slots_per_host // host.slots)))
 
 
 def factor_pass(
@@ -313,20 +335,61 @@ def factor_pass(
     ]
 
 
-def inverse_diagonals_pass(
+def inverse_diagonals(
     lenses: Sequence[Lens],
     combinations: Sequence[Combination],
     lams: Sequence[tuple[float, ...]],
     vectors: Sequence[Float | None],
-) -> list[Float]:
-    """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, 1, m): one pass; no factor is kept.
+) -> tuple[list[Float], int]:
+    """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, 1, m), and the passes; no factor is kept.
 
     P is the projection onto the vectors that the steps project out of the kernels (`unpenalized`), on which
     A⁻¹ = 2I. With a vector v the result is (λ, 2, m), and A⁻¹v its second row. If rounding makes A indefinite, a
     multiple of the identity is added to it.
+
+    In one process the sums are added up in memory, as many in each pass as fit. Workers write them to disk and read
+    them there if they share one: sending one another the tiles would take as long as the factors.
     """
-    arguments = list(zip(lams, vectors, strict=True))
-    return list(_of_sums(_inverse_diagonals, "inverse-diagonal", lenses, combinations, arguments, keep=False))
+    host, needed = machine(), max(direct_bytes(lens.view, 1) for lens in lenses)
+    every = list(zip(combinations, lams, vectors, strict=True))
+    # Each sum or factor is held while it is used; tiles that are added up take a quarter of the memory.
+    at_once = max(1, 3 * host.total_bytes // 4 // needed)
+    if active_client() is not None:
+        with TemporaryDirectory(prefix="dmkl-", dir=temporary_root()) as folder:
+            if not workers_without(Path(folder)):
+                tile = 8 * max(min(lens.view.source.tiling.tile, len(lens.view.rows)) ** 2 for lens in lenses)
+                beside = max(1, min(shutil.disk_usage(folder).free // needed, host.task_bytes // tile) // 2)
+                run = partial(_by_files, folder, len(every) if needed <= host.task_bytes else at_once)
+                return _in_parts(run, lenses, every, beside)
+    return _in_parts(_in_memory, lenses, every, at_once)
+
+
+_Wanted = tuple[Combination, tuple[float, ...], Float | None]
+
+
+def _in_parts(
+    run: Callable[..., list[Float]], lenses: Sequence[Lens], every: list[_Wanted], at_once: int
+) -> tuple[list[Float], int]:
+    """The answers of a pass for each part of what is wanted, and the passes."""
+    parts = [every[start : start + at_once] for start in range(0, len(every), at_once)]
+    return [answer for part in parts for answer in run(lenses, part)], len(parts)
+
+
+def _in_memory(lenses: Sequence[Lens], wanted: list[_Wanted]) -> list[Float]:
+    combinations, arguments = [c for c, *_ in wanted], [(lams, vector) for _, lams, vector in wanted]
+    return _of_sums(_diagonals_of_tiles, "inverse-diagonal", lenses, combinations, arguments, keep=False)
+
+
+def _by_files(folder: str, at_once: int, lenses: Sequence[Lens], wanted: list[_Wanted]) -> list[Float]:
+    stems, answers = [f"{folder}/sum-{number}" for number in range(len(wanted))], list[Float]()
+    sums = combine_pass(lenses, [c for c, *_ in wanted], stems)
+    work = [
+        partial(_inverse_diagonals, total.assembled, total.lens, (lams, vector))
+        for total, (_, lams, vector) in zip(sums, wanted, strict=True)
+    ]
+    for part in (work[start : start + at_once] for start in range(0, len(work), at_once)):
+        answers += run_tasks("inverse-diagonal", part, _factors_per_machine(len(part)))
+    return answers
 
 
 def _of_sums(
@@ -349,10 +412,10 @@ def _of_sums(
         # time than a task of its own.
         if active_client() is None and (threads > 1 or through[0].view.source.tiling.rows <= SMALL):
             tile_parts = execute(parts, tasks, prefix)
-            return [function(tile_parts, number, through, c.lens, argument) for number, (c, argument) in wanted]
-        task = delayed(function, pure=False)
+            return [function(tile_parts, number, through, c.lens, 1, argument) for number, (c, argument) in wanted]
+        task, beside = delayed(function, pure=False), _factors_per_machine(len(wanted))
         results = [
-            task(parts, number, shared, c.lens, argument, dask_key_name=f"{name}-{number}-{token}")
+            task(parts, number, shared, c.lens, beside, argument, dask_key_name=f"{name}-{number}-{token}")
             for number, (c, argument) in wanted
         ]
         return list(execute(results, tasks, prefix, keep=keep))
@@ -366,34 +429,45 @@ def _sum_tiles(lenses: Sequence[Lens], combinations: Sequence[Combination], *wor
     return [[totals[number] for totals in totals_of_tiles] for number in range(len(combinations))]
 
 
-def _factor(parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens], lens: int, lam: float) -> Factor:
+def _factor(
+    parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens], lens: int, beside: int, lam: float
+) -> Factor:
     """Assemble the tiles of one combination and factorize it: the central task of the direct α-step."""
-    with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
+    with pinned_blas(factor_threads(lenses[lens].view.shape[1], beside)):
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
         return Factor(total.entries, lam, total.order)
 
 
-def _inverse_diagonals(
+def _diagonals_of_tiles(
     parts: list[list[list[SumTile]]],
     number: int,
     lenses: Sequence[Lens],
     lens: int,
+    beside: int,
     wanted: tuple[tuple[float, ...], Float | None],
 ) -> Float:
+    def assembled() -> LowerTriangle:
+        return put_together((tile for part in parts for tile in part[number]), lenses[lens])
+
+    return _inverse_diagonals(assembled, lenses[lens], wanted, beside)
+
+
+def _inverse_diagonals(
+    assembled: Callable[[], LowerTriangle], lens: Lens, wanted: tuple[tuple[float, ...], Float | None], beside: int
+) -> Float:
     lams, vector = wanted
-    with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
+    with pinned_blas(factor_threads(lens.view.shape[1], beside)):
 
         def at(lam: float) -> Float:
             size, projected = 0.0, np.zeros(0)
 
             def matrix() -> tuple[Array, Index | None]:
-                # The tiles stay, and make the matrix again for each factor, which overwrites it: a copy would take as
-                # much memory as the factor.
+                # The matrix is made again for each factor, which overwrites it: a copy would take as much memory.
                 nonlocal size, projected
-                total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
+                total = assembled()
                 lower, size = total.entries, float(np.trace(total.entries))
                 projected = np.zeros(len(lower))
-                null = unpenalized(lenses[lens].view.steps, len(lower))
+                null = unpenalized(lens.view.steps, len(lower))
                 if null is not None:
                     # KN = 0 holds only up to a few ε‖K‖ after rounding, which is as large as a small λ. So tr(K)·P is
                     # added to K, which moves these eigenvalues to the scale of K. The inverse then has 2P/(1 + tr K/λ)
@@ -427,14 +501,18 @@ class StoredSum:
     lens: Lens
     """The lens of the sum."""
 
+    def assembled(self, dtype: npt.DTypeLike = np.float64) -> LowerTriangle:
+        """K(β), with a correct lower triangle only."""
+        return put_together(self.read(), self.lens, dtype)
+
     def matrix(self, dtype: npt.DTypeLike = np.float64) -> tuple[Array, Index | None]:
         """K(β), with a correct lower triangle only, and the position of each of its rows among the samples."""
-        total = put_together(self.read(), self.lens, dtype)
+        total = self.assembled(dtype)
         return total.entries, total.order
 
     def whole(self) -> Float:
         """K(β) over the samples of the view in their order, (m, m), both triangles."""
-        return put_together(self.read(), self.lens).whole()
+        return self.assembled().whole()
 
     def read(self) -> Iterator[SumTile]:
         """The tiles, before the steps if these are applied to the whole sum; each is overwritten by the next."""

@@ -22,7 +22,7 @@ from dmkl.passes.elements import add_blocks, fraction_of_tiles
 from dmkl.passes.execute import again, run_tasks, shared_folder
 from dmkl.passes.rows import inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
-from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass, inverse_diagonals_pass
+from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass, inverse_diagonals
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, covering, has_thin_factors
 from dmkl.solvers import interface
@@ -176,7 +176,7 @@ def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
     if all(has_thin_factors(lens.view) for lens, _ in requests):
         views = [lens.view for lens, _ in requests]
         return inverse_diagonals_by_factors(views, [r.weights for _, r in requests], lams, vectors)
-    return inverse_diagonals_pass(*_sums(requests), lams, vectors), 1.0
+    return inverse_diagonals(*_sums(requests), lams, vectors)
 
 
 def _machines(requests: Asked) -> tuple[list[Any], float]:

@@ -16,7 +16,7 @@ from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure, measure_new
-from dmkl.passes.sums import Combination, combine_pass
+from dmkl.passes.sums import Combination, combine_pass, inverse_diagonals
 from dmkl.passes.sweep import Columns
 
 M, N = 31, 3
@@ -269,6 +269,27 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
     check_sums(kernels, combinations, totals)
     there = {path.name.rpartition("sum-")[2].split("-")[0] for path in tmp_path.iterdir()}
     assert there == {str(k) for k in range(len(combinations))}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_diagonals_of_inverses_take_one_pass_if_workers_share_a_disk(kernels, client, monkeypatch, shared):
+    """Tiles of sums in the memory of workers would take a pass for each sum here."""
+    monkeypatch.setattr("dmkl.passes.sums.machine", lambda: Machine(2, 2, 2**14, 2**14))
+    if not shared:
+        monkeypatch.setattr("dmkl.passes.sums.workers_without", lambda folder: ["tcp://elsewhere"])
+    lenses, rng = [lens(in_memory(kernels, 7), name) for name in SQUARE], np.random.default_rng(3)
+    combinations = [Combination(k, rng.random(N)) for k in range(len(lenses))]
+    vectors, lams = [rng.standard_normal(seen.view.shape[1]) for seen in lenses], (0.3, 2.0)
+    answers, n_passes = inverse_diagonals(lenses, combinations, [lams] * len(lenses), vectors)
+    assert n_passes == (1 if shared else len(lenses))
+    for seen, name, c, v, answer in zip(lenses, SQUARE, combinations, vectors, answers, strict=True):
+        null = seen.null_vectors()
+        projection = np.zeros((len(v), len(v))) if null is None else null @ np.linalg.pinv(null)
+        for lam, (diagonal, solved) in zip(lams, answer, strict=True):
+            inverse = np.linalg.inv(0.5 * (np.eye(len(v)) + np.tensordot(c.weights, dense(kernels, name), 1) / lam))
+            np.testing.assert_allclose(diagonal, np.diagonal(inverse - 2.0 * projection), rtol=1e-8, atol=1e-10)
+            if null is None:  # the steps project nothing out
+                np.testing.assert_allclose(solved, inverse @ v, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize(("dtype", "beside"), [(np.float32, 1), (np.float64, 2), (np.float32, 8)])

@@ -36,7 +36,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 import dmkl
 from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
-from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import send_all
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
@@ -236,7 +236,8 @@ def test_the_last_of_overlapping_tasks_gives_blas_back():
 @pytest.mark.parametrize(("cores", "tasks", "threads"), [(8, 2, 4), (8, 3, 2), (2, 5, 1), (4, 0, 4)])
 def test_tasks_times_threads_stay_within_the_cores(monkeypatch, cores, tasks, threads):
     monkeypatch.setattr("dmkl.settings.available_cores", lambda: cores)
-    assert blas_threads(tasks) == 1
+    assert blas_threads(tasks) == factor_threads(1024, tasks) == 1
+    assert factor_threads(8192, tasks) == threads
     with dask.config.set({"dmkl.blas-threads": "auto"}):
         assert blas_threads(tasks) == threads
 

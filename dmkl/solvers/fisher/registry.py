@@ -43,7 +43,7 @@ from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED
 from dmkl.solvers.fisher.factors import solver_on_factors
 from dmkl.solvers.fisher.problem import AUTO, ConfiguredSolver, FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import solver as subspace
-from dmkl.solvers.fisher.wrapper import DIRECT, needed_bytes
+from dmkl.solvers.fisher.wrapper import DIRECT
 from dmkl.solvers.interface import InverseDiagonals, Outcome, ask
 from dmkl.solvers.jobs import Context, Job, Training, can_solve
 
@@ -287,12 +287,10 @@ def with_inverse_diagonals(
     file = context.workspace.path / "inverse-diagonals.npz"
     diagonals = (None if context.workspace.temporary else kept_arrays(file)) or {}
     new = {key: (total.lens, ask(total.request)) for key, total in pairs if key not in diagonals}
-    # Each request holds a sum or a factor while it is answered; tiles that are added up take a quarter of the memory.
-    at_once = None if thin else max(1, 3 * machine().total_bytes // 4 // needed_bytes(jobs))
     before = float(diagonals.pop("n_passes", 0.0))
     if factored is None:  # of an earlier run, which includes those of points that it factored later
         context.tally.n_passes += before
-    answers, n_passes = drive(list(new.values()), at_once=at_once, tally=context.tally)
+    answers, n_passes = drive(list(new.values()), tally=context.tally)
     diagonals |= zip(new, answers, strict=True)
     if new and not context.workspace.temporary:
         save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)}, synced=True)
