@@ -126,6 +126,10 @@ def views(tmp_path_factory):
         ("gene_sets.py --cells 400 --resamples 4 --output out", [r"(\$ \S+ -m dmkl [^$]*){5}"]),
         ("neuroimaging.py --subjects 120 --permutations 19 --output out", [r"(\$ dmkl[^$]*){5}", r"p = 0\.05"]),
         ("digits.py --samples 150 --resamples 4 --output out", ["Stability of MKFDA: 4 half-samples, 12 kernels"]),
+        (
+            "calibration.py --sets iris --models MKLogistic MKFDA --ps 2 --output out",
+            [r"^iris 150 +MKLogistic +0\.\d+ ", r"^ +MKFDA +0\.\d+ "],
+        ),
         ("matlab_views.py --samples 210 --output out", [r"(\$ dmkl[^$]*){4}", r"[7-9]\d\.\d\d %"]),
     ],
 )
