@@ -30,6 +30,7 @@ from dmkl.arrays import Float, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
 from dmkl.kernelset import KernelSet, measure
+from dmkl.passes.memory import computing_small
 from dmkl.passes.run import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, covering, has_thin_factors
 from dmkl.solvers.driver import Tally, drive
@@ -42,8 +43,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     """Run a plan, from the state of the workspace; a temporary one if None. Errors are those of `KernelLearner.fit`."""
     _check(plan)
     tally = Tally()
-    opened = closing(Workspace(None, {})) if workspace is None else nullcontext(workspace)
-    with progress.spending() as tally.phases, opened as space, looking_for_damage(plan.K.view):
+    opened, view = closing(Workspace(None, {})) if workspace is None else nullcontext(workspace), plan.K.view
+    with progress.spending() as tally.phases, opened as space, looking_for_damage(view), computing_small(view):
         if _needs_folder(plan):  # refused before the first pass
             space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
@@ -136,7 +137,7 @@ def factored(
     """
     by_fit = [list(fit.outcomes) for fit in fits]
     methods = _by_method([fit.data for fit in fits], [fit.prepared for fit in fits])
-    with progress.spending() as phases, looking_for_damage(K.view):
+    with progress.spending() as phases, looking_for_damage(K.view), computing_small(K.view):
         for place, (method, members) in enumerate(methods.items()):
             part, counts = workspace if len(methods) == 1 else workspace.part(str(place)), Counter[int]()
             at: dict[tuple[int, int], int] = {}

@@ -174,10 +174,10 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
     side = view.source.tiling.tile if chunk is None else chunk
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
     token = graph_token(machine(), view, side)
-    (shared,) = send_all({f"block-view-{token}": view})
+    (shared,) = send_all({f"block-view-{token}": view}, lazy=True)
     statistics: Any = state
     if isinstance(state, ChainState):
-        (statistics,) = send_all({f"block-statistics-{token}": state})
+        (statistics,) = send_all({f"block-statistics-{token}": state}, lazy=True)
     block = delayed(_block, pure=False)
 
     def kernel(j: int) -> da.Array:
@@ -220,7 +220,7 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
     """
     view, side = lens.view, lens.view.source.tiling.tile if chunk is None else chunk
     token = graph_token(machine(), lens, weights, side)
-    (shared,) = send_all({f"weighted-lens-{token}": (lens, weights)})
+    (shared,) = send_all({f"weighted-lens-{token}": (lens, weights)}, lazy=True)
     block, turned = delayed(_weighted, pure=False), delayed(np.transpose, pure=False)
     made: dict[tuple[int, int], Delayed] = {}
 

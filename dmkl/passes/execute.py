@@ -265,6 +265,43 @@ def computing_here(limits_here: Machine) -> AbstractContextManager[Any]:
     return progress.inside(_HERE, limits_here)
 
 
+class Call:
+    """A task that runs in this thread when it is needed, for work that takes less time than a graph of Dask."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], key: str) -> None:
+        self.key, self._function, self._arguments = key, function, arguments
+        self._result: list[Any] = []
+        self._uses = 0
+        for argument in arguments:
+            for item in argument if isinstance(argument, list) else (argument,):
+                if isinstance(item, Call):
+                    item._uses += 1
+
+    def result(self) -> Any:
+        """The result, which is dropped when the last of the tasks that need it has taken it."""
+        self._uses -= 1
+        if not self._result:
+            self._result.append(self._function(*map(_result, self._arguments)))
+            self._arguments = ()
+        return self._result[0] if self._uses > 0 else self._result.pop()
+
+
+def _result(argument: Any) -> Any:
+    if isinstance(argument, list):
+        return [item.result() if isinstance(item, Call) else item for item in argument]
+    return argument.result() if isinstance(argument, Call) else argument
+
+
+Task = Delayed | Call
+
+
+def task(function: Callable[..., Any], *arguments: Any, key: str, lazy: bool = False) -> Any:
+    """A task, whose arguments may be tasks and lists of tasks; `lazy` ones are for graphs that are kept for later."""
+    if _HERE.get() is None or lazy:
+        return delayed(function, pure=False)(*arguments, dask_key_name=key)
+    return Call(function, arguments, key)
+
+
 _KEPT: ContextVar[int] = ContextVar("dmkl-kept", default=0)
 
 
@@ -583,9 +620,7 @@ def _scheduler_lost(what: str = "the computation") -> SchedulerLostError:
     return SchedulerLostError(msg)
 
 
-def execute(
-    results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], what: str, *, keep: bool = False
-) -> list[Any]:
+def execute(results: Sequence[Any], units: Sequence[tuple[Any, int]], what: str, *, keep: bool = False) -> list[Any]:
     """Compute `results`; `units` are the tasks among them whose bytes are reported as progress when they end.
 
     With `keep`, results of a cluster stay on its workers and futures of them are returned. WorkerLostError if workers
@@ -598,6 +633,12 @@ def execute(
         with progress.stage(what):
             if client is not None:
                 return _on_cluster(client, results, units, keep)
+            if results and isinstance(results[0], Call):
+                for result in results:
+                    result._uses += 1
+                values = [result.result() for result in results]
+                watch.advance(sum(sizes.values()))
+                return values
             schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
             # Dask's default number of threads may be more than memory, or the grant of a batch system, allows.
             slots = _local_slots()
@@ -705,11 +746,14 @@ _SECONDS, _BYTES_PER_SECOND = 30.0, 1e6
 _BRANCHING = 4
 
 
-def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
+def send_all(values: Mapping[str, Any], *, broadcast: bool = True, lazy: bool = False) -> list[Any]:
     """Make values available to many tasks, by name: nodes of the graph, or sent to a cluster's workers once.
 
     Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
+    `lazy` is as in `task`.
     """
+    if _HERE.get() is not None and not lazy:
+        return list(values.values())
     client = active_client()
     if client is None:
         return [delayed(value, name=name, traverse=False) for name, value in values.items()]
@@ -783,13 +827,15 @@ FAN_IN = 8
 """Results that one task adds: few enough to bound its memory, many enough to keep the tree flat."""
 
 
-def add_in_tree(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any], most: int = 1) -> list[Delayed]:
+def add_in_tree(
+    parts: list[Task], name: str, add: Callable[[list[Any]], Any], most: int = 1, *, lazy: bool = False
+) -> list[Task]:
     """At most `most` results with the same sum, by tasks that `add` a few each; `name` is the prefix of their keys."""
-    call = delayed(add, pure=False)
     while len(parts) > most:
         chunks = [parts[start : start + FAN_IN] for start in range(0, len(parts), FAN_IN)]
         parts = [
-            chunk[0] if len(chunk) == 1 else call(chunk, dask_key_name=f"{name}-{chunk[0].key}") for chunk in chunks
+            chunk[0] if len(chunk) == 1 else task(add, chunk, key=f"{name}-{chunk[0].key}", lazy=lazy)
+            for chunk in chunks
         ]
     return parts
 
@@ -822,11 +868,11 @@ def run_tasks(
             own_values = [(value,) for value in sent]
         # Dask starts tasks of equal priority with the last key, so the keys count down: the longest task starts first.
         tasks = [
-            delayed(function, pure=False)(*shared_values, *more, dask_key_name=f"{name}-{len(work) - k:06d}-{token}")
+            task(function, *shared_values, *more, key=f"{name}-{len(work) - k:06d}-{token}")
             for k, (function, more) in enumerate(zip(work, own_values, strict=True))
         ]
         wanted = tasks if add is None else add_in_tree(tasks, f"{name}-add", add)
-        return execute(wanted, [(task, task_bytes) for task in tasks], name)
+        return execute(wanted, [(unit, task_bytes) for unit in tasks], name)
 
     return again(run, name)
 
@@ -836,6 +882,6 @@ def _sent(values: dict[str, Any], *, broadcast: bool) -> list[Any]:
 
     Sending them separately costs the client several messages to the scheduler and to each worker.
     """
-    if sizeof(list(values.values())) > _SMALL_BYTES:
+    if _HERE.get() is not None or sizeof(list(values.values())) > _SMALL_BYTES:
         return send_all(values, broadcast=broadcast)
     return [delayed(value, name=name, traverse=False) for name, value in values.items()]

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from dask.delayed import Delayed, delayed
+from dask.delayed import Delayed
 
 from dmkl import settings
 from dmkl.arrays import Array
@@ -25,6 +25,7 @@ from dmkl.numerics.steps import Fitted
 from dmkl.passes.execute import (
     FAN_IN,
     Machine,
+    Task,
     add_in_tree,
     again,
     check_memory,
@@ -33,6 +34,7 @@ from dmkl.passes.execute import (
     machine,
     run_tasks,
     send_all,
+    task,
 )
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import (
@@ -62,12 +64,12 @@ Then = Callable[[int, tuple[int, ...]], Last]
 class PassGraph:
     """The tasks of one pass, none of them run."""
 
-    units: list[tuple[Delayed, int]]
+    units: list[tuple[Task, int]]
     """The tasks that read tiles, each with the bytes that it reads."""
-    groups: list[tuple[tuple[int, ...], Delayed]]
+    groups: list[tuple[tuple[int, ...], Task]]
     """Positions of kernels, and their results for the columns that are not sums over all kernels (or the values that
     `then` computes from them)."""
-    sums: Delayed | None
+    sums: Task | None
     """The results for the columns that are sums over all kernels."""
     token: str
     """The last part of every key."""
@@ -95,7 +97,8 @@ def pass_graph(
     view = covering([lens.view for lens in lenses])
     _check_pass(lenses, columns, host)
     # A graph that is kept for later shares no buffers: they would live as long as the graph.
-    bench = Workbench() if token is None else None
+    lazy = token is not None
+    bench = None if lazy else Workbench()
     token = uuid.uuid4().hex if token is None else graph_token(host, token)
     cut = _units(lenses, columns, host)
     given = columns if vectors is None else [c.without_vectors() for c in columns]
@@ -103,38 +106,36 @@ def pass_graph(
     lanes = lanes_of(lenses, columns) if view.factor_widths is None else []
     # All tasks take one node: the graph holds it once, and a worker receives it once.
     shared_value = _Shared(through, list(given), [unit for unit, _ in cut], lanes, bench, vectors)
-    (shared,) = send_all({f"{name}-shared-{token}": shared_value})
+    (shared,) = send_all({f"{name}-shared-{token}": shared_value}, lazy=lazy)
     members: dict[tuple[int, ...], list[int]] = {}
     for number, (unit, _) in enumerate(cut):
         members.setdefault(tuple(unit.kernels.tolist()), []).append(number)
     # Sums over all kernels are added in a tree over all tasks; other results are put together by group of kernels.
     sums = [k for k, c in enumerate(columns) if c.want == "sum"]
     others = [k for k, c in enumerate(columns) if c.want != "sum"]
-    sweeping, finishing = delayed(_sweep_part, pure=False), delayed(_finish, pure=False)
-    units: list[tuple[Delayed, int]] = []
-    groups: list[tuple[tuple[int, ...], Delayed]] = []
+    units: list[tuple[Task, int]] = []
+    groups: list[tuple[tuple[int, ...], Task]] = []
     for group, (kernels, numbers) in enumerate(members.items()):
         last, whole = None if then is None else then(group, kernels), cut[numbers[0]][0].whole
         parts = []
         for number in numbers:
             (unit, tiles), key = cut[number], f"{name}-{number}-{token}"
-            task = sweeping(
-                shared, fitted, number, host.slots_per_host, tiles, last if whole else None, dask_key_name=key
-            )
-            units.append((task, view.bytes_of(unit)))
+            of_unit = (shared, fitted, number, host.slots_per_host, tiles, last if whole else None)
+            sweeping = task(_sweep_part, *of_unit, key=key, lazy=lazy)
+            units.append((sweeping, view.bytes_of(unit)))
             if others:
-                parts.append(_of_columns(task, others, columns, f"{name}-part-{number}"))
+                parts.append(_of_columns(sweeping, others, columns, f"{name}-part-{number}", lazy))
         if others and not whole:
             # Parts of one kernel are merged before the steps are applied: centering a part would need the column sums
             # of the whole product. The last few are merged by the task that applies the steps.
-            parts = add_in_tree(parts, f"{name}-add", merge_partials, most=FAN_IN)
+            parts = add_in_tree(parts, f"{name}-add", merge_partials, most=FAN_IN, lazy=lazy)
             key = f"{name}-finish-{group}-{token}"
-            parts = [finishing(shared, fitted, kernels[0], others, parts, last, dask_key_name=key)]
+            parts = [task(_finish, shared, fitted, kernels[0], others, parts, last, key=key, lazy=lazy)]
         groups += [(kernels, part) for part in parts]
     total = None
     if sums:
-        parts = [_of_columns(task, sums, columns, f"{name}-sums-{number}") for number, (task, _) in enumerate(units)]
-        (total,) = add_in_tree(parts, f"{name}-add", merge_partials)
+        parts = [_of_columns(u, sums, columns, f"{name}-sums-{number}", lazy) for number, (u, _) in enumerate(units)]
+        (total,) = add_in_tree(parts, f"{name}-add", merge_partials, lazy=lazy)
     return PassGraph(units, groups, total, token)
 
 
@@ -150,11 +151,11 @@ def _first(results: Partial, buffers: Buffers) -> Any:
     return results[0]
 
 
-def _of_columns(task: Delayed, positions: list[int], columns: Sequence[Columns], name: str) -> Delayed:
+def _of_columns(unit: Task, positions: list[int], columns: Sequence[Columns], name: str, lazy: bool) -> Task:
     """The results of some of the columns; the task itself if it has no others, which would have to be moved as well."""
     if len(positions) < len(columns):
-        task = delayed(_pick, pure=False)(task, positions, dask_key_name=f"{name}-{task.key}")
-    return task
+        unit = task(_pick, unit, positions, key=f"{name}-{unit.key}", lazy=lazy)
+    return unit
 
 
 def _pick(partial: Partial, positions: list[int]) -> Partial:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
-from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.files.arrays import read_array, save_array
@@ -29,6 +28,7 @@ from dmkl.numerics.compiling import SMALL, add_weighted
 from dmkl.numerics.steps import unpenalized
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import (
+    Task,
     active_client,
     again,
     execute,
@@ -36,6 +36,7 @@ from dmkl.passes.execute import (
     machine,
     run_tasks,
     send_all,
+    task,
     temporary_root,
     workers_without,
 )
@@ -232,7 +233,7 @@ _COUNTER = itertools.count(1)
 
 def _sum_tasks(
     lenses: Sequence[Lens], combinations: Sequence[Combination], work: Callable[..., Any]
-) -> tuple[str, str, list[Any], list[tuple[Delayed, int]]]:
+) -> tuple[str, str, list[Any], list[tuple[Task, int]]]:
     """Tasks of some tiles each, ``work(lenses, combinations, tiles, tasks per machine, kernels held at once)``.
 
     They are cut by the data alone: workers may come and go, and sums must be added in the same order. Returns prefix
@@ -248,11 +249,10 @@ def _sum_tasks(
     parts = max(1, min(len(tiles), round(n_bytes / bytes_of_task(n_bytes))))
     beside = host.task_bytes // 4 // (view.source.tiling.tile**2 * view.source.dtype.itemsize)
     share = host.slots_per_host, max(1, min(_BESIDE, beside))
-    task = delayed(work, pure=False)
     tasks = []
     for number, cut in enumerate(np.array_split(np.arange(len(tiles)), parts)):
         of_task, key = tuple(tiles[t] for t in cut), f"{name}-{number}-{token}"
-        tasks.append((task(*sent, of_task, *share, dask_key_name=key), len(cut) * used * view.bytes_per_tile))
+        tasks.append((task(work, *sent, of_task, *share, key=key), len(cut) * used * view.bytes_per_tile))
     return name, token, sent, tasks
 
 
@@ -413,9 +413,9 @@ def _of_sums(
         if active_client() is None and (threads > 1 or through[0].view.source.tiling.rows <= SMALL):
             tile_parts = execute(parts, tasks, prefix)
             return [function(tile_parts, number, through, c.lens, 1, argument) for number, (c, argument) in wanted]
-        task, beside = delayed(function, pure=False), _factors_per_machine(len(wanted))
+        beside = _factors_per_machine(len(wanted))
         results = [
-            task(parts, number, shared, c.lens, beside, argument, dask_key_name=f"{name}-{number}-{token}")
+            task(function, parts, number, shared, c.lens, beside, argument, key=f"{name}-{number}-{token}")
             for number, (c, argument) in wanted
         ]
         return list(execute(results, tasks, prefix, keep=keep))
@@ -536,7 +536,7 @@ def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], st
 
     def run() -> None:
         prefix, _, _, tasks = _sum_tasks(through, combinations, partial(_write_tiles, list(stems)))
-        execute([task for task, _ in tasks], tasks, prefix)
+        execute([unit for unit, _ in tasks], tasks, prefix)
 
     again(run, "combine")
     tiles = tuple((tile.i, tile.j) for tile in covering([lens.view for lens in lenses]).tile_tasks())

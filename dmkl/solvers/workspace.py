@@ -43,6 +43,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -128,17 +129,16 @@ class Workspace:
         self, folder: str | Path | None, identity: dict[str, str], *, unsaid: Mapping[str, str] | None = None
     ) -> None:
         self.temporary = folder is None
-        if folder is None:
-            self.path = Path(tempfile.mkdtemp(prefix="dmkl-", dir=temporary_root()))
-        else:
-            self.path = state_folder(folder)
-            for parent, folders, files in os.walk(self.path):  # everything in it may be read and written to
-                for name in (*folders, *files):
-                    check_plain(parent, name)
         self.identity, self._unsaid = identity, unsaid or {}
         self.state: dict[str, Any] = {}
         """The state from which the work continues; its "files" are the files that are new with it."""
         self._unsynced = False
+        if folder is None:
+            return
+        self.path = state_folder(folder)
+        for parent, folders, files in os.walk(self.path):  # everything in it may be read and written to
+            for name in (*folders, *files):
+                check_plain(parent, name)
         stored = list(_stored_states(self.path))
         for content in stored:
             self._check(content["identity"])
@@ -152,6 +152,11 @@ class Workspace:
             )
         # The folder is made only after the checks, so that a rejected call leaves nothing behind.
         self.path.mkdir(parents=True, exist_ok=True)
+
+    @cached_property
+    def path(self) -> Path:
+        """The folder; a temporary one is made when it is needed, since many fits keep no files."""
+        return Path(tempfile.mkdtemp(prefix="dmkl-", dir=temporary_root()))
 
     def _check(self, before: dict[str, str]) -> None:
         # A property that an older version did not write has the default value that it had then.
@@ -278,7 +283,7 @@ class Workspace:
     def close(self) -> None:
         """Remove a temporary folder."""
         # A task that an interruption left running may write another file meanwhile.
-        for _ in range(50 if self.temporary else 0):
+        for _ in range(50 if self.temporary and "path" in vars(self) else 0):
             shutil.rmtree(self.path, ignore_errors=True)
             if not self.path.exists():
                 break

@@ -1,9 +1,12 @@
 """Matrices in memory are accepted wherever a kernel set is."""
 
+import tempfile
+
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from dask.callbacks import Callback
 from helpers.references import digits, in_memory
 from sklearn.base import clone
 
@@ -53,3 +56,19 @@ def test_columns_with_names_are_put_in_order():
     new = forms(TEST, TRAIN)["data frames"]
     shuffled = {name: frame.iloc[:, np.random.default_rng(0).permutation(60)] for name, frame in new.items()}
     np.testing.assert_array_equal(model.decision_function(shuffled), model.decision_function(new))
+
+
+def test_a_small_fit_makes_no_graph_and_no_files(tmp_path, monkeypatch):
+    kernels, y = digits()[0][:, TRAIN][:, :, TRAIN], digits()[1][TRAIN] % 3
+    learners = (dmkl.MKFDA(), dmkl.MKFDA(4 / 3, solver="cg"), dmkl.MKRidge())
+    stored = dmkl.create(tmp_path / "K.zarr", kernels)
+    expected = [clone(learner).fit(stored, y) for learner in learners]
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("the disk takes longer than the fit"))
+    tasks = []
+    with Callback(posttask=lambda key, *_: tasks.append(key)):
+        models = [learner.fit(kernels, y) for learner in learners]
+    assert not tasks
+    for model, of_stored in zip(models, expected, strict=True):
+        np.testing.assert_array_equal(model.weights_, of_stored.weights_)
+        np.testing.assert_array_equal(model.dual_coef_, of_stored.dual_coef_)
+        assert model.n_passes_ == of_stored.n_passes_
