@@ -17,7 +17,7 @@ from dmkl.arrays import Array, Index, Mask, note_of_code
 from dmkl.errors import FeatureWarning, StoreError, damage, first_names, refuse, warn
 from dmkl.features.approximation import approximate, tables_of_new
 from dmkl.features.functions import WORDS
-from dmkl.features.specs import Recipe, plan, read_specs, single
+from dmkl.features.recipes import Recipe, single
 from dmkl.features.stored import recipes_of
 from dmkl.features.tasks import fill_absent, refuse_overflow, resolve_bandwidths, write_kernels
 from dmkl.features.tiles import FACTORED, FeatureTiles, SampleAxis
@@ -162,6 +162,8 @@ def build(
     missing = check_missing(missing, join)
     more = given_data(labels=labels, splits=splits, tasks=tasks)
     given = as_features(features, samples=samples, present=present, join=join, side_data=more, transpose=transpose)
+    from dmkl.features.specs import plan, read_specs  # pydantic, which models of given kernels do without
+
     planned, notes = plan(read_specs(specs), given.blocks)
     for note in notes:
         warn(note, FeatureWarning)

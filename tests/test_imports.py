@@ -12,7 +12,7 @@ from dmkl.cli.commands import COMMANDS, command, line_of_help
 from dmkl.cli.learners import learners
 
 HEAVY = "clarabel dask dask.array distributed matplotlib numba numpy pandas scipy sklearn xarray zarr".split()
-HEAVY += ["scipy.stats", "sklearn.metrics", "sklearn.model_selection"]
+HEAVY += ["scipy.stats", "sklearn.metrics", "sklearn.model_selection", "dmkl.features.specs"]
 LEARNERS = ("mkfda", "single-best", "mkridge")
 
 
@@ -57,7 +57,7 @@ def test_what_is_imported_when(tmp_path, stored):
     assert not (named | fitted) & never
     alone = [["fit", store, str(tmp_path / "alone"), "--split", "0"], ["predict", str(tmp_path / "alone"), store]]
     (used,) = loaded("import dmkl.cli.main as cli\n" + run_all.format(lines=alone))
-    assert not used & (never | {"scipy.stats", "sklearn.metrics", "sklearn.model_selection"})
+    assert not used & (never | {"dmkl.features.specs", "scipy.stats", "sklearn.metrics", "sklearn.model_selection"})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

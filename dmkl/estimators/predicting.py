@@ -13,7 +13,7 @@ from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
 from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.estimators.plan import ScoreFunction, Statistics, side_by_side
-from dmkl.features.specs import single
+from dmkl.features.recipes import single
 from dmkl.features.tiles import FeatureTiles
 from dmkl.inputs.names import Join
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
@@ -31,7 +31,7 @@ from dmkl.variables import describe
 if TYPE_CHECKING:
     import dask.array as da
 
-    from dmkl.features.specs import Recipe
+    from dmkl.features.recipes import Recipe
     from dmkl.store.features import FeatureTable
 
 Ask = Callable[[ScoreFunction, KernelSet, Any], Solver[Float]]

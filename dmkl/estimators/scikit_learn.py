@@ -37,7 +37,6 @@ from dmkl.errors import refuse
 from dmkl.estimators.fisher import MKFDA
 from dmkl.estimators.learner import KernelClassifier, KernelLearner, KernelRegressor
 from dmkl.estimators.ridge import MKRidge
-from dmkl.features.specs import plan
 from dmkl.inputs.features import as_features
 from dmkl.kernelset import KernelSet, create
 from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
@@ -431,6 +430,8 @@ class TableFront(Front):
 
     def _check_plan(self, specs: Any, features: Mapping[str, Any], X: Any) -> None:
         """Refuse kernels that rows of X cannot have or that do not fit the memory, before they are computed."""
+        from dmkl.features.specs import plan
+
         planned, _ = plan(specs, as_features(features).blocks)
         for item in planned:
             if item.feature is None:

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import ApproximationWarning, refuse, warn
-from dmkl.features.specs import LOW_RANK, Recipe
+from dmkl.features.recipes import LOW_RANK, Recipe
 from dmkl.features.tasks import TileIndex, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.features.transforms import Scale

@@ -15,8 +15,7 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import NoneType
@@ -35,122 +34,13 @@ from pydantic import (
 
 from dmkl.errors import InputError, StoreError, did_you_mean, first_names, refuse, short_repr
 from dmkl.features.functions import FUNCTIONS, WORDS, import_path
+from dmkl.features.recipes import GENETIC, IMPUTING, LOW_RANK, OWN, Recipe
 from dmkl.files.documents import read_document
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.numerics.functions import STATISTIC
 from dmkl.settings import check_memory
 
 _RECIPE_BYTES = 2048
 """Memory of one recipe with its name and parameters."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one kernel is computed from features."""
-
-    name: str
-    """Unique among all that are planned together."""
-    function: str
-    """A key of `FUNCTIONS`, or "own" of a function that the user gives."""
-    feature: str | None
-    """The feature table; None for random kernels, which need none, and for products."""
-    columns: tuple[int, ...] | None
-    """Positions of the columns of the table that the function sees, in their order; None for all."""
-    parameters: dict[str, Any]
-    """Parameters of the function, each a number or a tuple of numbers (of "own" the `import_path`, of "product" the
-    names of its factors); `plan` leaves `bandwidth` to be replaced by
-    `gamma` (`dmkl.features.tasks.resolve_bandwidths`)."""
-    made: dict[str, Any] = field(default_factory=dict)
-    """How `gamma` was computed: bandwidth, mean distance, number of training rows; what a kernel of low rank
-    approximates (`dmkl.features.approximation`); and how its features are transformed (`dmkl.features.transforms`)."""
-    own: Callable[[Any, Any], Any] | None = field(default=None, repr=False)
-    """The user's function, from rows X (n, d) and Y (m, d) to (n, m); None until he gives it: files name it alone."""
-    factors: tuple[Recipe, ...] = ()
-    """The kernels that a product multiplies, none of them a product."""
-
-    @property
-    def statistic(self) -> tuple[Any, ...]:
-        """Key of the pairwise statistic that this kernel is a function of; kernels with equal keys share it."""
-        more = tuple(self.parameters.get(key) for key in ("widths", "weights", "scale", "seed", "dimensions"))
-        return (
-            STATISTIC[self.function],
-            self.feature,
-            self.columns,
-            (*more, self.name if self.function == "own" else ""),
-        )
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """Names of the tables that it needs: its features, and those that map new samples to these."""
-        if self.factors:
-            return tuple(dict.fromkeys(name for factor in self.factors for name in factor.tables))
-        made, steps = self.made.get("approximation", {}), self.exact.made.get("transform", {}).get("steps", ())
-        names = (self.feature, made.get("points"), made.get("map"), *(step.get("factors") for step in steps))
-        return tuple(name for name in names if name is not None)
-
-    @property
-    def source(self) -> str | None:
-        """The feature table as it was given, before a transform."""
-        source: str | None = self.made.get("transform", {}).get("of", self.feature)
-        return source
-
-    @property
-    def exact(self) -> Self:
-        """The recipe that a kernel of low rank approximates; itself for any other kernel."""
-        exact = tuple(factor.exact for factor in self.factors)
-        if exact != self.factors:
-            return replace(self, factors=exact)
-        made = self.made.get("approximation")
-        return self if made is None else self.from_json(self.name, made["of"])
-
-    def as_json(self) -> dict[str, Any]:
-        """The recipe for the provenance of a store or the attributes of a model."""
-        recipe: dict[str, Any] = {"function": self.function}
-        if self.feature is not None:
-            recipe["feature"] = self.feature
-        if self.columns is not None:
-            recipe["columns"] = list(self.columns)
-        parameters = {key: list(v) if isinstance(v, tuple) else v for key, v in self.parameters.items()}
-        factors = {"factors": [{"name": factor.name, **factor.as_json()} for factor in self.factors]}
-        return recipe | {"parameters": parameters, **self.made} | (factors if self.factors else {})
-
-    @classmethod
-    def from_json(cls, name: str, recipe: dict[str, Any]) -> Self:
-        """The inverse of `as_json`; StoreError if the function is unknown or something is missing."""
-        made = dict(recipe)
-        function, columns = made.pop("function", None), made.pop("columns", None)
-        if not isinstance(function, str) or function not in _STORED:
-            msg = (
-                f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have; "
-                "install the version of dmkl that wrote it, or leave the kernel out"
-            )
-            raise StoreError(msg)
-        try:
-            _STORED[function].model_validate(_to_python(recipe))
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            place = ".".join(map(str, problem["loc"]))
-            msg = f"the recipe of kernel {name!r} is damaged: {place}: {problem['msg']}; build it again"
-            raise StoreError(msg) from error
-        parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in made.pop("parameters").items()}
-        feature, own = made.pop("feature", None), _OWN.get(str(parameters.get("path")))
-        given = [cls.from_json(entry.pop("name"), entry) for entry in map(dict, made.pop("factors", ()))]
-        columns = None if columns is None else tuple(columns)
-        factors = tuple(part for factor in given for part in factor.factors or (factor,))
-        return cls(name, function, feature, columns, parameters, made, own, factors)
-
-
-def single(recipes: Iterable[Recipe]) -> list[Recipe]:
-    """The recipes without products, and the factors of products, each once."""
-    return list({part.name: part for recipe in recipes for part in recipe.factors or (recipe,)}.values())
-
-
-_OWN: dict[str, Callable[[Any, Any], Any]] = {}
-"""Functions that were given to `dmkl.build` in this process, by their import path.
-
-Nothing is imported, nor taken from a loaded module, because a file says so: that would run what its writer chose.
-"""
-
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
@@ -334,13 +224,6 @@ _KEYS: dict[str, Any] = {
     "share": _key(Annotated[float, Field(gt=0, lt=1)], "a number between 0 and 1", 0.99),
     "random_state": _key(_Natural, "an integer ≥ 0", 0),
 }
-GENETIC = ("grm", "grm=vanraden")
-"""Transforms of genotypes."""
-IMPUTING = ("impute", *GENETIC)
-"""Transforms that replace missing values; the others refuse them."""
-# A list of these is not a grid.
-LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
-"""Keys of kernels of low rank."""
 _TABLE = ("name", "feature", "columns", "min_columns", "transform", *LOW_RANK)
 _SINGLE = {*_TABLE, "of", "scale", "levels", "scales", "weights", "copies"} - {"rank"}
 _PARTS = {"pyramid": ("levels", 4), "proximity": ("scales", 1)}
@@ -472,6 +355,24 @@ def _stored(function: str, keys: Sequence[str]) -> type[_Stored]:
 _STORED = {function: _stored(function, keys) for function, keys in _KEYS_OF.items()}
 
 
+def check_stored(name: str, recipe: Mapping[str, Any]) -> None:
+    """Refuse the stored recipe of a kernel as `Recipe.from_json` does."""
+    function = recipe.get("function")
+    if not isinstance(function, str) or function not in _STORED:
+        msg = (
+            f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have; "
+            "install the version of dmkl that wrote it, or leave the kernel out"
+        )
+        raise StoreError(msg)
+    try:
+        _STORED[function].model_validate(_to_python(recipe))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        place = ".".join(map(str, problem["loc"]))
+        msg = f"the recipe of kernel {name!r} is damaged: {place}: {problem['msg']}; build it again"
+        raise StoreError(msg) from error
+
+
 def _check_specs(
     specs: Sequence[Mapping[str, Any]],
 ) -> list[tuple[str, Any, dict[str, Any], dict[str, tuple[Any, ...]]]]:
@@ -592,7 +493,7 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
             continue
         function, own, path = (asked, None, "") if isinstance(asked, str) else ("own", asked, import_path(asked))
         if ":" in path:
-            _OWN[path] = asked
+            OWN[path] = asked
         before, subsets = len(recipes), set[str | None]()
         for feature in _features(function, keys, tables, where, notes):
             here = where if feature is None else f"{where}, feature {feature!r}"

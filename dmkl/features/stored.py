@@ -12,7 +12,7 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import Array, Index
 from dmkl.errors import StoreError
-from dmkl.features.specs import Recipe
+from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
 from dmkl.passes.execute import on_disk
 from dmkl.passes.view import READ_BYTES, TileKey, strips

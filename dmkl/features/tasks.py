@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dmkl import progress
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import refuse
-from dmkl.features.specs import Recipe, single
+from dmkl.features.recipes import Recipe, single
 from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
 from dmkl.files.arrays import crc32c
 from dmkl.passes.blas import pinned_blas

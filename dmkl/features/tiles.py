@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dmkl.arrays import Array, Float, Index, Mask, Tiling
 from dmkl.errors import refuse
 from dmkl.features.functions import WORDS
-from dmkl.features.specs import Recipe, single
+from dmkl.features.recipes import Recipe, single
 from dmkl.numerics import functions
 from dmkl.passes.sweep import Buffers, Workbench
 from dmkl.passes.view import TileKey

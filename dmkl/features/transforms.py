@@ -39,7 +39,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
-from dmkl.features.specs import GENETIC, IMPUTING, Recipe
+from dmkl.features.recipes import GENETIC, IMPUTING, Recipe
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names

@@ -28,6 +28,7 @@ from weakref import WeakKeyDictionary
 
 import dask
 import numpy as np
+from dask import threaded
 from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
@@ -308,6 +309,13 @@ _KEPT: ContextVar[int] = ContextVar("dmkl-kept", default=0)
 def keeping(n_bytes: int) -> AbstractContextManager[Any]:
     """Reserve bytes of this machine's budget for values that this process itself holds inside this context."""
     return progress.inside(_KEPT, _KEPT.get() + n_bytes)
+
+
+def scheduler() -> Callable[..., Any]:
+    """The function that runs graphs now; Dask itself would import distributed to see that there is no client."""
+    if "distributed" not in sys.modules and dask.config.get("scheduler", None) is None:
+        return threaded.get
+    return get_scheduler() or threaded.get
 
 
 def active_client() -> Client | None:
@@ -639,7 +647,7 @@ def execute(results: Sequence[Any], units: Sequence[tuple[Any, int]], what: str,
                 values = [result.result() for result in results]
                 watch.advance(sum(sizes.values()))
                 return values
-            schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
+            schedule = scheduler() if _HERE.get() is None else get_sync
             # Dask's default number of threads may be more than memory, or the grant of a batch system, allows.
             slots = _local_slots()
             # `dask.compute` would first make an expression of the results and hash all arrays.

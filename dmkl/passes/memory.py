@@ -8,14 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import dask.threaded
 import numpy as np
-from dask.base import get_scheduler
+from dask import threaded
 from dask.delayed import delayed
 from dask.local import get_sync
 
 from dmkl.arrays import Array
-from dmkl.passes.execute import active_client, check_memory, computing_here, execute, machine
+from dmkl.passes.execute import active_client, check_memory, computing_here, execute, machine, scheduler
 from dmkl.passes.view import TileKey, TileSource, Unit, View, units_of
 from dmkl.store.memory import MemorySet
 
@@ -26,9 +25,7 @@ _SMALL_BYTES = 4 * 2**20
 def computing_small(view: View) -> AbstractContextManager[Any]:
     """Run the passes of this context in this thread if the kernels are small and in memory, here and on no cluster."""
     is_small = isinstance(view.source, MemorySet) and view.bytes_per_pass <= _SMALL_BYTES
-    if is_small and get_scheduler() in (None, dask.threaded.get, get_sync):
-        return computing_here(machine())
-    return nullcontext()
+    return computing_here(machine()) if is_small and scheduler() in (threaded.get, get_sync) else nullcontext()
 
 
 class HeldTiles:

@@ -22,7 +22,7 @@ from scipy.linalg.lapack import dpstrf
 
 from dmkl import settings
 from dmkl.arrays import Float, Index
-from dmkl.features.specs import Recipe
+from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.rows import Gram, RowMap
