@@ -34,6 +34,7 @@ from dmkl.numerics.determined import label_columns
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.numerics.semidefinite import Repair
 from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.composed import Composed
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import GeometricMean, View
 from dmkl.store.features import (
@@ -530,7 +531,12 @@ def features_of(K: KernelSet, axis: int = 1) -> TrainingFeatures | str:
     if K.view.is_transformed:
         what = "kernels of new samples are computed without steps, but this set was centered or normalized"
         return f"{what}; let the model do that (steps=)"
-    if isinstance(source, FeatureTiles):
+    if isinstance(source, Composed):
+        terms = _features_of_terms(source)
+        if isinstance(terms, str):
+            return terms
+        recipes, tables = terms
+    elif isinstance(source, FeatureTiles):
         recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
         recipes = recipes_of(source.provenance)
@@ -550,6 +556,30 @@ def features_of(K: KernelSet, axis: int = 1) -> TrainingFeatures | str:
     if len(at) != len((source.samples, source.train_samples)[axis]) or not np.array_equal(at, np.arange(len(at))):
         tables |= {name: TableOfRows.of(tables[name], at) for name in of_samples & set(tables)}
     return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
+
+
+def _features_of_terms(source: Composed) -> tuple[dict[str, Recipe], dict[str, FeatureTable]] | str:
+    """The recipes of joined sets and of products of their kernels, and all tables; or why there are none."""
+    of_views = [features_of(KernelSet(view)) for view in source.views]
+    reasons = [features for features in of_views if isinstance(features, str)]
+    if len(reasons) == len(of_views):
+        return reasons[0]
+    single_recipes: list[Recipe | None] = []
+    tables: dict[str, FeatureTable] = {}
+    for view, features in zip(source.views, of_views, strict=True):
+        given = {} if isinstance(features, str) else features.recipes
+        single_recipes += [given.get(view.source.names[k]) for k in view.kernels]
+        for name, table in () if isinstance(features, str) else features.tables.items():
+            if tables.setdefault(name, table).content != table.content:
+                return f"two joined sets have features {name!r} that differ, so {_NO_NEW_SAMPLES}"
+    recipes: dict[str, Recipe] = {}
+    for name, term in zip(source.names, source.terms, strict=True):
+        parts = [recipe for k in term if (recipe := single_recipes[k]) is not None]
+        factors = tuple(factor for part in parts for factor in part.factors or (part,))
+        of = {"of": tuple(factor.name for factor in factors)}
+        if len(parts) == len(term):
+            recipes[name] = parts[0] if len(term) == 1 else Recipe(name, "product", None, None, of, factors=factors)
+    return recipes, tables
 
 
 @one_blas_thread

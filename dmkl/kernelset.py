@@ -18,7 +18,8 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.kernels import JoinedSource, as_source
 from dmkl.inputs.label_tables import given_data, matched
-from dmkl.inputs.names import Join, sample_names
+from dmkl.inputs.labels import Labels, labels_in
+from dmkl.inputs.names import Join, sample_names, unique_names
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.covariates import Covariates, residualize
 from dmkl.numerics.semidefinite import Repair
@@ -101,6 +102,12 @@ class KernelSet:
     def train_samples(self) -> Array:
         """Names of the column samples."""
         return self._view.source.train_samples[self._view.final_positions()[1]]
+
+    @property
+    def individuals(self) -> Array:
+        """Names of the samples of which the rows are records (see `repeat`), which folds keep together."""
+        source = self._view.source
+        return np.asarray(getattr(source, "individuals", source.samples)[self._view.final_positions()[0]])
 
     @property
     def labels(self) -> Array | None:
@@ -335,7 +342,27 @@ class KernelSet:
         view = View(source, np.array([0]), self._view.rows, self._view.cols)
         return KernelSet(view, labels=self._labels, tasks=self._tasks, splits=self._splits)
 
-    def repeat(self, index: Any) -> KernelSet:
+    def with_labels(self, labels: Any) -> KernelSet:
+        """The set with other labels, as `dmkl.create` takes them: values, or the place of a file, FILE or FILE:NAME.
+
+        Raises
+        ------
+        InputError
+            If they do not fit the samples, or rows were chosen or repeated without names before.
+        """
+        n = len(self._view.source.samples)
+        if not np.array_equal(self._view.final_positions()[0], np.arange(n)):
+            refuse("with_labels() labels all samples of a set; call it before rows are chosen, and name repeated ones")
+        (given,) = given_data(labels=labels)
+        named = self._view.has_names
+        given.expected = tuple(map(str, self.samples)) if named else None
+        table = matched(given.where, given.table, self.samples, named=named)
+        nodes = Labels(labels=table.values, tasks=table.columns).checked(n, n, rectangular=False)
+        K = self._with(self._view, self._fitted)
+        K._labels, K._tasks = labels_in(nodes), nodes["task"]
+        return K
+
+    def repeat(self, index: Any, names: Sequence[Any] | Array | None = None) -> KernelSet:
         """The kernels of records, several of which may be of one sample, such as an animal or a genotype.
 
         Nothing is copied: entries are those of the samples. Folds of a search keep the records of a sample together.
@@ -344,16 +371,23 @@ class KernelSet:
         ----------
         index
             The sample of each record, by name or by position.
+        names
+            Names of the records, unique, by which labels and covariates of each are matched; by default those of the
+            samples, several times.
 
         Raises
         ------
         InputError
-            If there is no such sample, or rows and columns differ.
+            If there is no such sample, rows and columns differ, or the set with names has steps.
         """
         if not self.is_square:
             refuse("repeat() is for a square set, whose rows and columns are the same samples; take K[train, train]")
         at = named_positions(np.asarray(index).tolist(), list(map(str, self.samples)), "sample")
-        return self[at, at]
+        K = self[at, at]
+        if names is None:
+            return K
+        unique = np.asarray(unique_names(names, len(at), "sample"))
+        return K._composed((K,), list(K.names), [(k,) for k in range(len(K))], unique)
 
     def join(self, *others: KernelSet) -> KernelSet:
         """The kernels of this set and further ones over the same records in the same order, read where they are.
@@ -396,7 +430,13 @@ class KernelSet:
         terms = [(k,) for k in range(len(self.names))]
         return self._composed((self,), [*self.names, made], [*terms, tuple(map(int, places))])
 
-    def _composed(self, sets: Sequence[KernelSet], names: list[str], terms: Sequence[tuple[int, ...]]) -> KernelSet:
+    def _composed(
+        self,
+        sets: Sequence[KernelSet],
+        names: list[str],
+        terms: Sequence[tuple[int, ...]],
+        samples: Array | None = None,
+    ) -> KernelSet:
         for each in sets:
             if each.view.steps or not each.is_square or each.shape[1] != self.shape[1]:
                 refuse(
@@ -406,7 +446,8 @@ class KernelSet:
         twice = [name for number, name in enumerate(names) if name in names[:number]]
         if twice:
             refuse(f"two kernels would have the name {twice[0]!r}; give another (name=, or names= when a set is made)")
-        source = Composed([each.view for each in sets], terms, names, self.samples)
+        samples = self.samples if samples is None else samples
+        source = Composed([each.view for each in sets], terms, names, samples, self.individuals)
         whole = np.arange(self.shape[1])
         view = View(source, np.arange(len(names)), whole, whole)
         return KernelSet(view, labels=self.labels, tasks=self._tasks, splits=self.splits)

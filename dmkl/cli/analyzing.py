@@ -19,7 +19,7 @@ from dmkl.cli.output import (
     show_description,
 )
 from dmkl.cli.parsing import parse_steps
-from dmkl.cli.samples import TrainingSamples, open_kernels
+from dmkl.cli.samples import TrainingSamples
 from dmkl.description import count
 from dmkl.errors import refuse
 from dmkl.progress import ConsoleWatch
@@ -58,7 +58,7 @@ def analyze(
     """
     from dmkl.files.writing import into_folder, write_whole
 
-    K = open_kernels(store, kernels)
+    K = samples.open(store, kernels)
     if output is not None:
         refuse_existing(output / _DATA, overwrite=overwrite, what="folder")
         lock_output(output, overwrite=True)

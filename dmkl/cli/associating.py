@@ -11,7 +11,7 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.options import Json, Kernels, Overwrite, Store, flag, option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside, show_description
 from dmkl.cli.parsing import read_covariates, sample_names
-from dmkl.cli.samples import TrainingSamples, open_kernels
+from dmkl.cli.samples import TrainingSamples
 from dmkl.description import count
 from dmkl.progress import ConsoleWatch
 
@@ -43,7 +43,7 @@ def associate(
         dmkl associate kernels.zarr
         dmkl associate kernels.zarr --covariates covariates.csv --plot association.png
     """
-    K = open_kernels(store, kernels)
+    K = samples.open(store, kernels)
     if output is not None:
         lock_output(output, overwrite=overwrite, what="folder")
     lock_pictures(plot, overwrite=overwrite)

@@ -32,7 +32,7 @@ from dmkl.cli.output import (
     show_tables,
 )
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_scoring, sample_names
-from dmkl.cli.samples import Samples, open_kernels, read_groups
+from dmkl.cli.samples import Samples, read_groups
 from dmkl.description import MOST_ROWS, Key, count
 from dmkl.errors import refuse
 from dmkl.files.urls import as_place
@@ -83,7 +83,7 @@ class ResultOptions(_SetOptions):
     """The options of all commands that train learners several times and save a result."""
 
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
-    groups: Path | None = folds_option("Groups that no fold splits: one a line, or sample,group.", "FILE")
+    groups: Path | None = folds_option("Groups that no fold splits, by sample.", "FILE")
     scoring: list[str] | None = folds_option("Measures, as matthews; first chooses.", "NAME,…")
     state: Path | None = option("Checkpoint. [default: OUT.partial]", "DIR")
     restart: bool = flag("Discard the checkpoint.", "--restart")
@@ -146,7 +146,7 @@ class _Run:
         if self.predictions is not None:
             check_table(self.predictions)
             lock_output(self.predictions, overwrite=options.overwrite, what="file")
-        self.K = open_kernels(options.store, options.kernels)
+        self.K = options.open(options.store, options.kernels)
         self.learner: Any = None
         if parameters is not None and isinstance(options, QuestionOptions):
             self.learner = make_learner(options.model, parameters, self.K)
@@ -261,7 +261,7 @@ def fit(
 
     lock_output(as_place(model_out), overwrite=learning.overwrite)
     lock_pictures(plot, overwrite=learning.overwrite)
-    K = open_kernels(learning.store, learning.kernels)
+    K = learning.open(learning.store, learning.kernels)
     estimator = make_learner(learning.model, parameters, K)
     from dmkl.cli import tables  # after `import_base`
     from dmkl.estimators.tables import describe_model
@@ -419,8 +419,7 @@ def evaluate(
     grid: GridOptions,
     outer: str | None = folds_option("Folds that test: a number, a splitter, or splits. [default: 5]", "FOLDS"),
     inner: str | None = folds_option(
-        "Folds that choose, within the training samples: a number or a splitter. [default: 3; of splits the "
-        "validation samples]",
+        "Folds in training that choose: number, splitter. [default: 3; of splits the validation samples]",
         "FOLDS",
     ),
     rule: options.Rule = "best",

@@ -74,6 +74,7 @@ Rows = Annotated[
         "FILE|0,5,10:20",
     ),
 ]
+Records = Annotated[Path | None, samples_option("FILE:NAME, the sample of each record.", "FILE")]
 Covariates = Annotated[Path | None, samples_option("Covariates of new samples, as for residualize=FILE.", "FILE")]
 Offset = Annotated[str | None, samples_option("Offsets of new samples, as for fit, or one number.", "FILE[:NAME]|O")]
 Unknown = Annotated[
@@ -121,10 +122,7 @@ Dtype = Annotated[
 
 Folds = Annotated[
     str | None,
-    folds_option(
-        'A number, "splits" (the stored ones), or a splitter as "GroupKFold(5)". [default: validation splits, else 5]',
-        "FOLDS",
-    ),
+    folds_option('A number, "splits", or "GroupKFold(5)". [default: validation splits, else 5]', "FOLDS"),
 ]
 Rule = Annotated[
     Literal["best", "one-standard-error"],

@@ -15,7 +15,7 @@ from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_numbers, parse_scoring, parse_value, read_covariates, read_offset, sample_names
-from dmkl.cli.samples import ROWS, columns_of_model, find_names, select_rows
+from dmkl.cli.samples import ROWS, columns_of_model, find_names, open_kernels, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
 from dmkl.files.urls import Place, as_place
@@ -52,6 +52,7 @@ def predict(
     split: int | None = samples_option("Predict a part of this stored split.", "K", min=0),
     part: Literal["test", "validation", "train"] = samples_option("Part of the split to predict.", default="test"),
     rows: options.Rows = None,
+    records: options.Records = None,
     covariates: options.Covariates = None,
     offset: options.Offset = None,
     unknown: options.Unknown = None,
@@ -104,7 +105,9 @@ def predict(
         check_table(place)
         lock_output(place, overwrite=overwrite, what="file")
     lock_pictures(plot, overwrite=overwrite)
-    _check_source(store, features, labels, split, rows, join, missing, missing_features)
+    _check_source(store, features, None if records else labels, split, rows, join, missing, missing_features)
+    if features and records:
+        refuse("--records is for STORE, whose samples have several records; give each row in --features")
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model, show_scores  # after `import_base`
     from dmkl.estimators.conformal import holds, mean_size
@@ -120,7 +123,7 @@ def predict(
     source: dict[str, Any]
     K: KernelSet | None = None
     if store is not None:
-        K = dmkl.open(store)
+        K = open_kernels(store, None, records, labels)
         chosen = _rows_to_predict(K, estimator, split, part, rows)
         source = {"K": K[chosen, columns_of_model(K, estimator, model)]}
         truth = None if K.labels is None else K.labels[chosen]
@@ -430,6 +433,7 @@ def export(
     coordinates: int | None = option("Coordinates of kernel PCA instead: .csv, .parquet or .zarr.", "N", min=1),
     of: str | None = option("The class, task or pair whose weights are taken, if each has its own.", "NAME"),
     rows: options.Rows = None,
+    records: options.Records = None,
     covariates: options.Covariates = None,
     anndata: Path | None = _anndata_option("Copy the contents of this .h5ad file too.", "FILE"),
     key: str = _anndata_option("Name of the kernel in obsp.", "NAME", default="dmkl"),
@@ -467,7 +471,7 @@ def export(
         return
     if anndata is not None and (coordinates is not None or not out.lower().endswith(".h5ad")):
         refuse(f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so")
-    estimator, K = _load_model(model), dmkl.open(store)
+    estimator, K = _load_model(model), open_kernels(store, None, records)
     chosen = None if rows is None else select_rows(K, rows)
     removed = None if covariates is None else read_covariates(f"--covariates={covariates}", sample_names(K))
     with ConsoleWatch(), resources.computing(reading=K):

@@ -536,7 +536,8 @@ def _default_grid(step: _Step) -> dict[str, Any]:
     from dmkl.searching.grid import as_grid, with_chains
 
     try:
-        K = open_kernels(step.values["store"], step.values["kernels"])
+        of_set = (step.values.get(name) for name in ("kernels", "records", "labels"))
+        K = open_kernels(step.values["store"], *of_set)
     except DmklError:  # an earlier step makes it
         return {}
     names = learners()[step.values["model"]].parameters

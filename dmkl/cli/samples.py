@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import dmkl
-from dmkl.cli.options import Unknown, samples_option
+from dmkl.cli.options import Records, Unknown, samples_option
 from dmkl.cli.output import say_aside
 from dmkl.cli.parsing import parse_names, sample_names
 from dmkl.description import count
@@ -28,6 +28,12 @@ class TrainingSamples:
     split: Annotated[int | None, samples_option("The training part of a stored split.", "K", min=0)] = None
     train: Annotated[Path | None, samples_option("Samples in this file, one name a line.", "FILE")] = None
     every: Annotated[bool, samples_option("Use all samples.", None, "--all")] = False
+    records: Records = None
+    labels: Annotated[Path | None, samples_option("Labels in place of the stored ones.", "FILE")] = None
+
+    def open(self, store: str, kernels: str | None) -> KernelSet:
+        """The set of a command, of records where they are asked for, with the labels that are given."""
+        return open_kernels(store, kernels, self.records, self.labels)
 
     def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
         """Positions and description of the chosen samples: by default the training part of split 0, or all of them."""
@@ -70,14 +76,31 @@ class Samples(TrainingSamples):
         return (chosen, on) if least == 0 else _without_small_classes(K, chosen, on, least)
 
 
-def open_kernels(store: str, names: str | None) -> KernelSet:
-    """A stored set, or those of its kernels that are named, separated by commas."""
+def open_kernels(
+    store: str, names: str | None = None, records: Path | None = None, labels: Path | None = None
+) -> KernelSet:
+    """A stored set, or those of its kernels that are named, separated by commas; of records, with other labels."""
     K, chosen = dmkl.open(store), parse_names(names)
-    return K if chosen is None else K.select(chosen)
+    K = K if chosen is None else K.select(chosen)
+    if records is not None:
+        from dmkl.inputs import read_file
+
+        table = read_file(records)
+        if table.values.ndim != 1:
+            refuse(
+                f"--records needs the column that names the sample of each record, {records}:NAME; the columns of "
+                f"the table are {first_names(table.columns or ()) or 'without names'}"
+            )
+        at = find_names(K.samples, table.values, str(records), repeated=True)
+        K = K.repeat(at, range(len(at)) if table.row_names is None else table.row_names)
+    return K if labels is None else K.with_labels(labels)
 
 
-def find_names(samples: Array, names: Array | Sequence[str], source: str) -> Index:
-    """Positions of `names`, which come from `source`, among `samples`. InputError if one is missing or there twice."""
+def find_names(samples: Array, names: Array | Sequence[str], source: str, *, repeated: bool = False) -> Index:
+    """Positions of `names`, which come from `source`, among `samples`.
+
+    InputError if one is missing, or there twice unless they may be `repeated`.
+    """
     import numpy as np
 
     place = {str(name): position for position, name in enumerate(samples)}
@@ -88,7 +111,7 @@ def find_names(samples: Array, names: Array | Sequence[str], source: str) -> Ind
             f"{source} has {count(len(missing), 'name')} that no sample of the set has, the first is "
             f"{missing[0]!r}; the samples are called {', '.join(map(repr, list(place)[:3]))} …"
         )
-    if len(set(wanted)) != len(wanted):
+    if len(set(wanted)) != len(wanted) and not repeated:
         twice = next(name for name in wanted if wanted.count(name) > 1)
         refuse(f"{source} names sample {twice!r} more than once")
     return np.array([place[name] for name in wanted], dtype=np.int64)

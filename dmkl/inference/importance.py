@@ -347,7 +347,7 @@ def importance(
         )
     arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
     question, folds = make_question("importance", arguments, partial(make_folds, cv), refit=True)
-    choice = as_choice(choice, folds, question.K.samples)
+    choice = as_choice(choice, folds, question.K.individuals)
     sources = as_kernel_groups(question.K.names, kernel_groups)
     without = {name: tuple(k for k in range(len(question.K)) if k not in of) for name, of in sources.items()}
     players = _players(question.K.names, sources) if shapley else []

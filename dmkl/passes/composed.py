@@ -28,10 +28,16 @@ class Composed:
     factors: Factors | None = None
 
     def __init__(
-        self, views: Sequence[View], terms: Sequence[tuple[int, ...]], names: Sequence[str], samples: Array
+        self,
+        views: Sequence[View],
+        terms: Sequence[tuple[int, ...]],
+        names: Sequence[str],
+        samples: Array,
+        individuals: Array,
     ) -> None:
         self.views, self.terms, self.names = tuple(views), tuple(terms), tuple(names)
         self.samples = self.train_samples = samples
+        self.individuals = individuals  # of which the samples are records, by name
         m = len(samples)
         tile = max(settings.tile_size(m), *(view.source.tiling.tile for view in views))
         self.dtype: np.dtype[Any] = np.result_type(*(view.source.dtype for view in views))

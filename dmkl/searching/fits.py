@@ -623,7 +623,7 @@ def make_question(
         together = dict(zip(K.samples.astype(str).tolist(), of_rows.tolist(), strict=True))
         estimator = clone(estimator).set_params(kept_together=together)
     by = {"classes": classes, "strata": estimator._strata(targets.labels)}
-    folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.samples, **by)
+    folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.individuals, **by)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
     of_points, of_folds = Points(clone(estimator), values), (choosing, metrics, of_rows)
     question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, arguments, by_means=by_means)

@@ -879,7 +879,7 @@ def search(
     check_choice("baselines", baselines, get_args(Baselines))
     arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
     question, folds = make_question("search", arguments, partial(make_folds, cv), refit=refit)
-    choice = as_choice(choice, folds, question.K.samples)
+    choice = as_choice(choice, folds, question.K.individuals)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
     fits, of_baselines, predictions = fit_with_baselines(question, choice, rule, baselines)
     scores = fits.to_dataset(choice, time.monotonic() - started)

@@ -195,6 +195,7 @@ def copy(page) -> Callable[[Path], object]:
 
 
 specs = lines(['[[kernel]]\nfunction = "rbf"\nbandwidth = [0.3, 1]\n', '[[kernel]]\nfunction = "linear"'])
+TRIALS = table("y", [f"record{k}" for k in range(2 * M)]).rename(columns={"y": "yield"}).assign(line=NAMES * 2)
 AGES = pd.DataFrame({"age": np.random.default_rng(5).uniform(20, 60, M)}, NAMES)
 
 RISK = views()["fou"].iloc[:, 0]
@@ -223,6 +224,8 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     "sites.csv": csv(SITES),
     "covariates.csv": csv(AGES),
     "clinical.csv": csv(CLINICAL),
+    "trials.csv": csv(TRIALS),
+    "first.txt": lines(TRIALS.index[:60]),
     "folds.csv": csv(SPLITS),
     "gray.csv": csv(table(["g1", "g2", "g3"])),
     "white.csv": csv(table(["w1", "w2"], seed=1).iloc[6:]),
