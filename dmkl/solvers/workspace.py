@@ -6,6 +6,7 @@
     points-<n>.npz                   weights, gap, objective … of every point of the subspace solver
     scores-<point>.npy               decision scores of the held-out rows of a finished point
     alpha-<point>.npy                its dual variables, if they were requested
+    extra-<point>.npz                its fixed effects and the like, of smooth losses
     outcome-<n>.npz                  the outcome of a problem that another solver has finished
     prepared-<n>-<k>.npz             a part of a preparation that fits share, such as the groups of samples of a task
     part-<name>/                     the same for a part of the plan with its own solver
@@ -317,7 +318,7 @@ class Workspace:
 
 _OURS = (
     *("state.json.", f"{_BEFORE}.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz"),
-    *("seen-", "dmkl-", "prepared-"),
+    *("extra-", "seen-", "dmkl-", "prepared-"),
 )
 _MOST_CHANGES = 4
 """Number of differences that are written out in full."""

@@ -133,6 +133,8 @@ def test_a_search_that_was_interrupted_has_the_result_of_an_undisturbed_one(tmp_
         grid = {"p": [1, 2], "lam": [0.1, 1.0]}
         return dmkl.search(learner, K, labels["poisson"], grid, 2, refit=False, state=tmp_path / name).scores
 
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "extra-0.npz").touch()  # as a process leaves it that is killed before its first commit
     whole = search("whole")
     with cut_off(after, method="commit"):
         search("state")
