@@ -252,7 +252,15 @@ def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: in
 
 
 @one_blas_thread
-def kernel_pca(model: Any, K: Kernels, n_components: int = 2, *, covariates: Any = None) -> xr.DataArray:
+def kernel_pca(
+    model: Any,
+    K: Kernels | None = None,
+    n_components: int = 2,
+    *,
+    training: Kernels | None = None,
+    covariates: Any = None,
+    **new: Any,
+) -> xr.DataArray:
     """Coordinates of samples in the principal directions of the weighted kernel (see `combined_kernel`).
 
     The directions are those of the training samples, and the others are projected on them: Σ_i k̃(x, x_i)v_i/√λ for
@@ -260,10 +268,13 @@ def kernel_pca(model: Any, K: Kernels, n_components: int = 2, *, covariates: Any
 
     Parameters
     ----------
-    K
-        A square set with the training samples and any others.
+    K, **new
+        A square set with the training samples and any others; or new rows alone, as in `decision_function`: kernels
+        ``K[test, train]``, or features.
     n_components
         How many, fewer than training samples.
+    training
+        The training kernels, ``K[train, train]``, for new rows of kernels; of features they are computed.
     covariates
         As in `decision_function`.
 
@@ -289,13 +300,19 @@ def kernel_pca(model: Any, K: Kernels, n_components: int = 2, *, covariates: Any
     (1998).
     """
     model._check_fitted()
-    given = model._source(as_kernel_set(K, "combined_kernel"))
-    places = _places(model, given)
+    given = model._source(model._rows(K, **new) if new else as_kernel_set(K, "combined_kernel"))
+    if new:
+        training = training_kernels(given)
+    sets = [given] if training is None else [model._source(as_kernel_set(training, "kernel_pca")), given]
+    places = _places(model, sets[0])
     if places is None:
-        refuse("kernel_pca needs a square set with all training samples and the others, got only new rows")
+        refuse(
+            "kernel_pca needs a square set with all training samples and the others, got only new rows; give those of "
+            "training beside them: training=K[train, train]"
+        )
     if not 1 <= n_components < len(places):
         refuse(f"n_components must be from 1 to {len(places) - 1}, one less than training samples, got {n_components}")
-    n, m = given.shape[1], len(places)
+    n, m, n_new = sum(each.shape[1] for each in sets), len(places), given.shape[1]
     n_sets = len(_weight_sets(model, np.arange(len(model.kernel_names_)))[0])
     check_memory(
         "kernel_pca",
@@ -308,17 +325,20 @@ def kernel_pca(model: Any, K: Kernels, n_components: int = 2, *, covariates: Any
         "Take fewer rows, or write the weighted kernel and decompose it elsewhere",
         "in this process",
     )
-    cross = model.combined_kernel(given[np.arange(n), places], covariates=covariates)
-    values, training = cross.values, given.samples[places].astype(str)
+    cross = model.combined_kernel(sets[0][np.arange(sets[0].shape[1]), places], covariates=covariates)
+    values = cross.values
+    if training is not None:
+        cross = model.combined_kernel(given, covariates=covariates)
+        values = np.concatenate([values, cross.values], axis=-2)
     components = list(_components(values.reshape(-1, n, m), places, n_components))
-    dim = cross.dims[:-2]
-    shape = values.shape[:-2]
-    coordinates = np.stack([coordinate for coordinate, _ in components]).reshape(*shape, n, n_components)
+    dim, shape = cross.dims[:-2], values.shape[:-2]
+    coordinates = np.stack([coordinate[n - n_new :] for coordinate, _ in components])
     explained = np.stack([share for _, share in components]).reshape(*shape, n_components)
     coords: dict[str, Any] = {str(name): cross[name].values for name in (*dim, "sample")}
     coords |= {"component": np.arange(1, n_components + 1), "explained": ((*dim, "component"), explained)}
-    coords["is_training"] = ("sample", np.isin(coords["sample"], training))
-    return describe(xr.DataArray(coordinates, dims=(*dim, "sample", "component"), coords=coords, name="principal"))
+    coords["is_training"] = ("sample", model._is_trained_on(given))
+    coordinates, dims = coordinates.reshape(*shape, n_new, n_components), (*dim, "sample", "component")
+    return describe(xr.DataArray(coordinates, dims=dims, coords=coords, name="principal"))
 
 
 def cross_kernels(

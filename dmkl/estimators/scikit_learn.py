@@ -19,7 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+    clone,
+)
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -354,7 +361,7 @@ DEFAULT_KERNELS: dict[str, Any] = {"function": "rbf", "bandwidth": [0.1, 0.3, 1,
 
 
 @dataclass(eq=False, repr=False)
-class TableFront(Front):
+class TableFront(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Front):  # type: ignore[misc]
     """Base class for a table of features: each kernel is a function of one block of columns."""
 
     estimator: KernelLearner | None = None
@@ -363,6 +370,32 @@ class TableFront(Front):
     _: KW_ONLY
     missing: Missing = "refuse"
     dtype: npt.DTypeLike | None = None
+    n_components: int = 2
+
+    def transform(self, X: Any) -> npt.NDArray[np.float64]:
+        """Principal components of the weighted kernel, (n, components), or of one after the other of several.
+
+        Each call decomposes the weighted kernel of the training samples, m × m; see `KernelLearner.kernel_pca`.
+
+        Parameters
+        ----------
+        X
+            (n, columns) of features, as in training.
+
+        Raises
+        ------
+        InputError
+            If X or `n_components` breaks a rule.
+        """
+        check_is_fitted(self, "estimator_")
+        with in_this_process():
+            components = self.estimator_.kernel_pca(None, self.n_components, **self._new_samples(X))
+        values = np.moveaxis(components.values, -2, 0)
+        return np.asarray(values.reshape(len(values), -1))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components * self.weights_.size // len(self.kernel_names_))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -475,6 +508,8 @@ class MKLClassifier(TableFront, ClassifierFront):
         the training samples in the feature spaces of the block.
     dtype
         Precision of the kernels, "float32" or "float64"; that of X by default.
+    n_components
+        Number of principal components that `transform` computes, for pictures of samples and as features.
 
     Attributes
     ----------
@@ -533,7 +568,7 @@ class MKLRegressor(TableFront, RegressorFront):
     estimator
         Any regression of dmkl, `dmkl.MKRidge()` by default. Its parameters are set as ``estimator__p``,
         ``estimator__lam`` …
-    kernels, blocks, missing, dtype
+    kernels, blocks, missing, dtype, n_components
         As in `MKLClassifier`.
 
     Attributes

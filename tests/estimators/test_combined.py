@@ -11,6 +11,7 @@ from sklearn.decomposition import KernelPCA
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.estimators import scikit_learn
 
 M = 40
 TRAIN, TEST = np.r_[29:3:-1, 31], np.r_[0:4, 32:40]
@@ -132,6 +133,25 @@ def test_principal_directions_are_those_of_scikit_learn():
     np.testing.assert_allclose(result.explained.values, values[:-4:-1] / values.sum(), rtol=1e-10)
     np.testing.assert_allclose(KernelPCA(3, kernel="precomputed").fit(train).eigenvalues_, values[:-4:-1], rtol=1e-8)
     assert result.is_training.values.tolist() == np.isin(EVERY, TRAIN).tolist()
+    alone = model.kernel_pca(K[TEST, TRAIN], 3, training=K[TRAIN, TRAIN])
+    np.testing.assert_allclose(alone, result.values[TEST], atol=1e-12)
+    assert not alone.is_training.any()
+
+
+@pytest.mark.parametrize("estimator", [dmkl.MKFDA(), dmkl.MKSVM()])
+def test_fronts_transform_to_principal_components(estimator):
+    rng = np.random.default_rng(0)
+    X, new, y = rng.standard_normal((40, 5)), rng.standard_normal((9, 5)), np.arange(40) % 3
+    front = dmkl.MKLClassifier(estimator, n_components=3).fit(X, y)
+    names = front.get_feature_names_out()
+    assert front.transform(new).shape == (9, len(names))
+    trained, built = front.estimator_, dmkl.build(None, {"X": X}, scikit_learn.DEFAULT_KERNELS)
+    kernel = trained.combined_kernel(built).values.reshape(-1, 40, 40)
+    pca = [KernelPCA(3, kernel="precomputed").fit(each) for each in kernel]
+    expected = np.hstack([each.transform(k) for each, k in zip(pca, kernel, strict=True)])
+    computed = front.transform(X)
+    np.testing.assert_allclose(computed * np.sign((computed * expected).sum(axis=0)), expected, atol=1e-8)
+    assert front.set_output(transform="pandas").transform(new).columns.tolist() == names.tolist()
 
 
 def test_what_is_refused():
