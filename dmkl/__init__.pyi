@@ -13,6 +13,7 @@ from .clusters.backends import cluster as cluster
 from .estimators.clustering import KernelKMeans as KernelKMeans
 from .estimators.clustering import MultipleKernelKMeans as MultipleKernelKMeans
 from .estimators.clustering import cluster_agreement as cluster_agreement
+from .estimators.figures import plot_components as plot_components
 from .estimators.figures import plot_contributions as plot_contributions
 from .estimators.fisher import MKFDA as MKFDA
 from .estimators.fisher import Product as Product

@@ -435,6 +435,7 @@ def export(
     rows: options.Rows = None,
     records: options.Records = None,
     covariates: options.Covariates = None,
+    plot: Path | None = option("Draw the first two coordinates, colored by label (PNG, PDF or SVG).", "FILE.png"),
     anndata: Path | None = _anndata_option("Copy the contents of this .h5ad file too.", "FILE"),
     key: str = _anndata_option("Name of the kernel in obsp.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
@@ -453,12 +454,18 @@ def export(
         dmkl export model kernels.zarr weighted.npy
         dmkl export model kernels.zarr weighted.grm.bin
         dmkl export model kernels.zarr cells.h5ad --anndata data.h5ad --key weighted
-        dmkl export model kernels.zarr coordinates.csv --coordinates 10
+        dmkl export model kernels.zarr coordinates.csv --coordinates 10 --plot samples.png
         dmkl export model kernels.zarr height.hsq
     """
+    import numpy as np
+    import pandas as pd
+
     from dmkl.outputs import as_frame, check_kernel_file, check_table, write_kernel, write_table
 
     place = as_place(out)
+    if plot is not None and coordinates is None:
+        refuse("--plot draws coordinates; give their number too, such as --coordinates 2")
+    lock_pictures(plot, overwrite=overwrite)
     is_hsq = out.lower().endswith(".hsq")
     if coordinates is not None:
         check_table(place)
@@ -477,7 +484,12 @@ def export(
     with ConsoleWatch(), resources.computing(reading=K):
         if coordinates is not None:
             array = estimator.kernel_pca(K, coordinates, covariates=removed)
-            array = _select_label(array if chosen is None else array.isel(sample=chosen), of)
+            shown = np.arange(K.shape[1]) if chosen is None else chosen
+            array = _select_label(array.isel(sample=shown), of)
+            if plot is not None:
+                labels = None if K.labels is None or K.labels.ndim > 1 else K.labels[shown]
+                by_name = None if labels is None else pd.Series(labels, array["sample"].values)
+                save_figure(partial(dmkl.plot_components, array, by_name), plot)
             write_table(place, as_frame(array, "component", "component "), array.to_dataset(), overwrite=overwrite)
             summary = f"{count(coordinates, 'coordinate')} of {count(array.sizes['sample'], 'sample')}"
         else:

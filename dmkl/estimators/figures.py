@@ -209,6 +209,57 @@ def plot_contributions(
     return ax
 
 
+def plot_components(coordinates: Any, y: Any = None, *, ax: Axes | None = None) -> Axes:
+    """Draw the first two principal components of samples, colored by label.
+
+    Parameters
+    ----------
+    coordinates
+        (sample, component), as `kernel_pca` of a fitted model gives them.
+    y
+        (samples,) labels or numbers, matched by name if they have names of samples; one color where missing.
+    ax
+        Axes to draw on, a new figure by default.
+
+    Raises
+    ------
+    InputError
+        If these are no two components or more, or `y` has another number of samples.
+    """
+    from dmkl import pictures
+    from dmkl.inputs.label_tables import matched
+
+    if not isinstance(coordinates, xr.DataArray) or coordinates.dims != ("sample", "component"):
+        given = getattr(coordinates, "dims", type(coordinates).__name__)
+        refuse(f"coordinates must be (sample, component), as model.kernel_pca(K) gives them, got {given}")
+    if coordinates.sizes["component"] < 2:
+        refuse("a picture needs two components, got one; take n_components=2")
+    names = coordinates["sample"].values
+    named = not all(str(name).isdecimal() for name in names)  # numbers are positions in the set of all samples
+    labels = None if y is None else matched("y", y, names, named=named).values
+    (ax,) = pictures.panels(ax, {"the points": (5.4, 4.2)})
+    horizontal, vertical = coordinates.values[:, 0], coordinates.values[:, 1]
+    if labels is not None and labels.dtype.kind == "f":
+        points = ax.scatter(horizontal, vertical, s=14, c=labels, cmap="viridis")
+        pictures.color_bar(ax, points, "label")
+    elif labels is None:
+        ax.scatter(horizontal, vertical, s=14, color=pictures.BLUE)
+    else:
+        classes = labels.astype(str)
+        for k, name in enumerate(np.unique(classes)):
+            of_class = classes == name
+            color, marker = f"C{k % 10}", "osD^v"[k // 10 % 5]
+            ax.scatter(horizontal[of_class], vertical[of_class], s=14, color=color, marker=marker, label=name)
+        ax.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    shares = coordinates["explained"].values[:2] if "explained" in coordinates.coords else (np.nan, np.nan)
+    for k, (share, axis) in enumerate(zip(shares, ("x", "y"), strict=True), start=1):
+        title = f"component {k}" if np.isnan(share) else f"component {k} ({100 * share:.3g} % of the trace)"
+        ax.set(**{f"{axis}label": title})
+    pictures.dress(ax)
+    pictures.set_title([ax], "Principal components of the weighted kernel")
+    return ax
+
+
 def _chosen(values: xr.DataArray, dim: str, label: Any) -> xr.DataArray:
     labels = values[dim].values.tolist()
     same = [k for k, name in enumerate(labels) if name == label or str(name) == str(label)]

@@ -375,7 +375,8 @@ class TableFront(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Front):  # t
     def transform(self, X: Any) -> npt.NDArray[np.float64]:
         """Principal components of the weighted kernel, (n, components), or of one after the other of several.
 
-        Each call decomposes the weighted kernel of the training samples, m × m; see `KernelLearner.kernel_pca`.
+        Each call decomposes the weighted kernel of the training samples, m × m, each of which counts once whatever its
+        weight; see `KernelLearner.kernel_pca`.
 
         Parameters
         ----------

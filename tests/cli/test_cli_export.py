@@ -72,11 +72,15 @@ def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model,
     assert (predicted == "unassigned").tolist() == (largest < limit).values.tolist()
 
 
-def test_coordinates_as_csv_parquet_and_zarr(output_of, tmp_path, store, model):
+def test_coordinates_as_csv_parquet_and_zarr(error_of, output_of, tmp_path, store, model):
     expected = dmkl.load(model).kernel_pca(dmkl.open(store), 3)
     for name in ("c.csv", "c.parquet", "c.zarr"):
         text = output_of("export", model, store, tmp_path / name, "--coordinates", 3)
     assert "3 coordinates of 45 samples" in text
+    drawn, plot = tmp_path / "c.png", ("--coordinates", 2, "--plot", tmp_path / "c.png")
+    output_of("export", model, store, tmp_path / "two.csv", *plot)
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert "--coordinates 2" in error_of("export", model, store, tmp_path / "k.npy", *plot[2:], "--overwrite")
     csv, parquet = pd.read_csv(tmp_path / "c.csv"), pd.read_parquet(tmp_path / "c.parquet")
     assert csv.columns.tolist() == parquet.columns.tolist() == ["sample", *(f"component {k}" for k in (1, 2, 3))]
     np.testing.assert_allclose(csv.iloc[:, 1:], expected.values, rtol=1e-8)

@@ -55,7 +55,8 @@ def test_scikit_learn_s_checks(estimator, check):
 @pytest.mark.parametrize(
     "estimator", [dmkl.MKLClassifier(dmkl.MKFDA(decision="largest"), FIXED), dmkl.MKLRegressor(kernels=FIXED)]
 )
-def test_whole_weights_are_copies_where_nothing_depends_on_pairs_of_them(estimator, check):
+def test_whole_weights_are_copies_where_nothing_depends_on_pairs_of_them(monkeypatch, estimator, check):
+    monkeypatch.delattr(scikit_learn.TableFront, "transform")  # principal components count each training sample once
     check(type(estimator).__name__, estimator)
 
 

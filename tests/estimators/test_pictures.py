@@ -1,6 +1,7 @@
 """Pictures of fitted models: their data are those of the model."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from sklearn.metrics.pairwise import rbf_kernel
@@ -65,6 +66,19 @@ def contributions(n_kernels=3):
 def ends(ax):
     """The end of each bar, from top to bottom."""
     return [bar.get_x() + bar.get_width() for bar in ax.patches]
+
+
+def test_components_are_colored_by_label():
+    coords = {"sample": list("abcd"), "component": [1, 2], "explained": ("component", [0.5, 0.25])}
+    values = np.arange(8.0).reshape(4, 2)
+    coordinates = xr.DataArray(values, coords, ("sample", "component"))
+    ax = dmkl.plot_components(coordinates, pd.Series(list("xyxy"), list("dcba")))
+    np.testing.assert_array_equal(ax.collections[0].get_offsets(), values[[1, 3]])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["x", "y"]
+    assert ax.get_xlabel() == "component 1 (50 % of the trace)"
+    assert len(dmkl.plot_components(coordinates, pd.Series([0.1, 0.2, 0.3, 0.4], list("abcd"))).collections) == 1
+    with pytest.raises(InputError, match="two components"):
+        dmkl.plot_components(coordinates[:, :1])
 
 
 def test_bars_lead_from_zero_to_the_score():
