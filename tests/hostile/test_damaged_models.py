@@ -3,13 +3,14 @@
 import copy
 import json
 import math
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
 from helpers.conformance import unseal
 
 import dmkl
-from dmkl.errors import StoreError
+from dmkl.errors import InputError, StoreError
 from dmkl.estimators.learner import KernelRegressor
 from dmkl.estimators.saving import models as all_models
 
@@ -168,7 +169,8 @@ def test_each_parameter_of_each_learner_is_of_its_type_or_damage(tmp_path, name)
                 except StoreError:
                     continue
                 repr(model)
-                model.predict(K)
+                with nullcontext() if key != "offset" else suppress(InputError):  # of other samples
+                    model.predict(K)
 
 
 RESULTS = {
