@@ -293,14 +293,11 @@ class SmoothRegressor(SmoothLearner, KernelRegressor, abstract=True):
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         loss, _ = self._loss(), self._offset_of(K.samples)
-        if not all(loss.accepts(values) for values in targets.values):
+        if not all(loss.accepts(_given_labels(targets, number)) for number in range(len(targets.rows))):
             refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
 
     def _labels_of(self, data: TrainingSet, number: int) -> Float:
-        # Not the sum of the centered target and the mean, whose rounding would separate equal times.
-        targets = data.problems.targets
-        column, rows = targets.labels.reshape(len(targets.labels), -1)[:, number], targets.rows[number]
-        return np.asarray(column if rows is None else column[rows], dtype=np.float64)
+        return _given_labels(data.problems.targets, number)
 
     def _has_residuals(self) -> bool:
         # Neither a mean of counts, nor a level, nor a hazard ratio is a sum of parts.
@@ -461,6 +458,12 @@ class MKGLM(SmoothRegressor):
         at_least = expit(eta.values[:, None] - np.append(self.thresholds_.values, np.inf))
         coords = {"sample": eta["sample"], "level": levels}
         return describe(xr.DataArray(-np.diff(at_least, axis=1), coords, name="probability"))
+
+
+def _given_labels(targets: Targets, number: int) -> Float:
+    """The labels of a problem, not the sum of target and mean, whose rounding would separate equal ones."""
+    column, rows = targets.labels.reshape(len(targets.labels), -1)[:, number], targets.rows[number]
+    return np.asarray(column if rows is None else column[rows], dtype=np.float64)
 
 
 def _by_name(values: Any, names: Iterable[str]) -> dict[str, float]:
