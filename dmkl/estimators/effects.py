@@ -63,7 +63,7 @@ class CovariateEffects(KernelLearner, abstract=True):
         shared[0] = 0.0
         return np.asarray(step.coefficients @ shared)
 
-    def _offsets(self, samples: Array, *, covariates: Any = None, **beside: Any) -> Float:
+    def _offsets(self, samples: Array, *, covariates: Any = None, **more: Any) -> Float:
         trained = self._covariates()
         if trained is None:
             return np.zeros(1)

@@ -915,11 +915,11 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_outputs(targets, tasks, targets.scaled)
 
-    def _covariate_part(self, samples: Array, **beside: Any) -> Float | None:
+    def _covariate_part(self, samples: Array, **more: Any) -> Float | None:
         """The part of predictions that covariates and the intercept make, in the shape of predictions; None without."""
         if self._covariates() is None or not hasattr(self, "covariate_effects_") or not self._has_residuals():
             return None
-        part = np.asarray(self.intercept_.values + self._offsets(samples, **beside))
+        part = np.asarray(self.intercept_.values + self._offsets(samples, **more))
         return part[:, 0] if self.tasks_ is None else part
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:

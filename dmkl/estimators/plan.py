@@ -553,7 +553,7 @@ class Learner:
         products = yield EachProduct(function.dual)
         return np.asarray(function.weights[:, None, :] * products)
 
-    def _offsets(self, samples: Array, *, covariates: Any = None, **beside: Any) -> Float:
+    def _offsets(self, samples: Array, *, covariates: Any = None, **more: Any) -> Float:
         """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
         return np.zeros(1)
 

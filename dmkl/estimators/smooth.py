@@ -104,7 +104,7 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         return int(not self._loss().has_intercept)
 
     def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
-        """What is added to the predictors of samples, (rows,), or 0; `new` is given for some or all of them."""
+        """The offsets of the predictors of samples, (rows,), or 0; `new` is given for some or all of them."""
         return 0.0
 
     def _problem(self, data: TrainingSet, number: int) -> Any:
@@ -411,8 +411,8 @@ class MKGLM(SmoothRegressor):
             )
         return np.array([given[name] for name in names])
 
-    def _offsets(self, samples: Array, *, offset: Any = None, **beside: Any) -> Float:
-        rest, own = super()._offsets(samples, **beside), self._offset_of(samples, offset)
+    def _offsets(self, samples: Array, *, offset: Any = None, **more: Any) -> Float:
+        rest, own = super()._offsets(samples, **more), self._offset_of(samples, offset)
         return np.asarray(rest + own[:, None]) if isinstance(own, np.ndarray) else rest
 
     def _rows(self, K: Any, *, offset: Any = None, **new: Any) -> KernelSet:

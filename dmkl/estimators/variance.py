@@ -482,7 +482,7 @@ class VarianceComponents(KernelRegressor):
         kept = any(isinstance(step, Covariates) for step in self._steps()) or self._covariates() is None
         return super()._trained_steps(part, used, samples, covariates if kept else None)
 
-    def _offsets(self, samples: Array, *, covariates: Any = None, **beside: Any) -> Float:
+    def _offsets(self, samples: Array, *, covariates: Any = None, **more: Any) -> Float:
         if self._covariates() is None:
             return np.zeros(1)
         design, _ = self._design(samples, self.train_samples_, covariates)

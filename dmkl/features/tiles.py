@@ -368,7 +368,7 @@ class FeatureTiles:
 
 
 def _own_entries(recipe: Recipe, X: Array, Y: Array) -> Array:
-    """What the user's function returns for some rows, checked."""
+    """The checked answer of the user's function for some rows."""
     name = f"kernel {recipe.name!r}: the function {recipe.parameters['path']}"
     if recipe.own is None:
         refuse(f"{name} has to be given again, functions={{{recipe.name!r}: function}}; nothing is imported for a file")

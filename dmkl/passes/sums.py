@@ -311,8 +311,8 @@ def by_factors(
     return again(run, f"alpha-{name}")
 
 
-def _pinned(beside: int, function: Callable[..., Any], factor: Factor, *blocks: Any) -> Any:
-    with pinned_blas(factor_threads(factor.size, beside)):
+def _pinned(per_machine: int, function: Callable[..., Any], factor: Factor, *blocks: Any) -> Any:
+    with pinned_blas(factor_threads(factor.size, per_machine)):
         return function(factor, *blocks)
 
 
@@ -358,9 +358,9 @@ def inverse_diagonals(
         with TemporaryDirectory(prefix="dmkl-", dir=temporary_root()) as folder:
             if not workers_without(Path(folder)):
                 tile = 8 * max(min(lens.view.source.tiling.tile, len(lens.view.rows)) ** 2 for lens in lenses)
-                beside = max(1, min(shutil.disk_usage(folder).free // needed, host.task_bytes // tile) // 2)
+                n_sums = max(1, min(shutil.disk_usage(folder).free // needed, host.task_bytes // tile) // 2)
                 run = partial(_by_files, folder, len(every) if needed <= host.task_bytes else at_once)
-                return _in_parts(run, lenses, every, beside)
+                return _in_parts(run, lenses, every, n_sums)
     return _in_parts(_in_memory, lenses, every, at_once)
 
 
@@ -413,9 +413,9 @@ def _of_sums(
         if active_client() is None and (threads > 1 or through[0].view.source.tiling.rows <= SMALL):
             tile_parts = execute(parts, tasks, prefix)
             return [function(tile_parts, number, through, c.lens, 1, argument) for number, (c, argument) in wanted]
-        beside = _factors_per_machine(len(wanted))
+        per_machine = _factors_per_machine(len(wanted))
         results = [
-            task(function, parts, number, shared, c.lens, beside, argument, key=f"{name}-{number}-{token}")
+            task(function, parts, number, shared, c.lens, per_machine, argument, key=f"{name}-{number}-{token}")
             for number, (c, argument) in wanted
         ]
         return list(execute(results, tasks, prefix, keep=keep))
@@ -430,10 +430,10 @@ def _sum_tiles(lenses: Sequence[Lens], combinations: Sequence[Combination], *wor
 
 
 def _factor(
-    parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens], lens: int, beside: int, lam: float
+    parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens], lens: int, per_machine: int, lam: float
 ) -> Factor:
     """Assemble the tiles of one combination and factorize it: the central task of the direct α-step."""
-    with pinned_blas(factor_threads(lenses[lens].view.shape[1], beside)):
+    with pinned_blas(factor_threads(lenses[lens].view.shape[1], per_machine)):
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
         return Factor(total.entries, lam, total.order)
 
@@ -443,20 +443,20 @@ def _diagonals_of_tiles(
     number: int,
     lenses: Sequence[Lens],
     lens: int,
-    beside: int,
+    per_machine: int,
     wanted: tuple[tuple[float, ...], Float | None],
 ) -> Float:
     def assembled() -> LowerTriangle:
         return put_together((tile for part in parts for tile in part[number]), lenses[lens])
 
-    return _inverse_diagonals(assembled, lenses[lens], wanted, beside)
+    return _inverse_diagonals(assembled, lenses[lens], wanted, per_machine)
 
 
 def _inverse_diagonals(
-    assembled: Callable[[], LowerTriangle], lens: Lens, wanted: tuple[tuple[float, ...], Float | None], beside: int
+    assembled: Callable[[], LowerTriangle], lens: Lens, wanted: tuple[tuple[float, ...], Float | None], per_machine: int
 ) -> Float:
     lams, vector = wanted
-    with pinned_blas(factor_threads(lens.view.shape[1], beside)):
+    with pinned_blas(factor_threads(lens.view.shape[1], per_machine)):
 
         def at(lam: float) -> Float:
             size, projected = 0.0, np.zeros(0)

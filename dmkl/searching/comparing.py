@@ -1,4 +1,4 @@
-"""`dmkl.compare`: several models on the same nested folds, beside estimators of scikit-learn on the same features."""
+"""`dmkl.compare`: several models on the same nested folds, and estimators of scikit-learn on the same features."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class Restriction:
         yield from ()
 
     def arrays(self, numbers: Sequence[int]) -> dict[str, Float]:
-        """What a continued run needs of some points, by name."""
+        """Arrays that a continued run needs of some points, by name."""
         return {}
 
     def restore(self, arrays: Mapping[str, Float]) -> None:
