@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from scipy.special import xlogy
 from scipy.stats import rankdata
 
 from dmkl.arrays import Array, Float, Index, is_known
@@ -330,10 +331,29 @@ def _negative_mean_squares(predicted: Float, labels: Array) -> Float:
     return np.asarray(-_squared_errors(predicted, labels) / labels.shape[1])
 
 
+def _d2_poisson(predicted: Float, labels: Array) -> Float:
+    t = labels.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = (xlogy(t, t) - t).sum(axis=1) - np.log(predicted) @ t.T + predicted.sum(axis=1)[:, None]
+        value = 1.0 - left / xlogy(t, t / t.mean(axis=1, keepdims=True)).sum(axis=1)
+    are_counts = (t >= 0).all(axis=1) & (np.ptp(t, axis=1) > 0)
+    return np.where((predicted > 0).all(axis=1)[:, None] & are_counts, value, np.nan)
+
+
+def _quadratic_kappas(predicted: Float, labels: Array) -> Float:
+    t, (f_mean, f_var) = labels.astype(np.float64), (of(predicted, axis=1)[:, None] for of in (np.mean, np.var))
+    of_pairs = t.var(axis=1) + f_var + (t.mean(axis=1) - f_mean) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = 1.0 - _squared_errors(predicted, labels) / labels.shape[1] / of_pairs
+    return np.where(of_pairs > 0, value, np.nan)
+
+
 _OF_TARGETS: dict[Metric, Callable[[Float, Array], Float]] = {
     OF_NUMBERS["r2"]: _r2,
     OF_NUMBERS["correlation"]: _correlations,
     OF_NUMBERS["neg_mean_squared_error"]: _negative_mean_squares,
+    OF_NUMBERS["d2_poisson"]: _d2_poisson,
+    OF_NUMBERS["quadratic_kappa"]: _quadratic_kappas,
 }
 """Scores (point, permutation) of predictions (point, row) of numbers (permutation, row)."""
 

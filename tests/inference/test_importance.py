@@ -105,7 +105,8 @@ LEARNERS = [
 @pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
 def test_without_a_kernel_every_learner_is_a_search_on_the_others(learner):
     kind = "regression" if isinstance(learner, KernelRegressor) else "multiclass"
-    _compare_left_out(learner, kernels().select([0, 1, 2]), labels(kind))
+    y = labels(kind)
+    _compare_left_out(learner, kernels().select([0, 1, 2]), np.abs(y) + 1.0 if isinstance(learner, dmkl.MKCox) else y)
 
 
 @pytest.mark.usefixtures("rounds")

@@ -38,7 +38,7 @@ def test_scores_of_many_numbers_are_those_of_calls(name):
     labels, predicted = rng.normal(40.0, 2.0, (N_LABELINGS, M)), rng.normal(40.0, 2.0, (N_POINTS, M))
     predicted[0] = 40.0
     metric = as_metrics(name, "regression")[name]
-    assert np.isfinite(cost(metric))
+    assert np.isfinite(cost(metric)) == (name != "dynamic_auc")  # which counts pairs anew at each time
     values = by_labels(metric, "regression", np.zeros(0), predicted)(labels)
     np.testing.assert_allclose(values, scores_of_calls(metric, "regression", (), predicted, labels), atol=1e-10)
 
