@@ -337,7 +337,7 @@ def _d2_poisson(predicted: Float, labels: Array) -> Float:
         left = (xlogy(t, t) - t).sum(axis=1) - np.log(predicted) @ t.T + predicted.sum(axis=1)[:, None]
         value = 1.0 - left / xlogy(t, t / t.mean(axis=1, keepdims=True)).sum(axis=1)
     are_counts = (t >= 0).all(axis=1) & (np.ptp(t, axis=1) > 0)
-    return np.where((predicted > 0).all(axis=1)[:, None] & are_counts, value, np.nan)
+    return np.where((predicted.min(axis=1, keepdims=True) > 0) & are_counts, value, np.nan)
 
 
 def _quadratic_kappas(predicted: Float, labels: Array) -> Float:
