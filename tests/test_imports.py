@@ -96,6 +96,7 @@ for module in pkgutil.walk_packages(dmkl.__path__, "dmkl."):
 """
 
 
+@pytest.mark.slow
 def test_every_module_is_imported_without_what_only_posix_has():
     modules = "crypt curses fcntl grp nis posix pty pwd readline resource spwd syslog termios tty".split()
     names = "fork getuid geteuid getgid killpg mkfifo nice O_CLOEXEC O_NOFOLLOW O_NONBLOCK pread sched_getaffinity"

@@ -169,6 +169,7 @@ def test_classes_of_few_samples_can_be_left_out(error_of, output_of, tmp_path, r
     assert "42 samples (all; without 2 classes of fewer than 3: few, rare)" in out
 
 
+@pytest.mark.slow
 def test_classes_of_few_samples_are_left_out_of_stored_splits_and_models(output_of, tmp_path, rare):
     K = dmkl.open(rare)
     rows = np.flatnonzero(K.labels != "rare")

@@ -305,6 +305,7 @@ def unlike(tmp_path_factory):
 CHEAP = ("-p", "2", "--cv", "2", "--no-refit", "--overwrite", *NO_BASELINES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["MKFDA", "MKSVM"])
 def test_the_command_tries_the_chains_that_python_tries(notes_of, tmp_path, unlike, model, monkeypatch):
     monkeypatch.setattr("dmkl.searching.grid.C_VALUES", (0.5, 2.0))

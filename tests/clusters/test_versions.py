@@ -96,6 +96,7 @@ class ReadOnce:
         return read_once, ()
 
 
+@pytest.mark.slow
 def test_workers_that_end_at_a_message_are_told_from_no_workers():
     with (
         dask.config.set({"dmkl.workers-timeout": 1}),

@@ -100,6 +100,7 @@ def thirds(built):
     return np.array(["ash", "elm", "oak"])[y + (np.arange(150) % 3 == 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_each_class_chooses_its_number_by_its_own_validation_scores(built, thirds, n_classes, tmp_path):
     K, y = built

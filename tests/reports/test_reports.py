@@ -140,6 +140,7 @@ def test_what_a_page_of_an_evaluation_says_to_run_has_the_same_folds_and_scores(
         xr.testing.assert_equal(again.searches[name].scores["part"], search.scores["part"])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
     grid = {"lam": [1e-2]}
     for result in (

@@ -58,6 +58,7 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
         assert (fold["n_train"], fold["n_test"]) == (len(train), len(test))
 
 
+@pytest.mark.slow
 def test_the_plain_sum_is_an_evaluation_of_its_own(result, tmp_path):
     """The baseline equals an evaluation of the discriminant on the sum, solved directly."""
     more = {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"]}

@@ -118,6 +118,7 @@ def test_predictions_of_other_rows_or_labels_are_refused(evaluations):
         dmkl.compare_predictions(first, xr.Dataset())
 
 
+@pytest.mark.slow
 def test_an_evaluation_tests_its_baseline_on_the_same_rows(evaluations, tmp_path):
     K, y = kernel_set(0, 1.5)
     expected = dmkl.compare_predictions(*evaluations)

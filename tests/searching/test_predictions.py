@@ -126,6 +126,7 @@ def test_an_evaluation_keeps_the_models_that_it_tests(tmp_path):
         np.testing.assert_array_equal(model.weights_, result.scores["weight"].sel(fold=fold))
 
 
+@pytest.mark.slow
 def test_a_search_keeps_the_model_of_each_split_with_test_rows_and_a_refit(tmp_path):
     K, y = kernels(), labels("multiclass")
     order = np.random.default_rng(0).permutation(len(y))
