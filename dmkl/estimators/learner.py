@@ -961,10 +961,10 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     def intervals_of(self, prediction: xr.DataArray, coverage: float) -> xr.Dataset:
         """Conformal intervals of predictions, ŷ ± q, as `prediction`, `lower` and `upper`.
 
-        q is the ⌈(m + 1)·coverage⌉-th smallest |y_i − ŷ_i| of m rows that the model was not trained on: those that the
-        folds of a search held out, or those given to `calibrate`. It is infinite for fewer than coverage/(1 − coverage)
-        rows. Rows of a group that folds keep together count as one. The attribute "guarantee" says which rows these
-        are, and what is guaranteed.
+        q is the ⌈(m + 1)·coverage⌉-th smallest absolute error of m rows that the model was not trained on: those that
+        the folds of a search held out, or those given to `calibrate`. It is infinite for fewer than coverage/(1 −
+        coverage) rows. Rows of a group that folds keep together count as one. The attribute "guarantee" says which rows
+        these are, and what is guaranteed.
 
         Parameters
         ----------
@@ -985,7 +985,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     def calibrate(
         self, K: Kernels | None = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any
     ) -> Self:
-        """Keep the errors |y − ŷ| of rows that the model was not trained on, from which intervals follow.
+        """Keep the absolute errors of rows that the model was not trained on, from which intervals follow.
 
         Parameters
         ----------
