@@ -70,7 +70,7 @@ sizeof.register(Sized)(lambda array: array.n_bytes)
 EVENTS: dict[str, Any] = {"first": 0.0, "seconds": 1.0}
 
 
-def send(values: Mapping[str, Any]) -> list[None]:
+def send(values: Mapping[str, Any], **_: bool) -> list[None]:
     """Store values for the workers, which are all in this process, instead of sending them."""
     (EVENTS["work"],) = values.values()
     return [None]

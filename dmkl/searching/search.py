@@ -198,11 +198,11 @@ class GridResult(Result):
         """
         observed = None
         if "held_out_sample" in self._data and self._data.attrs["scoring"] != "concordance_index":
-            observed = conformal.out_of_fold(self.predictions, coverage)
+            predictions = self.predictions
+            observed, is_regression = conformal.out_of_fold(predictions, coverage), "prediction" in predictions
         if observed is None:
             return []
         share, size = observed
-        is_regression = self._data.attrs["kind"] == "regression"
         of_size = f"mean width {size:.3g}" if is_regression else f"{size:.3g} labels on average"
         kind = "Intervals" if is_regression else "Sets"
         return [f"{kind} of coverage {coverage:g} hold {share:.3g} of the labels, by the other folds; {of_size}"]
