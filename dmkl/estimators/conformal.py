@@ -53,23 +53,28 @@ def of_predictions(predictions: xr.Dataset) -> xr.Dataset | None:
 
     A sample that several folds hold out counts once.
     """
-    truth = predictions["true_label"].values
-    if "prediction" in predictions:
-        scores = np.abs(truth.astype(np.float64) - predictions["prediction"].values).reshape(len(truth), -1)
-        label = np.zeros(scores.shape, dtype=np.int64)
-    elif "probability" in predictions:
-        improbable = 1.0 - _by_class(predictions["probability"])
-        if truth.ndim == 1:
-            label = np.searchsorted(predictions["class"].values, truth)[:, None]
-        else:
-            label = (truth == 1).astype(np.int64)
-        scores = np.take_along_axis(improbable, label[..., None], axis=2)[..., 0]
-        scores = scores if truth.ndim == 1 else np.where(np.isnan(truth.astype(np.float64)), np.nan, scores)
-    else:
+    given = _nonconformity(predictions)
+    if given is None:
         return None
+    scores, label, _ = given
     group = predictions.get("sample_group", predictions["sample"]).values
     group, problem = (np.broadcast_to(of, scores.shape) for of in (group[:, None], np.arange(scores.shape[1])))
     return by_row(scores, problem, label, group, FOLDS)
+
+
+def _nonconformity(predictions: xr.Dataset) -> tuple[Float, Index, Float | None] | None:
+    """Scores of the rows, (rows, problems), the numbers of their classes, and scores of all labels, if there are."""
+    truth = predictions["true_label"].values
+    if "prediction" in predictions:
+        scores = np.abs(truth.astype(np.float64) - predictions["prediction"].values).reshape(len(truth), -1)
+        return scores, np.zeros(scores.shape, dtype=np.int64), None
+    if "probability" not in predictions:
+        return None
+    improbable = 1.0 - _by_class(predictions["probability"])
+    of_tasks = truth.ndim > 1
+    label = (truth == 1).astype(np.int64) if of_tasks else np.searchsorted(predictions["class"], truth)[:, None]
+    scores = np.take_along_axis(improbable, label[..., None], axis=2)[..., 0]
+    return np.where(np.isnan(truth.astype(np.float64)), np.nan, scores) if of_tasks else scores, label, improbable
 
 
 def sets(probabilities: xr.DataArray, table: xr.Dataset, coverage: float, *, per_class: bool) -> xr.DataArray:
@@ -113,20 +118,17 @@ def out_of_fold(predictions: xr.Dataset, coverage: float) -> tuple[float, float]
 
     None for a single fold, or predictions without probabilities.
     """
-    folds = predictions["sample_fold"].values
-    held, size = [], []
-    for fold in np.unique(folds):
-        table = of_predictions(predictions.isel(sample=folds != fold)) if (folds != fold).any() else None
-        if table is None:
-            return None
-        rows = predictions.isel(sample=folds == fold)
-        if "prediction" in rows:
-            regions: Any = intervals(rows["prediction"], table, coverage)
-        else:
-            regions = sets(rows["probability"], table, coverage, per_class=False)
-        held.append(holds(regions, rows["true_label"].values))
-        size.append(len(rows["sample"]) * mean_size(regions))
-    return float(np.nanmean(np.concatenate(held))), sum(size) / len(folds)
+    given, (names, fold) = _nonconformity(predictions), np.unique(predictions["sample_fold"], return_inverse=True)
+    if given is None or len(names) < 2:
+        return None
+    scores, _, of_labels = given
+    group = np.unique(predictions.get("sample_group", predictions["sample"]), return_inverse=True)[1]
+    known, q = np.isfinite(scores), np.empty(scores.shape)
+    for number, k in np.ndindex(len(names), scores.shape[1]):
+        others = known[:, k] & (fold != number)
+        q[fold == number, k] = threshold(scores[others, k], group[others], coverage)
+    sizes = 2.0 * q if of_labels is None else (of_labels <= q[..., None]).sum(axis=-1)
+    return float(np.mean((scores <= q)[known])), float(np.mean(sizes))
 
 
 def _thresholds(table: xr.Dataset, n_problems: int, n_classes: int | None, coverage: float) -> Float:

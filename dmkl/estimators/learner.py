@@ -738,8 +738,8 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         """Conformal sets of labels that scores of `decision_function` mean.
 
         A label k is in the set if 1 − P(k | x) is at most the ⌈(m + 1)·coverage⌉-th smallest value of 1 − P(y_i | x_i)
-        of m rows that the model was not trained on. If not a single one of them is so improbable a set is empty, and
-        with fewer than coverage/(1 − coverage) rows it has all labels. Rows of a group that folds keep together count
+        of m rows that the model was not trained on. A set is empty if all labels are less probable than that, and has
+        all labels if there are fewer than coverage/(1 − coverage) rows. Rows of a group that folds keep together count
         as one. The attribute "guarantee" says which rows these are, and what is guaranteed.
 
         Parameters

@@ -141,7 +141,7 @@ class Stack(StackedRidge, KernelClassifier):
 
     As for `MKLogistic`, kernels that fit the memory of a task are read in one pass, and so are those kept as factors of
     few columns. Otherwise each kernel takes a pass and some 32 m² bytes of memory in this process; a larger set is
-    refused. Prediction multiplies each kernel by the functions of all.
+    refused. Prediction multiplies each kernel by the coefficients of all.
 
     Examples
     --------

@@ -122,7 +122,7 @@ def concordance(labels: Array, risk: Float, *, weights: Float | None = None) -> 
 
 
 def concordance_ipcw(labels: Array, risk: Float) -> Any:
-    """Uno's concordance index: `concordance` with pairs weighed by 1/G(t)², G the curve of censoring of these rows.
+    """Uno's concordance index: `concordance` with pairs weighted by 1/G(t)², G the curve of censoring of these rows.
 
     Unlike Harrell's it does not depend on how samples were censored. Uno, Cai, Pencina, D'Agostino, Wei: On the
     C-statistics for evaluating overall adequacy of risk prediction procedures, Statistics in Medicine 30 (2011).
@@ -153,7 +153,7 @@ def brier_scores(labels: Array, survival: Float, times: Float, trained: Array) -
 def dynamic_auc(labels: Array, risk: Float, times: Float, trained: Array) -> Float:
     """The area under the ROC curve of events until t against rows that go on after t, at some times: (times,).
 
-    Events are weighed by 1/G(t_i), with the curve G of censoring of the labels `trained`. `risk` is (rows,), or (rows,
+    Events are weighted by 1/G(t_i), with the curve G of censoring of the labels `trained`. `risk` is (rows,), or (rows,
     times). NaN without rows on one side. Uno, Cai, Tian, Wei: Evaluating prediction rules for t-year survivors with
     censored regression models, JASA 102 (2007).
     """

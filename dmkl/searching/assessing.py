@@ -102,14 +102,14 @@ def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict
 def survival_scores(
     survival: xr.DataArray | npt.ArrayLike, y: npt.ArrayLike, y_train: npt.ArrayLike | None = None, times: Any = None
 ) -> xr.Dataset:
-    """Brier scores and areas under ROC curves of predicted survival, weighed for censoring.
+    """Brier scores and areas under ROC curves of predicted survival, weighted for censoring.
 
     With the curve G of censoring, Σ_i over n rows, and the predicted s_i(t) = P(T_i > t),
 
         BS(t) = 1/n Σ_i [s_i(t)² 1(t_i ≤ t, event)/G(t_i) + (1 − s_i(t))² 1(t_i > t)/G(t)],
 
-    and the area at t is the share of pairs of an event until t, weighed by 1/G(t_i), and a row that goes on after t in
-    which the first has the smaller s(t).
+    and the area at t compares rows with an event until t, of weight 1/G(t_i), with rows that are observed beyond t: the
+    share of pairs in which the first has the smaller s(t).
 
     Parameters
     ----------

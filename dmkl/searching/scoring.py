@@ -427,8 +427,8 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
     matthews                    (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)) (JMLR Section 3.6)
     neg_matthews_loss           matthews − 1: the 1 − MCC of JMLR Table 3 with its sign turned
     concordance_index           share of pairs whose earlier event has the larger risk (Harrell), of `signed_times`
-    concordance_index_ipcw      the same with pairs weighed for censoring (Uno)
-    dynamic_auc                 area under the ROC curve of events until t, weighed for censoring (Uno), mean over t
+    concordance_index_ipcw      the same with pairs weighted for censoring (Uno)
+    dynamic_auc                 area under the ROC curve of events until t, weighted for censoring (Uno), mean over t
     d2_poisson                  1 − the deviance of counts over that of their mean, as scikit-learn's d2_tweedie_score
     quadratic_kappa             Cohen's κ of ordinal levels, as whole numbers, with quadratic weights
     neg_log_loss                mean log p_y of the right class y, as in scikit-learn

@@ -192,7 +192,7 @@ class GridResult(Result):
         ]
 
     def coverage_lines(self, coverage: float = 0.9) -> list[str]:
-        """A sentence on prediction sets or intervals of this coverage, each fold by the rows of the others, if known.
+        """A sentence on prediction sets or intervals of this coverage, of each fold from the other folds, if known.
 
         See `KernelClassifier.sets_of` and `KernelRegressor.intervals_of`.
         """
@@ -203,9 +203,9 @@ class GridResult(Result):
         if observed is None:
             return []
         share, size = observed
-        of_size = f"mean width {size:.3g}" if is_regression else f"{size:.3g} labels on average"
-        kind = "Intervals" if is_regression else "Sets"
-        return [f"{kind} of coverage {coverage:g} hold {share:.3g} of the labels, by the other folds; {of_size}"]
+        kind, unit = ("intervals", "mean width {:.3g}") if is_regression else ("sets", "{:.3g} labels on average")
+        found = f"{share:.3g} of them hold the true label; {unit.format(size)}"
+        return [f"Prediction {kind} of coverage {coverage:g}, of each fold from the other folds: {found}"]
 
     @property
     def folds(self) -> dict[str, tuple[Index, ...]]:

@@ -263,7 +263,7 @@ def _solve_point(gram: str, files: ProductFiles, m: int, threads: int, given: _G
 
 class _Oracle(SmoothOracle):
     def _check_forms(self, q: Float, size: float) -> None:
-        """Derivatives of the restricted kernel are no forms: those of kernels without weight may be negative."""
+        """Check nothing: derivatives of the restricted kernel in β may be negative, which quadratic forms are not."""
 
 
 class _Restricted:
