@@ -28,7 +28,7 @@ test-slow: setup
 OLDEST := build/oldest
 test-oldest: $(OLDEST)/.ready
 	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -n auto -W ignore::DeprecationWarning \
-		tests/estimators tests/store tests/inputs
+		tests/learners tests/store tests/inputs
 
 $(OLDEST)/.ready: pyproject.toml tests/helpers/lowest_versions.py
 	rm -rf $(OLDEST)

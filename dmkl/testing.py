@@ -23,8 +23,8 @@ from dmkl.arrays import Array, Float
 from dmkl.cli.learners import learners
 from dmkl.cli.main import main
 from dmkl.errors import InputError
-from dmkl.estimators.learner import KernelLearner
 from dmkl.kernelset import KernelSet
+from dmkl.learners.learner import KernelLearner
 
 
 def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 import dmkl
-from dmkl.estimators.saving import MODELS
-from dmkl.estimators.saving import models as all_models
+from dmkl.learners.saving import MODELS
+from dmkl.learners.saving import models as all_models
 
 # Background processes of a shell ignore Ctrl-C, and their child processes, which tests interrupt, inherit this.
 if threading.current_thread() is threading.main_thread():

@@ -24,9 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TESTS = {
-    "dmkl/numerics": ("numerics", "analysis", "health", "estimators"),
-    "dmkl/solvers": ("solvers", "estimators"),
-    "dmkl/estimators": ("estimators", "searching"),
+    "dmkl/numerics": ("numerics", "analysis", "health", "learners"),
+    "dmkl/solvers": ("solvers", "learners"),
+    "dmkl/learners": ("learners", "searching"),
 }
 """The folders of tests that should notice a change, in the order in which they run."""
 OTHER = {

@@ -10,8 +10,8 @@ import zarr
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.learner import MODELS
 from dmkl.health import check
+from dmkl.learners.learner import MODELS
 from dmkl.store.format import NODES
 from dmkl.variables import VARIABLES, WITHOUT_COORDINATE, variable
 

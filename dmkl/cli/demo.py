@@ -47,7 +47,7 @@ def demo(
     import xarray as xr
 
     from dmkl.cli.tables import MOST_COLUMNS, models_table
-    from dmkl.estimators.tables import weights_table
+    from dmkl.learners.tables import weights_table
 
     out = console()
     store, saved, drawn = output / "digits.zarr", output / "model", output / "weights.png"

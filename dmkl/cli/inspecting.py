@@ -427,7 +427,7 @@ def _has_checksums(folder: Place, kind: _Kind) -> bool:
 def _model_facts(folder: Place) -> dict[str, Any]:
     import numpy as np
 
-    from dmkl.estimators.tables import effects_as_mapping
+    from dmkl.learners.tables import effects_as_mapping
 
     model = dmkl.load(folder)
     weights = model.weights_.values.reshape(len(model.kernel_names_), -1)

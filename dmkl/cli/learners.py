@@ -258,7 +258,7 @@ def learners() -> dict[str, DeclaredLearner]:
 
 def _imported() -> Mapping[str, type]:
     """The classes of learners that this process has imported, by name."""
-    saving = sys.modules.get("dmkl.estimators.saving")  # where classes register themselves
+    saving = sys.modules.get("dmkl.learners.saving")  # where classes register themselves
     return {} if saving is None else saving.MODELS
 
 
@@ -287,7 +287,7 @@ def _of_dmkl() -> dict[str, DeclaredLearner]:
 def _public_classes() -> dict[str, type]:
     """The classes of learners among the public names of dmkl, by name; all classes that it offers are imported."""
     import_base()
-    from dmkl.estimators.learner import KernelLearner
+    from dmkl.learners.learner import KernelLearner
 
     public = {name: getattr(dmkl, name) for name in dir(dmkl) if name[0].isupper()}
     return {name: kind for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, KernelLearner)}
@@ -314,7 +314,7 @@ def _declared(name: str, title: str, parameters: Mapping[str, Any]) -> DeclaredL
 @cache
 def inspect_class(kind: type) -> DeclaredLearner:
     """A learner from its class."""
-    from dmkl.estimators.checks import parameter_types
+    from dmkl.learners.checks import parameter_types
 
     hints, parameters = parameter_types(kind), {}  # without a type, values are read as numbers or texts
     for name, item in inspect.signature(kind).parameters.items():

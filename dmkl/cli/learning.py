@@ -264,7 +264,7 @@ def fit(
     K = learning.open(learning.store, learning.kernels)
     estimator = make_learner(learning.model, parameters, K)
     from dmkl.cli import tables  # after `import_base`
-    from dmkl.estimators.tables import describe_model
+    from dmkl.learners.tables import describe_model
 
     chosen, on = learning.choose(K)
     measures = parse_scoring(scoring)
@@ -388,14 +388,14 @@ def search(
 
 def _model_as_mapping(model: Any, path: str, seconds: float) -> dict[str, Any]:
     """A fitted model that was saved at `path`, for JSON."""
-    from dmkl.estimators.tables import model_facts
+    from dmkl.learners.tables import model_facts
 
     return {**model_facts(model), "path": path, "training_samples": len(model.train_samples_), "seconds": seconds}
 
 
 def _print_search(result: SearchResult, run: _Run, chosen: Index, on: str) -> None:
     from dmkl.cli import tables
-    from dmkl.estimators.tables import describe_model
+    from dmkl.learners.tables import describe_model
 
     out = run.options.out
     many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > MOST_ROWS

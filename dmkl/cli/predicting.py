@@ -110,8 +110,8 @@ def predict(
         refuse("--records is for STORE, whose samples have several records; give each row in --features")
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model, show_scores  # after `import_base`
-    from dmkl.estimators.conformal import holds, mean_size
-    from dmkl.estimators.predicting import beside_features, training_note
+    from dmkl.learners.conformal import holds, mean_size
+    from dmkl.learners.predicting import beside_features, training_note
 
     if probabilities or unassigned_below is not None:
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)

@@ -17,8 +17,8 @@ import dmkl
 from dmkl.arrays import Array, Float
 from dmkl.cli.output import say, show_tables
 from dmkl.description import Column, Description, Figure, Table
-from dmkl.estimators.learner import label_accuracy
-from dmkl.estimators.plan import tell_new_classes
+from dmkl.learners.learner import label_accuracy
+from dmkl.learners.plan import tell_new_classes
 from dmkl.searching.assessing import class_facts, class_tables, confusion, measures_of
 
 MOST_COLUMNS = 4
@@ -104,7 +104,7 @@ def score_model(
     """
     truth = estimator._truth(None, truth, unknown=unknown)
     if estimator.kind_ == "clusters":
-        from dmkl.estimators.clustering import cluster_agreement
+        from dmkl.learners.clustering import cluster_agreement
 
         agreement = cluster_agreement(estimator.labels_of(decision), truth) if truth.ndim == 1 else {}
         return _describe(on, agreement, {})

@@ -19,11 +19,11 @@ from sklearn.base import clone
 from dmkl.arrays import Index
 from dmkl.description import Column, Description, Figure, Key, Table, count, with_interval
 from dmkl.errors import refuse
-from dmkl.estimators.checks import check_choice, check_count
-from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Plan
 from dmkl.kernelset import Kernels
+from dmkl.learners.checks import check_choice, check_count
+from dmkl.learners.engine import run
+from dmkl.learners.learner import KernelLearner
+from dmkl.learners.plan import Plan
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import Arguments, GridFits, Question, make_question, run_blocks, with_exact_choices
 from dmkl.searching.folds import make_folds

@@ -21,11 +21,11 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, Str
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed
 from dmkl.errors import InputError, refuse
-from dmkl.estimators.checks import check_choice, check_count
-from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Answers, Plan
 from dmkl.kernelset import Kernels
+from dmkl.learners.checks import check_choice, check_count
+from dmkl.learners.engine import run
+from dmkl.learners.learner import KernelLearner
+from dmkl.learners.plan import Answers, Plan
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import STATUS_FLAGS, Arguments, Question, make_question
 from dmkl.searching.folds import Fold, make_folds

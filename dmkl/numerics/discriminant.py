@@ -17,7 +17,7 @@ Its means and covariance are estimates, from a few dozen rows a class, and score
 lies between others the largest score, which estimates nothing, is as good or better. Each is a linear function of the
 scores for every class, and the decision takes both, as in a conditional logit (McFadden 1974):
 
-    argmax_k of  log q_k + a L_k + b f_k,     a, b ≥ 0 of the least log loss (`dmkl.estimators.decisions`).
+    argmax_k of  log q_k + a L_k + b f_k,     a, b ≥ 0 of the least log loss (`dmkl.learners.decisions`).
 
 Training scores are no sample of new ones: at small λ they reproduce the targets, W vanishes, and what lies between the
 classes comes out as certain. So means and covariances are those of scores that each row gets from the regression on

@@ -18,14 +18,14 @@ import xarray as xr
 from dmkl.arrays import plain_repr, weight_shares
 from dmkl.description import Description, Table, count, listed, with_error
 from dmkl.errors import refuse
-from dmkl.estimators.checks import decode, encode
-from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import decode_parameters, model_class
-from dmkl.estimators.tables import ON_WEIGHTS, describe_model
 from dmkl.files.writing import write_whole
 from dmkl.inference.importance import Importance
 from dmkl.inference.permutation import PermutationTest
 from dmkl.inference.stability import Stability
+from dmkl.learners.checks import decode, encode
+from dmkl.learners.learner import KernelLearner
+from dmkl.learners.saving import decode_parameters, model_class
+from dmkl.learners.tables import ON_WEIGHTS, describe_model
 from dmkl.numerics.steps import STEPS, as_steps
 from dmkl.progress import inside
 from dmkl.reports.page import WIDTH, Page, Section, render, sentences

@@ -13,10 +13,10 @@ import xarray as xr
 from dmkl.arrays import Array, Float, is_known
 from dmkl.description import Column, Table
 from dmkl.errors import refuse
-from dmkl.estimators.learner import KernelClassifier, KernelRegressor
-from dmkl.estimators.predicting import beside_features
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
+from dmkl.learners.learner import KernelClassifier, KernelRegressor
+from dmkl.learners.predicting import beside_features
 from dmkl.numerics.survival import brier_scores, dynamic_auc, mean_over_times, survival_labels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.variables import describe

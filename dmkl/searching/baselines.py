@@ -22,10 +22,10 @@ from dmkl import settings
 from dmkl.arrays import Float, Mask, weight_shares
 from dmkl.description import ends_text, with_error
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
-from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelClassifier
-from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.files.arrays import kept_arrays, save_arrays
+from dmkl.learners.engine import run
+from dmkl.learners.learner import KernelClassifier
+from dmkl.learners.plan import Answers, Fit, Plan
 from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import PHASES
 from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exact_choices

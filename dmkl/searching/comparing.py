@@ -21,10 +21,10 @@ from dmkl.arrays import Array, Float, is_known
 from dmkl.building import features_of
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
 from dmkl.errors import refuse
-from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import models as classes_of_models
-from dmkl.estimators.saving import read
 from dmkl.kernelset import Kernels, as_kernel_set, given_labels
+from dmkl.learners.learner import KernelLearner
+from dmkl.learners.saving import models as classes_of_models
+from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.baselines import row_test, verdict
 from dmkl.searching.evaluation import EvaluationResult, evaluate_on

@@ -20,12 +20,12 @@ import xarray as xr
 from dmkl._version import version
 from dmkl.description import Column, Description, Figure, Key, Table, count, with_error
 from dmkl.errors import InputError, refuse
-from dmkl.estimators.checks import check_choice
-from dmkl.estimators.decisions import predicted_labels
-from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Answers, Fit, FitOutcome
-from dmkl.estimators.saving import read
 from dmkl.kernelset import Kernels
+from dmkl.learners.checks import check_choice
+from dmkl.learners.decisions import predicted_labels
+from dmkl.learners.learner import KernelLearner
+from dmkl.learners.plan import Answers, Fit, FitOutcome
+from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import class_facts, class_scores, class_tables, confusion, records
 from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed

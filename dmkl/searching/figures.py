@@ -26,7 +26,7 @@ from sklearn.metrics import (
 
 from dmkl.arrays import Array, Float, is_known, plain_repr, weight_shares
 from dmkl.errors import InputError, refuse
-from dmkl.estimators.checks import check_choice
+from dmkl.learners.checks import check_choice
 from dmkl.numerics.survival import kaplan_meier, log_rank
 from dmkl.pictures import (
     BLUE,

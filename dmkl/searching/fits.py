@@ -27,14 +27,14 @@ from dmkl import progress
 from dmkl._version import RELEASE, version
 from dmkl.arrays import Array, Float, Index, Mask, plain_repr
 from dmkl.errors import InputError, refuse
-from dmkl.estimators.checks import decode, encode
-from dmkl.estimators.decisions import LEFT_OUT, HeldOut, class_index, predicted_labels
-from dmkl.estimators.engine import factored, least_lam, run
-from dmkl.estimators.learner import KernelClassifier, KernelLearner
-from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
 from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
+from dmkl.learners.checks import decode, encode
+from dmkl.learners.decisions import LEFT_OUT, HeldOut, class_index, predicted_labels
+from dmkl.learners.engine import factored, least_lam, run
+from dmkl.learners.learner import KernelClassifier, KernelLearner
+from dmkl.learners.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
 from dmkl.numerics.covariates import Covariates, regress
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in

@@ -15,8 +15,8 @@ from scipy.special import stdtrit
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError, refuse
-from dmkl.estimators.checks import check_choice
 from dmkl.kernelset import KernelSet
+from dmkl.learners.checks import check_choice
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, sample_numbers

@@ -26,7 +26,7 @@ from sklearn.metrics import (
 
 from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import InputError, refuse
-from dmkl.estimators.decisions import index_of
+from dmkl.learners.decisions import index_of
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.survival import concordance, concordance_ipcw, mean_dynamic_auc
 

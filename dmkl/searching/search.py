@@ -26,13 +26,13 @@ from sklearn.base import clone
 from dmkl.arrays import Array, Index
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, with_error
 from dmkl.errors import InputError, refuse
-from dmkl.estimators import conformal
-from dmkl.estimators.checks import check_choice
-from dmkl.estimators.decisions import SEARCHED, HeldOut, class_index
-from dmkl.estimators.learner import KernelLearner, fitted
-from dmkl.estimators.plan import Fit, FitOutcome
-from dmkl.estimators.saving import read, write_model
 from dmkl.kernelset import Kernels
+from dmkl.learners import conformal
+from dmkl.learners.checks import check_choice
+from dmkl.learners.decisions import SEARCHED, HeldOut, class_index
+from dmkl.learners.learner import KernelLearner, fitted
+from dmkl.learners.plan import Fit, FitOutcome
+from dmkl.learners.saving import read, write_model
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import records
 from dmkl.searching.baselines import Baselines, choose_baselines, compare, comparison, fit_with_baselines

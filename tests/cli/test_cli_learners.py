@@ -14,7 +14,7 @@ import pytest
 
 import dmkl
 from dmkl.cli.learners import inspect_class, learners
-from dmkl.estimators.saving import MODELS
+from dmkl.learners.saving import MODELS
 from dmkl.solvers.fisher.problem import AUTO, SolverName
 from dmkl.solvers.fisher.registry import SOLVERS
 

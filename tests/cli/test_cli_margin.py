@@ -9,8 +9,8 @@ import xarray as xr
 import dmkl
 from dmkl.cli.parsing import parse_counts, read_constraints, read_kernel_groups, read_prices
 from dmkl.errors import InputError
-from dmkl.estimators.checks import WeightRules
-from dmkl.estimators.tables import weights_table
+from dmkl.learners.checks import WeightRules
+from dmkl.learners.tables import weights_table
 
 NAMES = ("clear", "fair", "poor", "noise")
 

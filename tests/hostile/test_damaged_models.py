@@ -11,8 +11,8 @@ from helpers.conformance import unseal
 
 import dmkl
 from dmkl.errors import InputError, StoreError
-from dmkl.estimators.learner import KernelRegressor
-from dmkl.estimators.saving import models as all_models
+from dmkl.learners.learner import KernelRegressor
+from dmkl.learners.saving import models as all_models
 
 DELETE = object()
 

@@ -14,9 +14,9 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.learner import KernelRegressor
-from dmkl.estimators.saving import models
 from dmkl.inference.importance import draw_orders
+from dmkl.learners.learner import KernelRegressor
+from dmkl.learners.saving import models
 
 pytestmark = pytest.mark.usefixtures("rounds")
 

@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dmkl.estimators.decisions import weigh
+from dmkl.learners.decisions import weigh
 from dmkl.numerics.discriminant import (
     Discriminant,
     directions,
@@ -51,7 +51,7 @@ def test_it_is_the_linear_discriminant(sizes, columns, priors):
 @pytest.mark.parametrize("sizes", [(9, 12, 6), (9, 14)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_left_out_scores_without_centering_are_those_of_training_without_the_row(sizes, weighted):
-    """Targets are encoded anew; for centered kernels see tests/estimators/test_weights.py."""
+    """Targets are encoded anew; for centered kernels see tests/learners/test_weights.py."""
     x, index = sample(sizes)
     d = np.random.default_rng(2).uniform(0.2, 3.0, len(x)) if weighted else np.ones(len(x))
     kernel, lam, totals = rbf_kernel(x, gamma=0.1), 0.1, np.bincount(index, d)

@@ -13,7 +13,7 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.description import with_interval
-from dmkl.estimators.decisions import DecisionRule
+from dmkl.learners.decisions import DecisionRule
 from dmkl.passes.execute import Machine
 from dmkl.searching import baselines as module
 from dmkl.searching.scoring import limits

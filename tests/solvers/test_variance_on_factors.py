@@ -77,6 +77,6 @@ def test_targets_have_their_own_rows_and_searches_their_folds(tmp_path):
 
 def test_a_factor_of_the_covariance_has_not_to_fit(monkeypatch):
     K, _, y = made(0)
-    monkeypatch.setattr("dmkl.estimators.variance._factor_bytes", lambda _: 2**60)
+    monkeypatch.setattr("dmkl.learners.variance._factor_bytes", lambda _: 2**60)
     model = dmkl.VarianceComponents(traces="exact", shares="diagonal").fit(K, y)
     assert not model.components_.variance_probe_se.fillna(0).any()

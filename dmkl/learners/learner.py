@@ -1,0 +1,1061 @@
+"""Base classes of learners: fitting by plans, saving, and the scores of classifiers and regressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import zip_longest
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.exceptions import NotFittedError
+
+import dmkl
+from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
+from dmkl.building import TrainingFeatures, features_of
+from dmkl.errors import ConvergenceWarning, TrainingRowsWarning, UninformativeScoresWarning, refuse, warn
+from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
+from dmkl.learners import conformal, figures, predicting
+from dmkl.learners.checks import check_positive, decode, encode, one_for_each, one_of
+from dmkl.learners.decisions import (
+    GIVEN,
+    IN_FOLDS,
+    SEARCHED,
+    Decision,
+    DecisionRule,
+    HeldOut,
+    NotCalibratedError,
+    Priors,
+    class_index,
+    class_weights,
+    joined,
+    predicted_labels,
+    prior_probabilities,
+)
+from dmkl.learners.engine import run
+from dmkl.learners.plan import (
+    ClassWeight,
+    Fit,
+    FitOutcome,
+    Learner,
+    Plan,
+    Problems,
+    ScoreFunction,
+    Statistics,
+    TrainingSet,
+    as_sample_weight,
+    fits_of_folds,
+    held_out_among,
+    labeled_targets,
+    side_by_side,
+    tell_new_classes,
+    total_sample_weights,
+)
+from dmkl.learners.saving import FORMAT, MODELS, fitted_attributes, write_model
+from dmkl.learners.traits import (
+    COUNT,
+    NUMBERS,
+    TEXT,
+    TEXT_OR_NONE,
+    WRITTEN_BY_CLASS,
+    Traits,
+    json_value,
+    labeled_array,
+    labeled_table,
+)
+from dmkl.numerics.covariates import Covariates, of_new, regress
+from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
+from dmkl.numerics.steps import FittedStep, Weighing, as_steps
+from dmkl.passes.blas import one_blas_thread
+from dmkl.solvers.interface import Outcome, Step, worst
+from dmkl.solvers.margin.svm import Bounds
+from dmkl.store.saved import replace_group
+from dmkl.variables import describe
+
+
+def _labels(dim: str, names: Array) -> tuple[str, Array]:
+    """Names as NumPy strings, as in a loaded file; numbers unchanged."""
+    return dim, names.astype(str) if names.dtype.kind in "OU" else names
+
+
+def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
+    """A number for a single problem, a labeled array for several."""
+    if problems.dim is None:
+        return float(values[0])
+    return xr.DataArray(np.array(values), [_labels(problems.dim, problems.names)], name=name)
+
+
+def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
+    """Weights over kernel, then over group if groups of samples have weights, and class, pair or task of several."""
+    weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
+    grouped = weights.ndim == 3
+    if problems.dim is None and not grouped:
+        return xr.DataArray(weights[:, 0], [("kernel", kernels)], name="weight")
+    columns = _labels(*(problems.columns if problems.dim is None else (problems.dim, problems.names)))
+    groups = [("group", np.arange(weights.shape[1]))] if grouped else []
+    return xr.DataArray(weights, [("kernel", kernels), *groups, columns], name="weight")
+
+
+def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.Dataset:
+    """A row for each step; shorter histories end in NaN."""
+    first, dim = outcomes[0].steps[0], problems.dim or "problem"
+    steps = list(zip(*zip_longest(*(outcome.steps for outcome in outcomes), fillvalue=Step(None, {})), strict=True))
+    coords: dict[str, Any] = {} if problems.dim is None else {dim: _labels(dim, problems.names)[1]}
+    coords["iteration"] = np.arange(1, len(steps[0]) + 1)
+    variables: dict[str, Any] = {}
+    for name in first.figures:
+        values = [[step.figures.get(name, np.nan) for step in of_problem] for of_problem in steps]
+        variables[name] = (dim, "iteration"), np.array(values, dtype=np.float64)
+    if first.weights is not None:
+        unknown, coords["kernel"] = np.full(len(kernels), np.nan), kernels
+        weights = [[unknown if step.weights is None else step.weights for step in of_problem] for of_problem in steps]
+        variables["weight"] = (dim, "iteration", "kernel"), np.array(weights, dtype=np.float64)
+    dataset = xr.Dataset(variables, coords)
+    return dataset.isel({dim: 0}) if problems.dim is None else dataset
+
+
+class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
+    """A learner on a weighted sum of kernels, either a `KernelClassifier` or a `KernelRegressor`.
+
+    The score of a sample x for column k (a class, a task, a target) is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row
+    of kernel values centered and normalized by the statistics of the training samples.
+
+    A new learner defines `__init__`, `traits`, `_problem` or `_jobs`, and if needed `_method`, `_prepare` and
+    `_set_attributes` (`dmkl.learners.plan.Learner` documents the hooks). It can then be fitted, searched, saved and
+    loaded, as `dmkl.testing.check_learner` checks.
+    """
+
+    lam: Any
+    tol: float
+    class_weight: ClassWeight = None
+    kernel_names_: tuple[str, ...]
+    train_samples_: Array
+    weights_: xr.DataArray
+    dual_coef_: xr.DataArray
+    intercept_: xr.DataArray
+    statistics_: tuple[Statistics, ...]
+    features_: TrainingFeatures | str
+    kind_: str
+    classes_: Array
+    tasks_: Array | None
+    n_prediction_passes_: float
+    nonconformity_: xr.Dataset
+    _prepared: Any = None
+    """The results of `_prepare`, one for each part of the columns, for learners that predict with them."""
+    history_: xr.Dataset
+    status_: str
+    n_iter_: int
+    traits: ClassVar[Traits] = Traits(
+        fitted={
+            "weights_": labeled_array(root="weight", needed=True),
+            "dual_coef_": labeled_array(root="dual_coef", needed=True),
+            "intercept_": labeled_array(root="intercept"),
+            **dict.fromkeys(("gap_", "objective_"), json_value(NUMBERS, needed=True)),
+            "weights_error_": json_value(NUMBERS),
+            "n_iter_": json_value(COUNT, needed=True),
+            "n_passes_": json_value(COUNT),
+            "status_": json_value(TEXT, needed=True),
+            "solver_": json_value(TEXT),
+            "calibrated_on_": json_value(TEXT_OR_NONE),
+            "nonconformity_": labeled_table("nonconformity", "problem", "true_class", "row_group", needed=False),
+            **dict.fromkeys(("classes_", "kind_", "tasks_", "kernel_names_", "train_samples_"), WRITTEN_BY_CLASS),
+            **dict.fromkeys(("n_features_in_", "features_", "statistics_", "history_"), WRITTEN_BY_CLASS),
+            **dict.fromkeys(("priors_", "decider_", "n_prediction_passes_"), WRITTEN_BY_CLASS),
+        }
+    )
+
+    def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if not abstract:
+            MODELS[cls.__name__] = cls
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        """Names of the parameters, read from the signature once: plans of many fits copy learners by the thousand."""
+        names: list[str] = super()._get_param_names()
+        return names
+
+    # --- hooks ---------------------------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        for name in self._get_param_names():
+            if name in self.traits.rules:
+                self.traits.rules[name](name, getattr(self, name))
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        """The targets of labels, refused by InputError if they break a rule."""
+        raise NotImplementedError
+
+    def _scored_by(self) -> str | None:
+        """The scorer where none is named; None for that of the kind of the problem."""
+        return None
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        """Each parameter as text that is the same in every process, by which searches are compared."""
+        return {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}
+
+    @classmethod
+    def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Parameters of this version from those that an earlier version has written."""
+        return parameters
+
+    def _of_classes(self, kind: str) -> tuple[str, ...]:
+        """Parameters that may have a value for each class, as a mapping from classes."""
+        return ()
+
+    def _learns_weights(self) -> bool:
+        """Whether the weights are learnt, and depend on p, on λ or C, and on the spectra of the kernels."""
+        return self.traits.learns_weights and getattr(self, "weights", None) is None
+
+    def _default_price(self) -> str:
+        """A note if λ, or C of a machine, has its default, on which weights depend; empty otherwise."""
+        name = "C" if hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge" else "lam"
+        if not self._learns_weights() or repr(getattr(self, name, None)) != repr(getattr(type(self)(), name, "")):
+            return ""
+        value = getattr(self, name)
+        return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"
+
+    def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
+        """The same learner on the sum of all kernels with equal weights, and the parameters of `grid` that concern it.
+
+        None if the learner has no such form. Learners with C whose weights are no parameters are compared with the
+        support vector machine on the sum, which shares the parameters of machines alone: others of equal names, such
+        as `sharing`, have other meanings.
+        """
+        shared: Sequence[str]
+        if self.traits.plain_sum:
+            learner: KernelLearner = clone(self).set_params(**self.traits.plain_sum)
+            shared = [name for name in self._get_param_names() if name not in self.traits.plain_sum]
+        elif isinstance(self, KernelClassifier) and hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge":
+            shared = ("C", "multiclass", "class_weight", "decision", "steps")
+            learner = dmkl.MKSVM(np.inf, **{name: getattr(self, name) for name in shared})
+        else:
+            return None
+        return learner, {name: values for name, values in grid.items() if name in shared}
+
+    def _covariates(self) -> Covariates | None:
+        """The covariates of the step that residualizes, if there is one."""
+        return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
+
+    def _sample_weights(self, data: TrainingSet, number: int) -> Float | None:
+        """The weight of each sample of a problem times that of its class; None without weights."""
+        problems = data.problems
+        weights = total_sample_weights(problems.targets, data.fit.sample_weight, self.class_weight)
+        if weights is None:
+            return None
+        # Several classes are problems on one set of labels.
+        sample_weights = weights[number if problems.targets.dim is not None else 0]
+        for rows in (problems.labeled[number], problems.rows[number]):
+            sample_weights = sample_weights if rows is None else sample_weights[rows]
+        return sample_weights
+
+    def _own_grid(self) -> dict[str, tuple[Any, ...]]:
+        """Values of parameters that every search of this learner searches, in addition to its grid."""
+        return {}
+
+    def _strata(self, labels: Array) -> Array | None:
+        """Values of which folds have equal shares, in place of classes."""
+        return None
+
+    def _has_residuals(self) -> bool:
+        """Whether predictions of a regression can be subtracted from its labels."""
+        return True
+
+    def _regress(self, design: Float, labels: Float, new: Float) -> tuple[Float, Float]:
+        """The learner on covariates [1, z] alone, (m, 1 + columns); see `dmkl.numerics.covariates.regress`."""
+        return regress(design, labels, new)
+
+    def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
+        """Labels for a permutation test: row i gets the label of row order[i]."""
+        return labels[order]
+
+    def decisions_of(self, scores: Array) -> Float:
+        """Decision values in the shape of the scores: the scores themselves."""
+        return scores
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        """Set the attributes of this class of learners, after those of all learners."""
+
+    def _set_decisions(self, outcome: FitOutcome) -> None:
+        """Learn the decision rule, if there is one."""
+
+    # --- fitting -------------------------------------------------------------------------------------------------
+
+    @one_blas_thread
+    def fit(
+        self,
+        K: Kernels,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
+    ) -> Self:
+        """Learn the weights and the dual variables.
+
+        Parameters
+        ----------
+        K
+            The training kernels, ``K[train, train]``, or matrices in memory as `dmkl.create` takes them.
+        y
+            For a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 (or −1 and 1); for
+            a regression (m,) or (m, targets) numbers. Columns are independent problems that share the passes. A label
+            that is unknown (NaN, None, an empty string) leaves its sample out of that column's problem alone, and out
+            of the statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate),
+            each sample of `K` gets the label of its name. The labels stored with the kernels where missing.
+        sample_weight
+            (m,), the weight d_i > 0 of each sample, times the weight of its class if the learner has `class_weight`.
+
+            In least squares (Fisher discriminants, ridge regression) a whole number is the same as so many copies of
+            the sample, also in centering, normalizing, priors and class means of scores; leave-one-out scores leave out
+            all copies. In a support vector machine it multiplies C, and statistics of the kernels ignore it.
+        unknown
+            A code that stands for an unknown label too: 0 for the "difficult" images of the VOC challenges, whose other
+            labels are −1 and 1.
+
+        Raises
+        ------
+        InputError
+            If a parameter, the labels, the weights or the kernels break a rule.
+        IndefiniteKernelError
+            If a kernel proves not to be positive semidefinite.
+        MemoryBudgetError
+            If the solver that was asked for does not fit the memory budget.
+        """
+        # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        K = as_kernel_set(K, "fit")
+        targets, tasks = labeled_targets(self, K, y, "fit", unknown)
+        weights = None if sample_weight is None else as_sample_weight(sample_weight, K.shape[1])
+        row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=weights)
+        self._take(run(Plan(K, [row])).fits[0])
+        return self
+
+    def _take(self, outcome: FitOutcome) -> None:
+        """Set the fitted attributes, and warn if a proven gap is above the tolerance."""
+        data, problems, targets = outcome.data, outcome.data.problems, outcome.data.problems.targets
+        outcomes, function = outcome.outcomes, outcome.score_function
+        self.classes_ = targets.classes
+        self.kind_ = targets.kind
+        self.tasks_ = None if targets.dim is None else problems.names
+        self.kernel_names_ = data.kernels.names
+        self.features_ = features_of(data.kernels)
+        self.train_samples_ = data.kernels.train_samples.astype(str)
+        self.n_features_in_ = data.kernels.shape[1]
+        if outcome.solver is not None:
+            self.solver_ = outcome.solver
+        kernels, columns = np.array(self.kernel_names_, dtype=str), _labels(*problems.columns)
+        self.weights_ = labeled_weights(outcomes, problems, kernels)
+        # In the memory order of a loaded file, so that a loaded model predicts the same to the last bit.
+        dual, samples = np.ascontiguousarray(function.dual), ("sample", self.train_samples_)
+        self.dual_coef_ = xr.DataArray(dual, [samples, columns], name="dual_coef")
+        has_intercept = any(np.ndim(solution.bias) or solution.bias for solution in outcomes)
+        if has_intercept and function.bias.ndim == 1:  # with covariates the class sets it
+            self.intercept_ = xr.DataArray(function.bias, [columns], name="intercept")
+        self.gap_ = by_problem(problems, [solution.gap for solution in outcomes], "gap")
+        self.objective_ = by_problem(problems, [solution.objective for solution in outcomes], "objective")
+        errors = [solution.weights_error for solution in outcomes]
+        if not np.isnan(errors).all():
+            self.weights_error_ = by_problem(problems, errors, "weights_error")
+        place = worst(outcomes)
+        status = outcomes[place].status
+        self.status_ = status.advice
+        self.n_iter_ = max(len(solution.steps) for solution in outcomes)
+        self.n_passes_ = float(outcome.n_passes)
+        self.history_ = history(outcomes, problems, kernels)
+        self.statistics_ = self._statistics(data)
+        self._set_decisions(outcome)
+        self._set_attributes(outcome)
+        for value in vars(self).values():
+            if isinstance(value, xr.DataArray | xr.Dataset):
+                describe(value)
+        if status.word == "open" and not np.isnan(gap := outcomes[place].gap):
+            problem_name = "" if problems.dim is None else f" ({problems.dim} {problems.names[place]})"
+            warn(
+                f"{type(self).__name__} ended with a relative gap of {gap:.2e}{problem_name}, above "
+                f"tol={self.tol:g}. {status.advice}",
+                ConvergenceWarning,
+            )
+
+    plot_weights = figures.plot_weights
+    plot_weight_map = figures.plot_weight_map
+    plot_convergence = figures.plot_convergence
+
+    def _statistics(self, data: TrainingSet) -> tuple[Statistics, ...]:
+        """The statistics of the training kernels, for each part of the problems."""
+        n_steps, every, statistics = len(self._steps()), np.arange(self.dual_coef_.shape[1]), []
+        for part in data.parts:
+            # Weights of samples are in the dual variables already.
+            steps = [step for step in part.training.square.fitted.steps if not isinstance(step, Weighing)]
+            columns = every if len(data.parts) == 1 else part.members
+            statistics.append(Statistics(tuple(steps[len(steps) - n_steps :]), columns, part.rows))
+        return tuple(statistics)
+
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
+        """The labels that a score compares with: those given, or those of the kernels."""
+        if purpose == "assess" and not self.traits.needs_labels:
+            refuse(f"{type(self).__name__} predicts clusters; compare them with classes by dmkl.cluster_agreement")
+        truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
+        if truth is None:
+            refuse(f"{purpose} needs labels: give y, or store them with the kernels")
+        truth = with_unknown(truth, unknown)
+        return zero_or_one(truth) if getattr(self, "kind_", None) == "multilabel" else truth
+
+    # --- predicting ----------------------------------------------------------------------------------------------
+
+    contributions = predicting.contributions
+    feature_weights = predicting.feature_weights
+    combined_kernel = predicting.combined_kernel
+    kernel_pca = predicting.kernel_pca
+    cross_kernels = predicting.cross_kernels
+
+    def _decision(self, K: Kernels | None, *, response: bool = True, **new: Any) -> xr.DataArray:
+        parts, kernels, _ = self._solve_for_new_rows(K, self._scores, **new)
+        samples = kernels.samples.astype(str)
+        scores = side_by_side(parts, [part.columns for part in self.statistics_])
+        scores = scores + self._offsets(samples, **predicting.beside_features(new))
+        scores, dim = self._response(scores) if response else scores, self._score_dim()
+        if dim is None:
+            return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
+        labels = self.classes_ if dim == "class" else self.tasks_
+        return describe(xr.DataArray(scores, [("sample", samples), (dim, labels)], name="score"))
+
+    def _solve_for_new_rows(
+        self, K: Kernels | None, ask: predicting.Ask, *, covariates: Any = None, **new: Any
+    ) -> tuple[list[Float], KernelSet, Index]:
+        """Return the results of the solver of each part, made by `ask`, the kernels of new rows and their positions."""
+        K = self._rows(K, **new)
+        chosen, used = predicting.match_kernels(self, self._source(K))
+        function = self._score_function(used)
+        prepared = self._prepared or [None] * len(self.statistics_)
+        solvers = [
+            ask(function.of(part.columns, part.rows), chosen, prepared_part)
+            for part, prepared_part in zip(self.statistics_, prepared, strict=True)
+        ]
+        return predicting.solve_through(self, chosen, used, solvers, covariates), chosen, used
+
+    def _rows(self, K: Kernels | None, *, covariates: Any = None, **new: Any) -> KernelSet:
+        """The kernels of new rows against the training samples: those given, or those of their features."""
+        self._check_fitted()
+        if not new:
+            return as_kernel_set(K, "prediction", self.train_samples_)
+        if K is not None:
+            refuse("give kernels or features, not both")
+        return self.cross_kernels(**new)
+
+    def _decision_to_score(self, K: Kernels | None, **new: Any) -> xr.DataArray:
+        """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""
+        rows = self._rows(K, **new)
+        if note := predicting.training_note(self._is_trained_on(rows)):
+            warn(f"{note}; leave them out of scores", TrainingRowsWarning)
+        return self._decision(rows, **predicting.beside_features(new))
+
+    def _rows_of_others(
+        self, K: Kernels | None, y: npt.ArrayLike | None, unknown: Any, **new: Any
+    ) -> tuple[xr.DataArray, Array]:
+        """Scores and labels of rows for `calibrate`, refused if the model was trained on some."""
+        rows, truth = self._rows(K, **new), self._truth(K, y, "calibrate", unknown)
+        trained = rows.samples[self._is_trained_on(rows)]
+        if len(trained):
+            refuse(
+                f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
+                f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
+            )
+        return self._decision(rows, **predicting.beside_features(new)), np.asarray(truth)
+
+    def _check_coverage(self, coverage: float) -> None:
+        """Refuse prediction sets and intervals of a model that keeps no nonconformity of other rows."""
+        self._check_fitted()
+        if not 0.0 < coverage < 1.0:
+            refuse(f"coverage must lie between 0 and 1, such as 0.9, got {coverage!r}")
+        if not hasattr(self, "nonconformity_"):
+            refuse(
+                f"this {type(self).__name__} keeps no predictions of rows that it was not trained on, from which "
+                "sets and intervals of a given coverage follow; choose it by dmkl.search (dmkl search), or call "
+                "calibrate(K[held_out, train], y) with rows that were left out"
+            )
+
+    def _is_trained_on(self, rows: KernelSet | Sequence[str]) -> Mask:
+        """Which rows the model was trained on, by their names; numbers of rows are names in one square set alone."""
+        named = not isinstance(rows, KernelSet) or rows.view.has_names or rows.view.source.symmetric
+        names = np.asarray(rows.samples if isinstance(rows, KernelSet) else rows)
+        return np.asarray(np.isin(names.astype(str), self.train_samples_) & named)
+
+    def _score_dim(self) -> str | None:
+        """The second dimension of scores: "class", "task" or "target"; None for a single column."""
+        if self.tasks_ is not None:
+            return "target" if self.kind_ == "regression" else "task"
+        return "class" if self.kind_ == "multiclass" else None
+
+    def _trained_steps(self, part: Statistics, used: Index, samples: Array, covariates: Any) -> list[FittedStep]:
+        """The steps of a part with the statistics of training, for rows that are these samples.
+
+        Steps that take covariates out use the `covariates` of the rows, and those of training for missing rows.
+        """
+        given = [step if isinstance(step, Covariates) else None for step in self._steps()]
+        if covariates is not None and not any(given):
+            refuse(f"this {type(self).__name__} takes no covariates out; leave them out, or fit with residualize(Z)")
+        if covariates is not None:
+            given = [None if step is None else of_new(covariates, step, samples) for step in given]
+        return [step.select(used).of_samples(samples, table) for step, table in zip(part.steps, given, strict=True)]
+
+    def _score_function(self, used: Index) -> ScoreFunction:
+        """The score function of the fitted attributes, restricted to some of the kernels."""
+        dual = np.asarray(self.dual_coef_.values, dtype=np.float64)
+        weights = np.asarray(self.weights_.values, dtype=np.float64)[used]
+        if "kernel" in self.weights_.dims and self.weights_.ndim == 1:
+            weights = weights[:, None]
+        if weights.shape[-1] != dual.shape[1]:
+            weights = np.repeat(weights, dual.shape[1], axis=-1)
+        bias = self.intercept_.values if hasattr(self, "intercept_") else np.zeros(dual.shape[1])
+        return ScoreFunction(weights, dual, bias, str(self.dual_coef_.dims[1]))
+
+    def _kernels_used(self) -> list[str]:
+        """The kernels of the model that prediction reads: those of weight, and one where none has any."""
+        used = np.flatnonzero(self.weights_.values.reshape(len(self.kernel_names_), -1).any(axis=1))
+        return [self.kernel_names_[k] for k in used] or [self.kernel_names_[0]]
+
+    def _kernels_needed(self) -> list[str]:
+        """The kernels of new samples that prediction needs."""
+        return self._kernels_used()
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "weights_"):
+            msg = f"this {type(self).__name__} is not fitted yet; call fit first"
+            raise NotFittedError(msg)
+
+    # --- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: Any, *, overwrite: bool = False) -> None:
+        """Write the model as a Zarr group with JSON attributes: no pickle, readable by any Zarr or xarray.
+
+        Raises StoreExistsError if something is at `path` and `overwrite` was not given, or it is no model.
+        """
+        self._check_fitted()
+        replace_group(path, partial(write_model, self), FORMAT, "model", overwrite=overwrite)
+
+    def _state(self) -> dict[str, Any]:
+        """Fitted attributes that are not labeled arrays, as plain JSON values."""
+        return {
+            name: encode(value.values if isinstance(value, xr.DataArray) else value)
+            for name, value in fitted_attributes(self, "state").items()
+        }
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        """Set the attributes of `_state`, after the labeled arrays; InputError for others."""
+        for name, written in state.items():
+            declared, value = self.traits.fitted.get(name), decode(written)
+            if declared is None or declared.kept != "state":
+                refuse(f"the state of a {type(self).__name__} has no {name}")
+            if name in ("gap_", "objective_", "weights_error_") and np.ndim(value):
+                # A problem may have several columns of dual variables: a task of LPBoost with several classes.
+                labeled = self.weights_ if self.weights_.ndim > 1 else self.dual_coef_
+                dim, values = labeled.dims[-1], np.array(value, dtype=np.float64)
+                value = xr.DataArray(values, [(dim, labeled[dim].values)], name=name.rstrip("_"))
+            setattr(self, name, value)
+
+
+def fitted(outcome: FitOutcome) -> Any:
+    """A copy of the learner of a row, with the fitted attributes of its outcome."""
+    model: KernelLearner = clone(outcome.data.fit.learner)
+    model._take(outcome)
+    return model
+
+
+class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: ignore[misc]
+    """A classifier on a weighted sum of kernels."""
+
+    C: Any
+    priors: Priors = None
+    decision: Decision | None = None
+    traits = KernelLearner.traits.but(rules={"decision": one_of("means", "largest", None)})
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.class_weight is not None:
+            self._check_weights()
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        total_sample_weights(targets, None, self.class_weight)
+
+    def _prices(self, data: TrainingSet, number: int) -> Bounds:
+        """The price C of each sample of a problem; one number without weights of samples and classes."""
+        C = one_for_each("C", check_positive("C", self.C), len(data.problems))[number]
+        weights = self._sample_weights(data, number)
+        return C if weights is None else C * weights
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        return encode_targets(labels, n_samples, tasks)
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.binary(targets, tasks, self.multiclass)
+
+    def _set_decisions(self, outcome: FitOutcome) -> None:
+        self.priors_ = np.array(self._priors(outcome.data.problems.targets))
+        rule = self._decision_rule(outcome)
+        self._set_decision_rule(rule)
+        if rule is not None and self._decides_by() == "means" and not rule.sharpness.all():
+            msg = (
+                "scores of left-out training rows are not higher in the second class than in the first: with these "
+                "parameters the kernels do not separate the classes, and predictions follow the prior probabilities. "
+                "Try others, such as another λ, or test the kernels with dmkl.permutation_test"
+            )
+            warn(msg, UninformativeScoresWarning)
+
+    def _priors(self, targets: Targets) -> list[Float]:
+        """Prior probabilities of the classes of each problem."""
+        return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in targets.sizes]
+
+    @one_blas_thread
+    def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
+        """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
+
+        Parameters
+        ----------
+        K
+            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order; or such
+            matrices in memory. Kernels are matched by name; those of zero weight are not read.
+        **new
+            Instead of `K` the `features` of new samples, and `samples`, `present`, `join`, `missing`,
+            `missing_features` and `functions` if needed (see `dmkl.build_cross`), for a model whose training kernels
+            were built from features. Kernels of zero weight are not computed, and what only they use may be missing.
+            Also `covariates` of the rows for a model whose steps take covariates out (`dmkl.residualize`): a DataFrame
+            by sample, or an array in the order of the rows. Missing rows are looked up in the covariates of training.
+
+        Raises
+        ------
+        InputError
+            If the columns are not the training samples, or a kernel with weight is missing; if features or columns that
+            kernels with weight use are missing.
+        """
+        return self._decision(K, **new)
+
+    @one_blas_thread
+    def predict(
+        self,
+        K: Kernels | None = None,
+        *,
+        as_xarray: bool = False,
+        coverage: float | None = None,
+        per_class: bool = False,
+        **new: Any,
+    ) -> Any:
+        """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
+
+        Labels are an array (sample,), or (sample, task), and with `as_xarray` a DataArray with the samples' names.
+
+        By the largest score that is its class, the second of two classes if the score is positive, 0 or 1 for each task
+        of a multilabel problem by the sign of its score; by class means of scores the most probable class, with the
+        `priors` of a discriminant. See `decision` of `MKFDA`.
+
+        With a `coverage` such as 0.9 the sets of labels that hold the true one with this probability, whether each
+        label is in them: a DataArray (sample, class), or (sample, task, class). They are those of `sets_of`.
+        """
+        scores = self.decision_function(K, **new)
+        if coverage is not None:
+            return self.sets_of(scores, coverage, per_class=per_class)
+        labels = self.labels_of(scores.values)
+        return labelled(labels, scores, "predicted_label") if as_xarray else labels
+
+    @one_blas_thread
+    def score(
+        self,
+        K: Kernels | None = None,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
+        **new: Any,
+    ) -> float:
+        """Share of the row samples whose labels are predicted correctly; for a multilabel problem, all known labels.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+        y
+            The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
+        """
+        truth = self._truth(K, y, unknown=unknown)
+        if self.kind_ != "multilabel":
+            tell_new_classes(np.ravel(truth), self.classes_)
+        return label_accuracy(truth, self.labels_of(self._decision_to_score(K, **new).values), sample_weight)
+
+    # --- decision rule and probabilities -----------------------------------------------------------------------------
+
+    def labels_of(self, scores: Array) -> Array:
+        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
+        return predicted_labels(self.kind_, self.classes_, self.decisions_of(scores))
+
+    def decisions_of(self, scores: Array) -> Float:
+        """Decision values in the shape of the scores: the class with the largest wins, or the second class by the sign.
+
+        The scores themselves where the largest decides; otherwise log posterior probabilities up to a constant for each
+        sample, of two classes their difference.
+        """
+        if self._decides_by() == "largest" or not hasattr(self, "decider_"):
+            return self._comparable_columns(scores)
+        return self.decider_.decision(scores.reshape(len(scores), -1)).reshape(scores.shape)
+
+    @one_blas_thread
+    def predict_proba(self, K: Any = None, **new: Any) -> xr.DataArray:
+        """Calibrated probabilities of the row samples, (sample, class); (sample, task) for a multilabel problem.
+
+        `calibrated_on_` names the rows that they were calibrated on, which the learner was not trained on. See
+        `calibrate`.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+
+        Raises
+        ------
+        NotCalibratedError
+            If there was nothing to calibrate on: an InputError.
+        """
+        self._check_calibrated()
+        return self.probabilities_of(self.decision_function(K, **new))
+
+    def probabilities_of(self, scores: xr.DataArray) -> xr.DataArray:
+        """Calibrated probabilities that scores of `decision_function` mean; see `predict_proba`."""
+        self._check_calibrated()
+        values = self.decider_.probabilities(scores.values.reshape(len(scores), -1))
+        dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
+        coords = {"sample": scores.sample.values, dim: labels}
+        return describe(xr.DataArray(values, dims=("sample", dim), coords=coords, name="probability"))
+
+    def sets_of(self, scores: xr.DataArray, coverage: float, *, per_class: bool = False) -> xr.DataArray:
+        """Conformal sets of labels that scores of `decision_function` mean.
+
+        A label k is in the set if 1 − P(k | x) is at most the ⌈(m + 1)·coverage⌉-th smallest value of 1 − P(y_i | x_i)
+        of m rows that the model was not trained on. A set is empty if all labels are less probable than that, and has
+        all labels if there are fewer than coverage/(1 − coverage) rows. Rows of a group that folds keep together count
+        as one. The attribute "guarantee" says which rows these are, and what is guaranteed.
+
+        Parameters
+        ----------
+        scores
+            Those of `decision_function`.
+        coverage
+            The probability, between 0 and 1, that a set holds the true label.
+        per_class
+            Whether to hold it for the samples of each class, each by its own rows (Mondrian).
+
+        Returns
+        -------
+        DataArray
+            Boolean, (sample, class), or (sample, task, class) of a multilabel problem.
+
+        Raises
+        ------
+        InputError
+            If `coverage` is out of range, or the model keeps no predictions of other rows.
+        """
+        self._check_coverage(coverage)
+        return conformal.sets(self.probabilities_of(scores), self.nonconformity_, coverage, per_class=per_class)
+
+    @one_blas_thread
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
+        """Learn probabilities from the scores of rows that the model was not trained on.
+
+        The class means of their scores and the covariance within classes give log densities, as in linear discriminant
+        analysis. With these and the scores themselves, both weighted for the least log loss, probabilities follow by
+        Bayes' rule. Labels follow from the same, unless the largest score decides (`decision` of `MKFDA`).
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+        y
+            The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
+
+        Raises
+        ------
+        InputError
+            If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
+        """
+        scores, truth = self._rows_of_others(K, y, unknown, **new)
+        index = class_index(self.kind_, self.classes_, truth)
+        for k, classes in enumerate(index):
+            counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
+            if counts.min() < 2:
+                of_task = f" of task {self.tasks_[k]}" if self.kind_ == "multilabel" and self.tasks_ is not None else ""
+                refuse(
+                    f"calibration needs two rows of each class, and class {self.classes_.tolist()[counts.argmin()]!r}"
+                    f"{of_task} has {counts.min()}; give more rows"
+                )
+        held_out = HeldOut(scores.values.reshape(len(scores), -1), index)
+        self._set_decision_rule(held_out.learn_rule(self.kind_, list(self.priors_), GIVEN))
+        return self
+
+    def _decides_by(self) -> Decision:
+        """The rule that turns scores into labels."""
+        return self.decision or ("means" if self.traits.leaves_one_out else "largest")
+
+    def _comparable_columns(self, scores: Float) -> Float:
+        """Scores of which the largest decides."""
+        return scores
+
+    def _nested(self, fit: Fit, K: KernelSet) -> Mapping[Any, Fit]:
+        # Learners that have no leave-one-out scores learn class means from folds of the training rows.
+        if self.traits.leaves_one_out or self.decision != "means":
+            return {}
+        learner = clone(self).set_params(decision="largest")
+        rows = fits_of_folds(fit, _splitter(fit.targets.labels))
+        return {number: replace(row, learner=learner, kernels=fit.kernels) for number, row in enumerate(rows)}
+
+    def _apply_nested(self, fit: Fit, outcomes: Mapping[Any, FitOutcome]) -> Fit:
+        targets, rows = fit.targets, []
+        for outcome in outcomes.values():
+            labels = targets.labels[held_out_among(fit, outcome.data.fit)]
+            rows.append(HeldOut(outcome.scores, class_index(targets.kind, targets.classes, labels)))
+        return replace(fit, nested=joined(rows).learn_rule(targets.kind, self._priors(targets), IN_FOLDS))
+
+    def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
+        rules = [self._decision_rule(outcome) for outcome in outcomes]
+        return [
+            outcome.decision if rule is None else rule.decision(outcome.scores).reshape(outcome.decision.shape)
+            for outcome, rule in zip(outcomes, rules, strict=True)
+        ]
+
+    def _decision_rule(self, outcome: FitOutcome) -> DecisionRule | None:
+        """The decision rule; None if there were no out-of-sample scores to learn it from."""
+        rule = outcome.data.fit.nested  # SingleBest and LPBoost keep other results of their folds here
+        return rule if isinstance(rule, DecisionRule) else None
+
+    def _units(self, targets: Targets) -> list[Float]:
+        """The factors for each problem that make scores comparable between training sets, one for each column."""
+        return [np.ones(len(targets.classes) if targets.kind == "multiclass" else 1) for _ in targets.problems]
+
+    def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
+        """Learn the rule from the validation rows of a search, if the fit has not and there are enough of them."""
+        if any(not np.array_equal(target.classes, own.classes) for target in targets):
+            return
+        # With scores that are comparable between training sets, and with the weights of training.
+        pairs = zip(folds, map(self._weighted, targets), strict=True)
+        held_out = joined([fold.scaled(self._units(target), class_weights(target)) for fold, target in pairs])
+        if self.calibrated_on_ is None and held_out.enough_for(self.priors_):
+            rule = held_out.learn_rule(self.kind_, list(self.priors_), SEARCHED)
+            self._set_decision_rule(rule.scaled(self._units(own)))
+
+    def _set_decision_rule(self, decider: DecisionRule | None) -> None:
+        if decider is not None:
+            self.decider_ = decider
+            if decider.nonconformity is not None and decider.learnt_on:
+                self.nonconformity_ = decider.nonconformity
+        self.calibrated_on_ = (decider.learnt_on or None) if decider is not None else None
+
+    def _check_calibrated(self) -> None:
+        self._check_fitted()
+        if getattr(self, "calibrated_on_", None) is None:
+            msg = (
+                f"this {type(self).__name__} has no calibrated probabilities: there are no scores of rows that it was "
+                "not trained on. Call calibrate(K[held_out, train], y) with rows that were left out, choose it with "
+                "dmkl.search, or fit a Fisher discriminant with solver='direct', which leaves each row out by itself"
+            )
+            raise NotCalibratedError(msg)
+
+
+def labelled(labels: Array, scores: xr.DataArray, name: str) -> xr.DataArray:
+    """Labels that scores mean, with the coordinates of the scores."""
+    dims = scores.dims[: labels.ndim]
+    return describe(xr.DataArray(labels, {dim: scores[dim] for dim in dims}, dims, name))
+
+
+def _splitter(labels: Array) -> Any:
+    """Folds from which learners without leave-one-out scores learn class means: five, or as the smallest class has."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    columns = labels.reshape(len(labels), -1).T
+    fewest = min(int(np.unique(column[is_known(column)], return_counts=True)[1].min()) for column in columns)
+    if fewest < 2:
+        refuse(
+            "decision='means' leaves training rows out, and a class has one training row; take decision='largest', or "
+            "leave that class out"
+        )
+    return (StratifiedKFold if labels.ndim == 1 else KFold)(min(5, fewest), shuffle=True, random_state=0)
+
+
+def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
+    """Share of the samples with known labels whose known labels are all predicted correctly."""
+    from sklearn.metrics import accuracy_score  # fits and predictions do without
+
+    is_labeled = is_known(truth)
+    if truth.ndim == 2 and not is_labeled.all():
+        truth = np.where(is_labeled, truth, predicted).astype(predicted.dtype)
+        rows = is_labeled.any(axis=1)
+        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[rows]
+        truth, predicted = truth[rows], predicted[rows]
+    return float(accuracy_score(truth, predicted, sample_weight=sample_weight))
+
+
+class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ignore[misc]
+    """A regression on a weighted sum of kernels, of one target or several."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        return encode_values(labels, n_samples, tasks)
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.of_outputs(targets, tasks, targets.scaled)
+
+    def _covariate_part(self, samples: Array, **more: Any) -> Float | None:
+        """The part of predictions that covariates and the intercept make, in the shape of predictions; None without."""
+        if self._covariates() is None or not hasattr(self, "covariate_effects_") or not self._has_residuals():
+            return None
+        part = np.asarray(self.intercept_.values + self._offsets(samples, **more))
+        return part[:, 0] if self.tasks_ is None else part
+
+    def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
+        covariates = self._covariates()
+        if covariates is not None and not self._has_residuals():
+            refuse(
+                f"labels of {type(self).__name__} have no residuals on covariates, which are permuted; compare it with "
+                "covariates alone (dmkl.evaluate), or leave covariates out"
+            )
+        return labels[order] if covariates is None else _permuted_residuals(labels, order, covariates.of(samples))
+
+    @one_blas_thread
+    def predict(
+        self, K: Kernels | None = None, *, as_xarray: bool | None = None, coverage: float | None = None, **new: Any
+    ) -> Any:
+        """Predict the targets of the row samples: Σ_j β_j K_j c + b, (sample,), or (sample, target) of several.
+
+        Parameters
+        ----------
+        K, **new
+            As in `KernelClassifier.decision_function`.
+        as_xarray
+            Return a DataArray with the names of samples and targets, or an array. By default an array if `K` is
+            matrices in memory, and a DataArray, as all numbers that are predicted, of a kernel set or of features.
+        coverage
+            Such as 0.9: return a Dataset with the prediction and the ends of its interval of this coverage, `lower`
+            and `upper`; see `intervals_of`.
+
+        Raises
+        ------
+        InputError
+            As there.
+        """
+        prediction = self._decision(K, **new).rename("prediction")
+        if coverage is not None:
+            return self.intervals_of(prediction, coverage)
+        return prediction if is_labelled(K, as_xarray) else prediction.values
+
+    def intervals_of(self, prediction: xr.DataArray, coverage: float) -> xr.Dataset:
+        """Conformal intervals of predictions, ŷ ± q, as `prediction`, `lower` and `upper`.
+
+        q is the ⌈(m + 1)·coverage⌉-th smallest absolute error of m rows that the model was not trained on: those that
+        the folds of a search held out, or those given to `calibrate`. It is infinite for fewer than coverage/(1 −
+        coverage) rows. Rows of a group that folds keep together count as one. The attribute "guarantee" says which rows
+        these are, and what is guaranteed.
+
+        Parameters
+        ----------
+        prediction
+            Those of `predict`.
+        coverage
+            The probability, between 0 and 1, that an interval holds the true value.
+
+        Raises
+        ------
+        InputError
+            If `coverage` is out of range, or the model keeps no predictions of other rows.
+        """
+        self._check_coverage(coverage)
+        return conformal.intervals(prediction, self.nonconformity_, coverage)
+
+    @one_blas_thread
+    def calibrate(
+        self, K: Kernels | None = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any
+    ) -> Self:
+        """Keep the absolute errors of rows that the model was not trained on, from which intervals follow.
+
+        Parameters
+        ----------
+        K, **new
+            As in `predict`.
+        y, unknown
+            The true values, and a code of those that are unknown, as in `score`.
+
+        Raises
+        ------
+        InputError
+            If a row was trained on, or the model predicts hazards, not the values of `y`.
+        """
+        if self._scored_by() is not None:
+            refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
+        prediction, truth = self._rows_of_others(K, y, unknown, **new)
+        held_out = xr.Dataset(
+            {"prediction": prediction, "true_label": (prediction.dims, truth.reshape(prediction.shape))}
+        )
+        table = conformal.of_predictions(held_out)
+        assert table is not None
+        self.nonconformity_ = table.assign_attrs(learnt_on=GIVEN, guaranteed=1)
+        return self
+
+    @one_blas_thread
+    def score(
+        self,
+        K: Kernels | None = None,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
+        **new: Any,
+    ) -> float:
+        """R² of the predictions, 1 − Σ(y − f)²/Σ(y − ȳ)²; the mean over the targets, each on its known values.
+
+        Parameters
+        ----------
+        K, **new
+            As in `predict`.
+        y
+            The true values; the labels of `K` where missing.
+        unknown
+            A code of values that are unknown, as in `fit`.
+        """
+        truth = self._truth(K, y, unknown=unknown)
+        return mean_r2(truth, self._decision_to_score(K, **new).values, sample_weight)
+
+
+def _permuted_residuals(labels: Array, order: Array, design: Array) -> Array:
+    """Labels whose residuals on a design are permuted (Freedman, Lane 1983), each column over its known values."""
+    columns = labels.reshape(len(labels), -1).astype(np.float64)
+    fitted, _ = regress(design, columns, design)
+    return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
+
+
+def is_labelled(K: Kernels | None, as_xarray: bool | None) -> bool:
+    """Whether predicted numbers are returned as a DataArray."""
+    return (K is None or isinstance(K, KernelSet)) if as_xarray is None else as_xarray
+
+
+def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
+    """R² = 1 − Σ(y − f)²/Σ(y − ȳ)² of (samples,), or its mean over (samples, targets), each on its known values."""
+    from sklearn.metrics import r2_score
+
+    weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
+    scores = []
+    for true, values in zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True):
+        is_labeled = is_known(true)
+        scores.append(
+            r2_score(true[is_labeled].astype(np.float64), values[is_labeled], sample_weight=weight[is_labeled])
+        )
+    return float(np.mean(scores))

@@ -1,0 +1,605 @@
+"""Multiple kernel learning with a smooth convex loss: logistic regression, generalized linear models, survival."""
+
+from __future__ import annotations
+
+import itertools
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from dask.base import tokenize
+from scipy.special import expit, log_expit
+from sklearn.utils.metaestimators import available_if
+
+from dmkl.arrays import Array, Float, plain_repr
+from dmkl.errors import refuse
+from dmkl.kernelset import Kernels, KernelSet
+from dmkl.learners.checks import Constraints, Given, KernelGroups, Prices, check_count, check_positive, one_of
+from dmkl.learners.decisions import HeldOut
+from dmkl.learners.effects import CovariateEffects, residualizing
+from dmkl.learners.fisher import PLAIN_SUM, LearntWeights
+from dmkl.learners.learner import KernelClassifier, KernelRegressor
+from dmkl.learners.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
+from dmkl.learners.traits import labeled_array
+from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.fisher import Targets
+from dmkl.numerics.losses import Cox, JointLoss, Logistic, Ordinal, as_loss
+from dmkl.numerics.survival import Steps, concordance, cumulative_hazard, survival_labels
+from dmkl.passes.blas import one_blas_thread
+from dmkl.solvers.fisher.problem import FisherOptions, Subspace
+from dmkl.solvers.interface import Outcome
+from dmkl.solvers.smooth import SmoothProblem, solve_mkglm
+from dmkl.solvers.smooth_subspace import SmoothMethod
+from dmkl.variables import describe
+
+SmoothSolver = Literal["auto", "memory", "subspace"] | Subspace
+
+
+def _check_solver(name: str, value: Any) -> None:
+    if isinstance(value, Subspace) and value.finish in ("auto", "report"):
+        return
+    if value not in ("auto", "memory", "subspace"):
+        refuse(
+            f"{name} must be 'auto', 'memory', 'subspace', or dmkl.Subspace with finish='auto' or 'report', got "
+            f"{plain_repr(value)}"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
+    """Weights, functions and fixed effects that minimize a smooth convex loss with a ridge."""
+
+    _: KW_ONLY
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
+    weights: Given = None
+    steps: str | Sequence[str] = ("center", "multiplicative")
+    solver: SmoothSolver = "auto"
+    tol: float = 1e-4
+    max_iter: int = 200
+
+    traits = LearntWeights.traits.but(
+        takes_sample_weight=True,
+        plain_sum=PLAIN_SUM,
+        bounded="the loss with its ridge",
+        rules={
+            "lam": check_positive,
+            "solver": _check_solver,
+            "tol": check_positive,
+            "max_iter": check_count,
+        },
+        fitted=CovariateEffects.traits.fitted,
+    )
+
+    def _loss(self) -> JointLoss:
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        self._rules().check()
+        self._exponents()
+
+    def _method(self) -> SmoothMethod:
+        solver = Subspace() if self.solver == "subspace" else self.solver
+        if not isinstance(solver, Subspace):
+            return SmoothMethod(solver=solver, options=FisherOptions(self.tol, self.max_iter))
+        options = FisherOptions(self.tol, self.max_iter, **solver.options())
+        return SmoothMethod(solver=solver.name, options=options)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        # As for least squares, the room that a solver has is no part of a result.
+        return super()._parameter_texts(names) | {"solver": repr(getattr(self.solver, "name", self.solver))}
+
+    def _labels_of(self, data: TrainingSet, number: int) -> Float:
+        """The labels of a problem as the loss takes them, (m,) or (m, columns)."""
+        return data.problems.h[number]
+
+    def _n_constants(self) -> int:
+        """Columns of a basis of covariates, the first of which is constant, that are no fixed effects."""
+        return int(not self._loss().has_intercept)
+
+    def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
+        """The offsets of the predictors of samples, (rows,), or 0; `new` is given for some or all of them."""
+        return 0.0
+
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        lam, weights, start, title = self._points(data)[number]
+        training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
+        rows = data.problems.labeled[number]
+        offset = self._offset_of(data.kernels.samples if rows is None else data.kernels.samples[rows])
+        of_new = self._offset_of(data.new.samples)
+        width = int(self._loss().has_intercept)
+        fixed, new = np.ones((len(y), width)), np.ones((len(data.new.samples), width)) if np.ndim(of_new) else None
+        if self._covariates() is not None:
+            step, constants = residualizing(training.whole.fitted.steps), self._n_constants()
+            assert step.row_basis is not None
+            fixed, new = step.basis[:, constants:], step.row_basis[training.n_train :, constants:]
+        given = y.reshape(len(y), -1), self._loss(), lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
+        return SmoothProblem(*given, offset, title, start, self.tol, self.max_iter, data.facts, new, of_new)
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        if self._covariates() is not None:
+            fits = []
+            for part, of_part in zip(outcome.data.parts, self.statistics_, strict=True):
+                effects = np.hstack([outcome.outcomes[k].extra["effects"] for k in part.members])
+                fits.append(residualizing(of_part.steps).coefficients[:, self._n_constants() :] @ effects)
+            self._set_effects(fits)
+        elif outcome.score_function.bias.ndim > 1 and self._loss().has_intercept:  # offsets of rows
+            effects = np.hstack([solution.extra["effects"][0] for solution in outcome.outcomes])
+            columns = self.dual_coef_[self.dual_coef_.dims[1]]
+            self.intercept_ = columns.copy(data=effects).rename("intercept")
+
+
+class _OwnRule:
+    """Decisions and probabilities that follow from log odds η by the model itself; see `DecisionRule`.
+
+    Of several classes, each against the rest, p_k = σ(η_k)/Σ_l σ(η_l).
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def decision(self, scores: Float) -> Float:
+        """Logarithms of probabilities up to a constant of each row, (rows, classes); otherwise the log odds."""
+        return np.asarray(log_expit(scores)) if self.kind == "multiclass" else scores
+
+    def probabilities(self, scores: Float) -> Float:
+        """(rows, classes), of the second class of each task (rows, tasks)."""
+        p = np.asarray(expit(scores))
+        if self.kind == "multiclass":
+            return np.asarray(p / p.sum(axis=1, keepdims=True))
+        return p if self.kind == "multilabel" else np.hstack([expit(-scores), p])
+
+    def arrays(self) -> dict[str, Any]:
+        """Nothing to save."""
+        return {}
+
+
+@dataclass(eq=False, repr=False)
+class MKLogistic(SmoothLearner, KernelClassifier):
+    """ℓp-norm multiple kernel logistic regression.
+
+    Learns weights β of the kernels together with a logistic regression on K(β) = Σ_j β_j K_j:
+
+        min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i d_i log(1 + exp(−y_i(f(x_i) + b))) + (λ/2)‖f‖²,    y_i = ±1,
+
+    where f lies in the space of functions whose kernel is K(β), and d are weights of samples and classes. The intercept
+    b is not penalized. Each class against the rest is a problem, and so is each task. `predict_proba` is the model's
+    own, P(y = 1) = 1/(1 + exp(−f − b)); of several classes those of the problems, divided by their sum.
+
+    With the step `dmkl.residualize` (Z), which takes the place of "center", b becomes b₀ + zᵀb, and predictions include
+    it.
+
+    Parameters
+    ----------
+    p
+        Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several problems also one for each.
+    lam
+        Ridge λ > 0, in units of the normalized kernels' eigenvalues: 1/C of a support vector machine. For several
+        problems also one for each.
+    sharing
+        "none", weights of its own for each class, or "classes", one set of weights for all classes against the rest:
+        the sum of their objectives is minimized. Tasks of a multilabel problem have their own weights.
+    class_weight
+        Weight of each class in d, as in `MKSVM`.
+    steps
+        As in `MKFDA`; ("center", "multiplicative") by default, so that λ is in units of the variance of the kernels.
+    solver
+        "memory" or "subspace" (see the notes), or "auto", the first of them that fits; `solver_` names the one that was
+        used. ``dmkl.Subspace(basis="8GiB", finish="report")`` sets the options of the subspace: in memory, where that
+        fits, "auto" finishes problems that are still open.
+    tol
+        Relative gap to prove.
+    max_iter
+        Maximum number of weight vectors tried; in a subspace of passes. Beyond it the gap that is proven is returned
+        with a warning.
+    kernel_groups, sigma, constraints, weights
+        As in `MKFDA`.
+
+    Attributes
+    ----------
+    weights_ : DataArray
+        β, over kernel; over kernel and class or task for several problems.
+    dual_coef_ : DataArray
+        α with f = Σ_j β_j K_jα, over sample and class or task.
+    intercept_ : DataArray
+        b, over class or task; with covariates b₀.
+    covariate_effects_ : DataArray
+        The effects of covariates, in log odds per unit of the covariate, as in `MKRidge`.
+    gap_ : float or DataArray
+        The proven relative gap ``(P − D)/min(P, P₀ − P)`` of each problem: P is the objective above at the returned
+        numbers, D = Σdℓ + uᵀf − max over β of uᵀK(β)u/2λ with the gradient u of the losses is at most the optimum, and
+        P₀ is P without kernels, so that P₀ − P is what weights can change.
+    objective_ : float or DataArray
+        P
+    weights_error_, status_, solver_, n_passes_, n_iter_, history_, classes_, calibrated_on_
+        As in `MKFDA`.
+
+    Notes
+    -----
+    Yan et al., JMLR 13 (2012), Eqs. 23 to 35: multiple kernel learning for convex losses. The method is Newton's over
+    the weights, as that of `MKFDA`; (f, b) for given weights take Newton's steps too (`dmkl.solvers.smooth`).
+
+    In memory, as for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as
+    factors of few columns, Z (m, D), of which a step takes mD² operations. Otherwise each weight vector takes two
+    passes, which all fits share, and some 32 m² bytes of memory in this process.
+
+    The subspace has no such limit. As that of `MKFDA` it is a basis of r vectors and the products of the kernels with
+    it, in double precision on disk, in which new weights of samples take no pass, but some mr² operations. All points
+    and folds of a search share some ten passes (`dmkl.solvers.smooth_subspace`).
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, test = K.split(0)
+    >>> model = dmkl.MKLogistic(p=1.5).fit(K[train, train])
+    >>> bool((model.gap_ <= 1e-4).all())
+    True
+    >>> probabilities = model.predict_proba(K[test, train])
+    """
+
+    p: float | Sequence[float] = 2.0
+    lam: float | Sequence[float] = 1.0
+    _: KW_ONLY
+    sharing: Sharing = "none"
+    class_weight: ClassWeight = None
+
+    traits = SmoothLearner.traits.but(rules={"sharing": one_of("none", "classes")})
+
+    def _loss(self) -> JointLoss:
+        return Logistic()
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        if self.sharing == "classes" and targets.kind == "multilabel":
+            refuse("sharing='classes' is for classes; tasks have their own weights: take sharing='none'")
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.binary(targets, tasks, "ovr", self.sharing)
+
+    # --- probabilities -------------------------------------------------------------------------------------------
+
+    @property
+    def decider_(self) -> Any:  # type: ignore[override]
+        """The decision rule, which follows from the model."""
+        return _OwnRule(self.kind_)
+
+    def _decides_by(self) -> Any:
+        return "means"  # of which decisions are logarithms of probabilities too
+
+    def _decision_rule(self, outcome: FitOutcome) -> Any:
+        return _OwnRule(outcome.data.problems.targets.kind)
+
+    def _set_decisions(self, outcome: FitOutcome) -> None:
+        self.calibrated_on_ = "the training rows, by the likelihood of the model"
+
+    def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
+        """Leave probabilities as they are."""
+
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> NoReturn:
+        """Raise InputError: probabilities are the model's own."""
+        refuse("the probabilities of MKLogistic are its own; MKFDA and MKSVM are calibrated")
+
+
+class SmoothRegressor(SmoothLearner, KernelRegressor, abstract=True):
+    """A learner with a smooth loss of numbers."""
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        loss, _ = self._loss(), self._offset_of(K.samples)
+        if not all(loss.accepts(_given_labels(targets, number)) for number in range(len(targets.rows))):
+            refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
+
+    def _labels_of(self, data: TrainingSet, number: int) -> Float:
+        return _given_labels(data.problems.targets, number)
+
+    def _has_residuals(self) -> bool:
+        # Neither a mean of counts, nor a level, nor a hazard ratio is a sum of parts.
+        loss = type(self._loss())
+        return loss.prediction is JointLoss.prediction and loss.accepts is JointLoss.accepts
+
+    def _regress(self, design: Float, labels: Float, new: Float) -> tuple[Float, Float]:
+        if self._has_residuals():
+            return super()._regress(design, labels, new)
+        loss, predicted = self._loss(), []
+        for column in labels.T:
+            known = ~np.isnan(column)
+            y, none = column[known], np.zeros((1, known.sum(), known.sum()))
+            effects = solve_mkglm(none, y, loss, covariates=design[known, 1:]).extra["effects"][:, 0]
+            of_rows, eta = (of[:, 1 - loss.has_intercept :] @ effects for of in (design[known], new))
+            levels = loss.thresholds(y, of_rows, np.ones(len(y))) if isinstance(loss, Ordinal) else None
+            predicted.append(loss.prediction(eta) if levels is None else Ordinal.median(eta, *levels))
+        return np.stack(predicted, axis=1), np.full(labels.shape, np.nan)
+
+
+@dataclass(eq=False, repr=False)
+class MKGLM(SmoothRegressor):
+    """ℓp-norm multiple kernel learning with a smooth convex loss: counts, outliers, quantiles, margins.
+
+    Learns weights β of the kernels together with a function on K(β) = Σ_j β_j K_j:
+
+        min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i d_i ℓ(y_i, f(x_i) + b + o_i) + (λ/2)‖f‖²,
+
+    where f lies in the space of functions whose kernel is K(β), d are weights of samples, and o the given offsets, 0
+    without any. The intercept b is not penalized. With the step `dmkl.residualize` (Z), which takes the place of
+    "center", b becomes b₀ + zᵀb, and predictions include it. Each of several targets is a problem with its own weights.
+
+    Parameters
+    ----------
+    loss
+        "huber" (numbers with outliers), "squared_epsilon_insensitive" (small errors do not count), "quantile" (the
+        median, smoothed), "poisson" (counts; `predict` returns their mean exp(f + b)), "squared_hinge" (labels 1 and
+        −1; `predict` returns f + b, whose sign decides), "ordinal" (numbers that are ordered levels; their thresholds
+        θ are learnt, P(y ≥ level) = σ(f − θ_level); `predict` returns the median level), or an object with
+        other options: `dmkl.Huber`, `dmkl.SquaredEpsilonInsensitive`, `dmkl.SmoothedQuantile`, or a `dmkl.Loss` of
+        your own.
+    p
+        Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several targets also one for each.
+    lam
+        Ridge λ > 0, in units of the loss times the normalized kernels' eigenvalues. With the loss ½(y − η)² it is that
+        of `MKRidge`. For several targets also one for each.
+    offset
+        o, added to the predictor of each sample, f + b + o: for counts the logarithm of the exposure, such as years or
+        persons, so that rates are compared. A mapping from the names of samples or a series, which may have more
+        samples; or an array, for samples without names. New samples that are not in it have theirs in
+        ``predict(K, offset=)``, by name, in their order, or one number, 0 for the rate per unit of exposure.
+    steps, solver, tol, max_iter, kernel_groups, sigma, constraints, weights
+        As in `MKLogistic`.
+
+    Attributes
+    ----------
+    thresholds_ : DataArray
+        θ of the loss "ordinal", over level, −∞ for the lowest.
+    weights_, dual_coef_, intercept_, covariate_effects_, gap_, objective_, weights_error_, ...
+        As in `MKLogistic`, over target. Effects of covariates are those on the linear predictor f + b.
+
+    Notes
+    -----
+    As for `MKLogistic`. A saved model keeps only the text of a loss of your own: to predict, set `loss` again.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, test = K.split(0)
+    >>> counts = K.labels.astype(float)
+    >>> model = dmkl.MKGLM("poisson").fit(K[train, train], counts[train])
+    >>> predicted = model.predict(K[test, train])
+    """
+
+    loss: str | JointLoss = "huber"
+    p: float | Sequence[float] = 2.0
+    lam: float | Sequence[float] = 1.0
+    _: KW_ONLY
+    offset: Mapping[str, float] | Sequence[float] | Covariates | None = None
+
+    traits = SmoothRegressor.traits.but(fitted={"thresholds_": labeled_array("level")})
+
+    def _loss(self) -> JointLoss:
+        return as_loss(self.loss)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if isinstance(self._loss(), Cox):
+            refuse("the loss 'cox' is that of MKCox, which has survival curves; take it (--model mkcox)")
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        if isinstance(self._loss(), Ordinal) and targets.dim is not None:
+            refuse(f"the loss 'ordinal' takes one column of levels, got {len(targets.values)}; fit each by itself")
+
+    # --- offsets -------------------------------------------------------------------------------------------------
+
+    def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
+        if self.offset is None and new is None:
+            return 0.0
+        names = [str(name) for name in samples]
+        given = {} if self.offset is None else _by_name(self.offset, map(str, itertools.count()))
+        given |= {} if new is None else _by_name(itertools.repeat(new) if np.isscalar(new) else new, names)
+        missing = [name for name in names if name not in given]
+        if missing:
+            refuse(
+                f"an offset is a number for every sample, and {len(missing)} of {len(names)} have none, the first "
+                f"being {missing[0]!r}; give them by name (an array is for samples without names, in their order), and "
+                "those of new samples to predict(offset=, --offset), where 0 is an exposure of one unit"
+            )
+        return np.array([given[name] for name in names])
+
+    def _offsets(self, samples: Array, *, offset: Any = None, **more: Any) -> Float:
+        rest, own = super()._offsets(samples, **more), self._offset_of(samples, offset)
+        return np.asarray(rest + own[:, None]) if isinstance(own, np.ndarray) else rest
+
+    def _rows(self, K: Any, *, offset: Any = None, **new: Any) -> KernelSet:
+        return super()._rows(K, **new)
+
+    def _solve_for_new_rows(self, K: Any, ask: Any, *, offset: Any = None, **new: Any) -> Any:
+        return super()._solve_for_new_rows(K, ask, **new)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        return super()._parameter_texts(names) | {"offset": tokenize(self.offset)}
+
+    # --- ordered levels ----------------------------------------------------------------------------------------
+
+    def _response(self, scores: Float, data: TrainingSet | None = None, outcomes: Sequence[Outcome] = ()) -> Float:
+        loss = self._loss()
+        if not isinstance(loss, Ordinal):
+            return loss.prediction(scores)
+        thresholds = self.thresholds_ if data is None else self._thresholds(loss, data, outcomes)
+        return Ordinal.median(scores, thresholds.level.values, thresholds.values)
+
+    def _thresholds(self, loss: Ordinal, data: TrainingSet, outcomes: Sequence[Outcome]) -> xr.DataArray:
+        y, d = self._labels_of(data, 0), self._sample_weights(data, 0)
+        eta = outcomes[0].extra["predictor"][:, 0]
+        levels, theta = loss.thresholds(y, eta, np.ones(len(y)) if d is None else d)
+        return xr.DataArray(theta, [("level", levels)], name="threshold")
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        super()._set_attributes(outcome)
+        if isinstance(loss := self._loss(), Ordinal):
+            self.thresholds_ = self._thresholds(loss, outcome.data, outcome.outcomes)
+
+    @available_if(lambda self: isinstance(self._loss(), Ordinal))  # type: ignore[untyped-decorator]
+    @one_blas_thread
+    def predict_proba(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
+        """Probabilities of the levels of row samples, (sample, level), of the loss "ordinal".
+
+        Parameters
+        ----------
+        K, **new
+            As in `KernelClassifier.decision_function`.
+        """
+        eta, levels = self._decision(K, response=False, **new), self.thresholds_.level
+        at_least = expit(eta.values[:, None] - np.append(self.thresholds_.values, np.inf))
+        coords = {"sample": eta["sample"], "level": levels}
+        return describe(xr.DataArray(-np.diff(at_least, axis=1), coords, name="probability"))
+
+
+def _given_labels(targets: Targets, number: int) -> Float:
+    """The labels of a problem, not the sum of target and mean, whose rounding would separate equal ones."""
+    column, rows = targets.labels.reshape(len(targets.labels), -1)[:, number], targets.rows[number]
+    return np.asarray(column if rows is None else column[rows], dtype=np.float64)
+
+
+def _by_name(values: Any, names: Iterable[str]) -> dict[str, float]:
+    """Numbers by sample: a mapping or a series as it is, others in the order of the names; InputError for others."""
+    if isinstance(values, Covariates):  # of a file
+        return dict(zip(values.samples, values.design[:, 0].tolist(), strict=True))
+    try:
+        items = values.items() if hasattr(values, "items") else zip(names, values, strict=False)
+        numbers = {str(name): float(value) for name, value in items}
+    except (TypeError, ValueError) as error:
+        refuse(f"an offset is a number for every sample, got {reprlib.repr(values)}", error)
+    if not np.isfinite(list(numbers.values())).all():
+        name = next(name for name, value in numbers.items() if not np.isfinite(value))
+        refuse(f"an offset is a finite number, and that of {name!r} is {numbers[name]}; leave out samples without one")
+    return numbers
+
+
+@dataclass(eq=False, repr=False)
+class MKCox(SmoothRegressor):
+    """ℓp-norm multiple kernel Cox regression: survival, times of an event with right censoring.
+
+    The hazard of a sample x is h(t, x) = h₀(t) exp(f(x)). Learns weights β of the kernels together with f:
+
+        min over β ≥ 0, ‖β‖_p ≤ 1, f of  ℓ(f) + (λ/2)‖f‖²,
+
+    where f lies in the space of functions whose kernel is K(β) = Σ_j β_j K_j, and ℓ is the negative logarithm of Cox's
+    partial likelihood (`dmkl.Cox`), in which the baseline hazard h₀ cancels. With the step `dmkl.residualize` (Z),
+    which takes the place of "center", f(x) + zᵀb takes the place of f(x), and b is not penalized.
+
+    Labels are two columns, the time and the event (1 where it was seen, 0 where the sample was censored), in either
+    order, or `dmkl.signed_times`. Folds of a number have equal shares of events.
+
+    Parameters
+    ----------
+    p
+        Norm of the weights, from 1 (few kernels) to ∞ (all alike).
+    lam
+        Ridge λ > 0, in units of the loss times the normalized kernels' eigenvalues.
+    ties
+        Events at the same time: "efron", or "breslow", for which a whole weight of a sample is so many copies.
+    steps, solver, tol, max_iter, kernel_groups, sigma, constraints, weights
+        As in `MKLogistic`.
+
+    Attributes
+    ----------
+    baseline_hazard_ : DataArray
+        The cumulative baseline hazard H₀(t), over the times of events in training: Breslow's
+        Σ_{s ≤ t} d_s/Σ_{at risk at s} d_i exp(f_i), d_s the weight of the events at s. Where f = 0, it is H₀.
+    covariate_effects_ : DataArray
+        b, in log hazard ratios per unit of the covariate.
+    weights_, dual_coef_, gap_, objective_, weights_error_, status_, ...
+        As in `MKLogistic`; P₀ is the loss without kernels.
+
+    Notes
+    -----
+    `predict` returns log hazard ratios f, the larger the earlier. `score`, searches and evaluations take Harrell's
+    concordance index. Cox: Regression models and life-tables, JRSS B 34 (1972), with Breslow in the discussion. The
+    method is that of `MKLogistic`; the second derivative of ℓ is a matrix, so that m samples take some 64 m² bytes.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> train, _, test = K.split(0)
+    >>> y = dmkl.signed_times(1 + K.labels, K.labels > 0)
+    >>> model = dmkl.MKCox(p=1.5).fit(K[train, train], y[train])
+    >>> ratios = model.predict(K[test, train])
+    >>> curves = model.predict_survival(K[test, train], times=[1, 2, 3])
+    """
+
+    p: float | Sequence[float] = 2.0
+    lam: float | Sequence[float] = 1.0
+    _: KW_ONLY
+    ties: Literal["efron", "breslow"] = "efron"
+
+    traits = SmoothRegressor.traits.but(
+        weights_are_copies=False,  # of ties after Efron
+        rules={"ties": one_of("efron", "breslow")},
+        fitted={"baseline_hazard_": labeled_array("time", needed=True)},
+    )
+
+    def _loss(self) -> JointLoss:
+        return Cox(self.ties)
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        return super()._targets(survival_labels(labels), n_samples, None)
+
+    def _truth(self, *args: Any, **options: Any) -> Array:
+        return survival_labels(super()._truth(*args, **options))
+
+    def _scored_by(self) -> str:
+        return "concordance_index"
+
+    def _strata(self, labels: Array) -> Array:
+        return labels > 0
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        super()._set_attributes(outcome)
+        risk, d = outcome.outcomes[0].extra["predictor"][:, 0], self._sample_weights(outcome.data, 0)
+        curve = cumulative_hazard(self._labels_of(outcome.data, 0), risk, 1.0 if d is None else d)
+        self.baseline_hazard_ = xr.DataArray(curve.values, [("time", curve.times)], name="baseline_hazard")
+
+    @one_blas_thread
+    def predict_survival(
+        self, K: Kernels | None = None, times: npt.ArrayLike | None = None, **new: Any
+    ) -> xr.DataArray:
+        """P(T > t) = exp(−H₀(t) exp(f)) of the row samples, (sample, time).
+
+        Parameters
+        ----------
+        K, **new
+            As in `predict`.
+        times
+            Times t, 0 or more; those of `baseline_hazard_` by default. After the last of these nothing is known of
+            the hazard: curves stay constant.
+
+        Raises
+        ------
+        InputError
+            If a time is negative or not finite, or as by `predict`.
+        """
+        return self.survival_of(self._decision(K, **new), times)
+
+    def survival_of(self, risks: xr.DataArray, times: npt.ArrayLike | None = None) -> xr.DataArray:
+        """P(T > t) that log hazard ratios of `predict`, (sample,), mean; see `predict_survival`."""
+        self._check_fitted()
+        hazard = self.baseline_hazard_
+        at = hazard["time"].values if times is None else np.asarray(times, dtype=np.float64).reshape(-1)
+        if not (np.isfinite(at).all() and (at >= 0).all()):
+            refuse(f"times of survival must be finite numbers, 0 or more, got {plain_repr(times)}")
+        with np.errstate(divide="ignore"):
+            logs = np.log(Steps(hazard["time"].values, hazard.values, 0.0)(at))
+        values = np.exp(-np.exp(np.minimum(risks.values[:, None] + logs, 700.0)))  # exp overflows above
+        return describe(xr.DataArray(values, [risks["sample"], ("time", at)], name="survival"))
+
+    def score(self, K: Any = None, y: npt.ArrayLike | None = None, sample_weight: Any = None, **new: Any) -> float:
+        """Harrell's concordance index of the log hazard ratios; arguments as of `MKRidge`."""
+        truth = self._truth(K, y, unknown=new.pop("unknown", None)).astype(np.float64)
+        return float(concordance(truth, self._decision_to_score(K, **new).values, weights=sample_weight))

@@ -1,0 +1,146 @@
+"""Prediction sets and intervals of a given coverage, against their definition, and on simulated and real sets."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
+from sklearn.model_selection import KFold
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.learners.conformal import threshold
+
+
+def tables(rng, m, kind, n_groups=None):
+    """Two tables, and labels or numbers that depend on them; members of a group are alike."""
+    group = np.arange(m) if n_groups is None else rng.permutation(np.repeat(np.arange(n_groups), m // n_groups))
+    shared = rng.standard_normal((len(np.unique(group)), 6))[group]
+    x = shared + (0.0 if n_groups is None else 0.3) * rng.standard_normal((m, 6))
+    f = x[:, 0] + np.sin(2 * x[:, 1]) + 0.5 * rng.standard_normal((len(np.unique(group)), 1))[group, 0]
+    f += 0.5 * rng.standard_normal(m)
+    y = f if kind == "regression" else np.digitize(f, [-0.8, 0.8] if kind == "multiclass" else [0.0])
+    return np.stack([linear_kernel(x[:, :3]), rbf_kernel(x, gamma=0.2)]), y, group
+
+
+def searched(kind, kernels, y, train, **options):
+    learner = dmkl.MKRidge() if kind == "regression" else dmkl.MKFDA()
+    grid = {"p": [2.0], "lam": [0.1] if kind == "regression" else [1e-3]}
+    K = dmkl.create(None, kernels[:, train][:, :, train], symmetric=True)
+    return dmkl.search(learner, K, y[train], grid, baselines="none", **{"cv": 5, **options})
+
+
+def holds(model, kernels, y, test, train, coverage, **options):
+    """Whether the set or interval of each row holds its label."""
+    predicted = model.predict(kernels[:, test][:, :, train], coverage=coverage, **options)
+    if "lower" in predicted:
+        return ((predicted.lower <= y[test]) & (y[test] <= predicted.upper)).values
+    return predicted.values[np.arange(len(test)), np.searchsorted(model.classes_, y[test])]
+
+
+def test_the_threshold_is_the_order_statistic_and_groups_count_once():
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 8, 29) / 8  # with ties
+    for coverage in (0.5, 0.8, 0.9, 0.95):
+        rank = int(np.ceil(np.round(coverage * 30, 9)))
+        assert threshold(scores, np.arange(29), coverage) == np.sort(scores)[rank - 1]
+    assert threshold(scores, np.arange(29), 0.97) == np.inf
+    # Rows that repeat a row count with it as one.
+    assert threshold(np.repeat(scores, 3), np.repeat(np.arange(29), 3), 0.8) == threshold(scores, np.arange(29), 0.8)
+
+
+def test_intervals_are_the_errors_of_held_out_rows(tmp_path):
+    kernels, y, _ = tables(np.random.default_rng(1), 80, "regression")
+    train, test = np.arange(60), np.arange(60, 80)
+    result = searched("regression", kernels, y, train, cv=KFold(4))
+    errors = np.sort(np.abs(result.predictions.true_label - result.predictions.prediction).values)
+    new = kernels[:, test][:, :, train]
+    intervals = result.best_.predict(new, coverage=0.9)
+    assert intervals.prediction.dims == ("sample",)
+    np.testing.assert_allclose(intervals.upper - intervals.prediction, errors[int(np.ceil(0.9 * 61)) - 1])
+    np.testing.assert_allclose(intervals.prediction - intervals.lower, intervals.upper - intervals.prediction)
+    result.best_.save(tmp_path / "model")
+    assert dmkl.load(tmp_path / "model").predict(new, coverage=0.9).identical(intervals)
+    assert "not guaranteed" in intervals.attrs["guarantee"]
+    # Rows that were left out by hand.
+    model = dmkl.MKRidge().fit(kernels[:, train][:, :, train], y[train])
+    with pytest.raises(InputError, match=r"keeps no predictions of rows .* calibrate"):
+        model.predict(new, coverage=0.9)
+    model.calibrate(new, y[test])
+    width = np.sort(np.abs(model.predict(new) - y[test]))[int(np.ceil(0.8 * 21)) - 1]
+    given = model.predict(new, coverage=0.8)
+    np.testing.assert_allclose(given.upper - given.prediction, width)
+    assert "guaranteed if they are exchangeable with the rows that were given" in given.attrs["guarantee"]
+
+
+def test_sets_are_the_labels_that_are_probable_enough():
+    kernels, y, _ = tables(np.random.default_rng(2), 120, "multiclass")
+    train, test = np.arange(90), np.arange(90, 120)
+    result = searched("multiclass", kernels, y, train, cv=KFold(3))
+    held_out, new = result.predictions, kernels[:, test][:, :, train]
+    improbable = 1 - held_out.probability.values[np.arange(90), held_out.true_label]
+    probabilities = result.best_.predict_proba(new)
+    sets = result.best_.predict(new, coverage=0.9)
+    np.testing.assert_array_equal(sets, 1 - probabilities <= np.sort(improbable)[int(np.ceil(0.9 * 91)) - 1])
+    by_class = result.best_.predict(new, coverage=0.8, per_class=True)
+    for k in range(3):
+        of_class = np.sort(improbable[held_out.true_label == k])
+        q = of_class[int(np.ceil(0.8 * (len(of_class) + 1))) - 1]
+        np.testing.assert_array_equal(by_class.values[:, k], 1 - probabilities.values[:, k] <= q)
+    with pytest.raises(InputError, match="between 0 and 1"):
+        result.best_.predict(new, coverage=90)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["regression", "groups", "tasks", "machine"])
+def test_coverage_of_searches_on_simulated_sets(kind):
+    """Coverage of 200 simulated targets: 40 on the same samples of five sets."""
+    rng, inside = np.random.default_rng(5), []
+    of_numbers = kind in ("regression", "groups")
+    learner = dmkl.MKRidge() if of_numbers else dmkl.MKSVM() if kind == "machine" else dmkl.MKFDA()
+    for _ in range(5):
+        m, n_groups = (400, 200) if kind == "groups" else (200, None)
+        kernels, _, group = tables(rng, m, "regression", n_groups)
+        f = np.stack([kernels[0] @ rng.standard_normal(m) for _ in range(40)], axis=1)
+        f = f / f.std(axis=0) + 0.7 * rng.standard_normal(f.shape)
+        f += 0.7 * rng.standard_normal(f.shape)[group] if n_groups else 0.0
+        y = f if of_numbers else (f > 0).astype(int)
+        train, test = np.split(np.argsort(group), [3 * m // 5])
+        K = dmkl.create(None, kernels[:, train][:, :, train], symmetric=True)
+        grid = {"C": [0.1]} if kind == "machine" else {"p": [2.0], "lam": [0.1]}
+        groups = group[train].astype(str) if n_groups else None
+        model = dmkl.search(learner, K, y[train], grid, 10, groups=groups, baselines="none").best_
+        predicted = model.predict(kernels[:, test][:, :, train], coverage=0.9)
+        if of_numbers:
+            inside.append(((predicted.lower <= y[test]) & (y[test] <= predicted.upper)).values.mean())
+        else:
+            inside.append(np.take_along_axis(predicted.values, y[test][..., None], axis=2).mean())
+    assert abs(np.mean(inside) - 0.9) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", ["given", "left out"])
+def test_coverage_of_fits_on_simulated_sets(rows):
+    rng, inside = np.random.default_rng(6), []
+    for _ in range(200):
+        kernels, y, _ = tables(rng, 200, "multiclass")
+        train, given, test = np.split(np.arange(200), [60, 120])
+        model = dmkl.MKFDA(lam=1e-3, weights=[1.0, 1.0]).fit(kernels[:, train][:, :, train], y[train])
+        if rows == "given":
+            model.calibrate(kernels[:, given][:, :, train], y[given])
+        inside.append(holds(model, kernels, y, test, train, 0.9).mean())
+    assert abs(np.mean(inside) - 0.9) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [load_digits, load_diabetes])
+def test_coverage_on_real_sets(load):
+    x, y = load(return_X_y=True)
+    x, y, kind = x[:600], y[:600], "multiclass" if load is load_digits else "regression"
+    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-9)
+    kernels, inside = np.stack([linear_kernel(x), rbf_kernel(x)]), []
+    for seed in range(5):
+        rows = np.random.default_rng(seed).permutation(len(x))
+        train, test = rows[: len(x) // 2], rows[len(x) // 2 :]
+        model = searched(kind, kernels, y, train, cv=KFold(20)).best_
+        inside.append(holds(model, kernels, y, test, train, 0.9).mean())
+    assert abs(np.mean(inside) - 0.9) < 0.02

@@ -1,0 +1,311 @@
+"""Group-sensitive MKL as an estimator, against the dense composite kernel."""
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.margin import composite_kernel
+from sklearn.base import clone
+from sklearn.metrics import average_precision_score
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.learners import groups
+from dmkl.searching.grid import class_values
+
+
+def made(seed, m=150):
+    """Two classes in two hidden sub-categories: view s separates the classes in sub-category s only."""
+    rng = np.random.default_rng(seed)
+    y, hidden = rng.integers(0, 2, m), rng.integers(0, 2, m)
+    context = rng.standard_normal((m, 4)) * 0.3 + 2.0 * hidden[:, None]
+    views = {"context": context}
+    for s in range(2):
+        signal = np.where(hidden == s, 2.0 * (2 * y - 1), 0.0)
+        views[f"view{s}"] = rng.standard_normal((m, 3)) + signal[:, None]
+    return views, y
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    views, y = made(0)
+    folder = tmp_path_factory.mktemp("groups")
+    return dmkl.build(folder / "k.zarr", views, {"function": "rbf", "gamma": 0.2}, labels=y, tile=40), y
+
+
+TRAIN, TEST = np.random.default_rng(1).permutation(150)[:90], np.arange(150)
+
+
+@pytest.mark.parametrize(
+    ("n_groups", "grouping", "weighting", "classes"),
+    [
+        (2, "kernel", "root", 2),
+        (2, "kernel", "softmax", 3),
+        (2, "kmeans", "softmax", 2),
+        (2, "kmeans", "root", 3),
+        ("samples", "kernel", "softmax", 2),
+    ],
+)
+def test_scores_are_those_of_machines_on_the_composite_kernel(built, n_groups, grouping, weighting, classes):
+    K, y = built
+    labels = y if classes == 2 else y + (np.arange(150) % 3 == 0)
+    model = dmkl.GSMKL(2.0, n_groups, grouping, weighting=weighting, feature="context", max_iter=15)
+    if grouping == "kernel":
+        model.set_params(feature=None)
+    model.fit(K[TRAIN, TRAIN], labels[TRAIN])
+    dense = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative"))
+    groups = model.groups_.values
+    shares = model.contributions(K[TRAIN, TRAIN])
+    np.testing.assert_allclose(
+        (shares.sum("kernel") + shares.intercept).values, model.decision_function(K[TRAIN, TRAIN]).values, atol=1e-12
+    )
+    scores = model.decision_function(K[TRAIN, TRAIN]).values.reshape(len(TRAIN), -1)
+    again = model.groups_of(K[TRAIN, TRAIN])  # as new samples: each of them contributes to a center
+    assert 0.8 < np.mean(again == groups) <= 1.0
+    for c in range(scores.shape[1]):
+        composite = composite_kernel(dense, model.weights_.values[:, :, c], again, groups)
+        u, bias = model.dual_coef_.values[:, c], model.intercept_.values[c]
+        np.testing.assert_allclose(scores[:, c], composite @ u + bias, atol=1e-10)
+        training = composite_kernel(dense, model.weights_.values[:, :, c], groups)
+        machine = SVC(C=2.0, kernel="precomputed", tol=1e-8)
+        machine.fit(training, labels[TRAIN] == model.classes_[1 if classes == 2 else c])
+        np.testing.assert_allclose(machine.decision_function(training), training @ u + bias, atol=2e-2)
+        power = 2.0 if weighting == "root" else 1.0
+        np.testing.assert_allclose((model.weights_.values[:, :, c] ** power).sum(axis=0), 1.0, atol=1e-12)
+    objective = model.history_["objective"].values
+    falls = np.diff(np.atleast_2d(objective), axis=1)
+    assert (falls[np.isfinite(falls)] <= 0).all()
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "kmeans", "plsa"])
+def test_saved_and_predicting_from_features(grouping, tmp_path):
+    views, y = made(0)
+    views = {name: np.abs(view) for name, view in views.items()}
+    K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)
+    model = dmkl.GSMKL(n_groups=2, grouping=grouping, max_iter=5).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    expected = model.decision_function(K[TEST, TRAIN])
+    assert np.array_equal(loaded.decision_function(K[TEST, TRAIN]).values, expected.values)
+    np.testing.assert_allclose(loaded.decision_function(features=views).values, expected.values, atol=1e-10)
+    assert loaded.groups_.equals(model.groups_)
+    assert list(loaded.group_class_.values) == list(model.group_class_.values)
+
+
+@pytest.fixture(scope="module")
+def thirds(built):
+    """Three classes, by names."""
+    _, y = built
+    return np.array(["ash", "elm", "oak"])[y + (np.arange(150) % 3 == 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_each_class_chooses_its_number_by_its_own_validation_scores(built, thirds, n_classes, tmp_path):
+    K, y = built
+    labels = np.array(["ash", "elm"])[y] if n_classes == 2 else thirds
+    rows = np.random.default_rng(0).permutation(150)
+    folds = [tuple(np.roll(rows, 50 * k).reshape(3, 50)) for k in range(2)]
+    learner, grid = dmkl.GSMKL(max_iter=3, tol=1e-2), {"n_groups": [1, 2, 3], "C": [1.0, 4.0]}
+    result = dmkl.search(learner, K, labels, grid, cv=folds, baselines="none")
+    assert result.by_class == ("n_groups",)
+    for name, (train, validation, test) in zip("01", folds, strict=True):
+        params, precision = result.best_params_[name], {}
+        for n in (1, 2, 3):
+            fit = clone(learner).set_params(C=params["C"], n_groups=n).fit(K[train, train], labels[train])
+            scores = fit.decision_function(K[validation, train]).values.reshape(50, -1)
+            columns = np.hstack([-scores, scores]) if n_classes == 2 else scores
+            for label, column in zip(fit.classes_, columns.T, strict=True):
+                precision[label, n] = average_precision_score(labels[validation] == label, column)
+        for label, chosen in params["n_groups"].items():
+            assert precision[label, chosen] == pytest.approx(max(precision[label, n] for n in (1, 2, 3)), abs=1e-3)
+        seen = np.union1d(train, validation)
+        model = clone(learner).set_params(**params).fit(K[seen, seen], labels[seen])
+        made = model.group_class_.values.tolist()
+        assert {label: made.count(label) for label in model.classes_.tolist()} == params["n_groups"]
+        expected = model.score(K[test, seen], labels[test])
+        np.testing.assert_allclose(result.scores["refit_test_score"].sel(fold=name), expected)
+    assert result.best_.n_groups == result.best_params_["0"]["n_groups"]
+    assert result.best_.calibrated_on_ is not None
+    result.save(tmp_path / "found")
+    assert dmkl.load(tmp_path / "found").best_params_ == result.best_params_
+
+
+@pytest.mark.slow
+def test_an_evaluation_records_the_numbers_of_each_class(built, thirds):
+    K, _ = built
+    learner, folds = dmkl.GSMKL(C=2.0, max_iter=1), {"outer": 2, "inner": 2, "baselines": "none"}
+    result = dmkl.evaluate(learner, K[TRAIN, TRAIN], thirds[TRAIN], {"n_groups": [1, 2]}, **folds)
+    chosen = [search.best_params_["n_groups"].items() for search in result.searches.values()]
+    texts = [",".join(f"{label}={count}" for label, count in counts) for counts in chosen]
+    assert result.scores["n_groups"].values.tolist() == texts
+
+
+@pytest.mark.parametrize("rule", ["best", "one_standard_error"])
+def test_a_class_that_no_fold_validates_takes_the_number_of_all(rule):
+    scores = np.array([[[0.5, np.nan], [0.7, np.nan]], [[0.9, np.nan], [0.5, np.nan]]])  # two numbers, folds, classes
+    coords = {"n_groups": [1, 2], "class": ["a", "b"]}
+    data = xr.Dataset({"class_score": (("n_groups", "fold", "class"), scores)}, coords)
+    expected = {"a": 2 if rule == "best" else 1, "b": 2}
+    assert class_values(data, {"n_groups": 1}, "n_groups", [1, 2], rule) == expected
+
+
+def test_groups_that_belong_to_no_class_have_one_number(built, thirds):
+    K, _ = built
+    grid = {"n_groups": [1, 2], "C": [1.0]}
+    result = dmkl.search(dmkl.GSMKL(across=True, max_iter=1), K, thirds, grid, cv=2, baselines="none")
+    assert result.by_class == ()
+    assert result.best_.n_groups == result.best_params_["n_groups"]
+
+
+# --- several labels per sample -------------------------------------------------------------------------------------
+def tasks_of(y):
+    """Two tasks: the classes, with some unknown labels, and another third of the samples."""
+    labels = np.stack([y, np.arange(150) % 3 == 0], axis=1).astype(float)
+    labels[::7, 0] = np.nan
+    return labels
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+def test_each_task_has_groups_of_its_positives_and_negatives(built, grouping):
+    K, y = built
+    labels, C, counts = tasks_of(y)[TRAIN], (2.0, 1.0), ({0: 1, 1: 3}, 2)
+    options = {"grouping": grouping, "max_iter": 5}
+    model = dmkl.GSMKL(C, counts, **options).fit(K[TRAIN, TRAIN], labels)
+    scores, new_groups = model.decision_function(K[TEST, TRAIN]), model.groups_of(K[TEST, TRAIN])
+    np.testing.assert_allclose(model.decision_function(features=made(0)[0]), scores, atol=1e-8)
+    assert (model.groups_.values[np.isnan(labels[:, 0]), 0] == -1).all()
+    for k in range(2):
+        rows = np.flatnonzero(~np.isnan(labels[:, k]))
+        alone = dmkl.GSMKL(C[k], counts[k], **options).fit(K[TRAIN[rows], TRAIN[rows]], labels[rows, k].astype(int))
+        n_groups = alone.weights_.sizes["group"]
+        np.testing.assert_allclose(model.weights_.values[:, :n_groups, k], alone.weights_.values[..., 0], atol=1e-6)
+        assert not model.weights_.values[:, n_groups:, k].any()
+        np.testing.assert_allclose(scores[:, k], alone.decision_function(K[TEST, TRAIN[rows]]), atol=1e-6)
+        np.testing.assert_array_equal(new_groups[:, k], alone.groups_of(K[TEST, TRAIN[rows]]))
+        np.testing.assert_array_equal(model.groups_.values[rows, k], alone.groups_)
+        assert model.group_class_.values[:, k].tolist() == [*alone.group_class_.values, *[-1] * (4 - n_groups)]
+
+
+@pytest.mark.parametrize("sites", [False, True])
+def test_groups_that_tasks_share(built, sites):
+    K, y = built
+    grouping = {str(name): "north" if k % 3 else "south" for k, name in enumerate(K.samples)} if sites else "kernel"
+    learner = dmkl.GSMKL(grouping=grouping, across=not sites, max_iter=2)
+    shared = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(tasks_of(y)[TRAIN]))
+    assert shared.groups_.dims == ("sample",)
+    model = clone(learner).fit(K[TRAIN, TRAIN], tasks_of(y)[TRAIN])
+    assert model.groups_.dims == ("sample", "task")
+    np.testing.assert_allclose(
+        model.decision_function(K[TEST, TRAIN])[:, 1], shared.decision_function(K[TEST, TRAIN])[:, 1]
+    )
+    assert model.group_class_.values[:, 0].tolist() == (["north", "south"] if sites else [0, 0])
+
+
+def test_each_task_chooses_its_numbers_by_its_average_precision(built):
+    K, y = built
+    counts = [1, {0: 1, 1: 3}]
+    grid = {"n_groups": counts, "C": [0.5, 4.0]}
+    result = dmkl.search(dmkl.GSMKL(max_iter=1), K, tasks_of(y), grid, cv=2, baselines="none")
+    assert result.scores.attrs["scoring"] == "average_precision"
+    for task, chosen in result.best_params_.items():
+        means = result.scores.mean_score.sel(task=task).transpose("n_groups", "C").values
+        assert means[counts.index(chosen["n_groups"]), grid["C"].index(chosen["C"])] == means.max()
+    values = [chosen["n_groups"] for chosen in result.best_params_.values()]
+    assert result.best_.n_groups == (values[0] if values[0] == values[1] else tuple(values))
+
+
+# --- resumed searches ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3)])
+@pytest.mark.slow
+def test_a_continued_search_computes_the_missing_groups(built, grouping, done, tmp_path, monkeypatch):
+    """Two folds, two tasks and two numbers of groups make eight groupings; the search ends after some of them."""
+    K, y = built
+    arguments = (dmkl.GSMKL(grouping=grouping, max_iter=2), K, tasks_of(y), {"n_groups": [1, 2], "C": [1.0]})
+    options = {"cv": 2, "baselines": "none", "refit": False}
+    expected = dmkl.search(*arguments, **options)
+    group, n_calls, most = getattr(groups, f"group_by_{grouping}"), 0, done
+
+    def counted(*given, **more):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls > most:
+            raise KeyboardInterrupt
+        return group(*given, **more)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, dask.config.set(scheduler="synchronous"):
+        patch.setattr(groups, f"group_by_{grouping}", counted)
+        patch.setattr("dmkl.solvers.in_memory.InMemory.solve", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dmkl.search(*arguments, **options, state=tmp_path / "state")
+    assert len(list((tmp_path / "state").glob("prepared-*.npz"))) == done
+    n_calls, most = 0, 8 - done
+    monkeypatch.setattr(groups, f"group_by_{grouping}", counted)
+    result = dmkl.search(*arguments, **options, state=tmp_path / "state")
+    assert n_calls == 8 - done
+    np.testing.assert_array_equal(result.scores.score, expected.scores.score)
+
+
+def test_what_is_not_proven_is_never_called_so(built):
+    K, y = built
+    result = dmkl.search(dmkl.GSMKL(n_groups=1, max_iter=2), K, y, {"C": [0.5, 4.0]}, cv=2, baselines="none")
+    assert np.isnan(result.scores["gap"]).all()
+    assert set(result.table()["status"]) == {"open"}
+    for text in (result.summary(), result.best_.status_):
+        assert "proven" not in text
+        assert "certified" not in text
+
+
+def test_restarts_keep_the_lowest_objective(built):
+    K, y = built
+    single, several = (
+        dmkl.GSMKL(restarts=r, max_iter=8, weighting="softmax").fit(K[TRAIN, TRAIN], y[TRAIN]) for r in (1, 3)
+    )
+    assert several.objective_ <= single.objective_
+
+
+def test_wrong_parameters(built, thirds):
+    K, y = built
+    for learner, kernels, labels, words in (
+        (dmkl.GSMKL(n_groups={"oak": 3, "ash": 1}), K, thirds, "n_groups has no number for class 'elm'"),
+        (dmkl.GSMKL(n_groups={"oak": 3}, across=True), K, thirds, "groups across classes have one number"),
+        (dmkl.GSMKL(n_groups=(1, 2, 3)), K, tasks_of(y), "n_groups has 3 values and there are 2 problems"),
+        (dmkl.GSMKL(n_groups=1000), K, y, "1000 groups"),
+        (dmkl.GSMKL(grouping="kmeans", feature="nothing"), K, y, "no feature table 'nothing'"),
+        (dmkl.GSMKL(grouping="kmeans"), [np.eye(20)], y[:20], "grouping='kmeans' needs features"),
+    ):
+        with pytest.raises(InputError, match=words):
+            learner.fit(kernels, labels)
+
+
+def test_given_groups_by_name(built, tmp_path):
+    """Groups are sites; those of new samples are looked up by name, or given with the samples."""
+    K, y = built
+    sites = {str(name): "north" if k % 3 else "south" for k, name in enumerate(K.samples)}
+    model = dmkl.GSMKL(2.0, grouping=sites, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.group_class_.values.tolist() == ["north", "south"]
+    place = np.array([sites[str(name)] == "south" for name in K.samples]).astype(int)
+    np.testing.assert_array_equal(model.groups_, place[TRAIN])
+    weights = model.weights_.values[:, :, 0]
+    composite = composite_kernel(np.asarray(K)[:, :, TRAIN], weights, place, place[TRAIN])
+    expected = composite @ model.dual_coef_.values[:, 0] + model.intercept_.values[0]
+    np.testing.assert_allclose(model.decision_function(K[TEST, TRAIN]), expected, atol=1e-10)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
+    known = {name: sites[name] for name in map(str, K.samples[TRAIN])}
+    short = dmkl.GSMKL(2.0, grouping=known, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    with pytest.raises(InputError, match="samples have no group"):
+        short.predict(K[TEST, TRAIN])
+    np.testing.assert_array_equal(short.predict(K[TEST, TRAIN], groups=sites), model.predict(K[TEST, TRAIN]))
+    new = np.setdiff1d(TEST, TRAIN)
+    test = K[new, TRAIN], y[new]
+    assert short.score(*test, groups=sites) == model.score(*test)
+    calibrated = short.calibrate(*test, groups=sites).decider_
+    np.testing.assert_array_equal(calibrated.sharpness, model.calibrate(*test).decider_.sharpness)
+    with pytest.raises(InputError, match="has no training samples"):
+        short.predict(K[TEST, TRAIN], groups=dict.fromkeys(sites, "west"))

@@ -1,0 +1,145 @@
+"""Learners do what all learners do: those of dmkl, and those that ARCHITECTURE.md adds."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.references import in_memory
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import scale
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.learners.learner import KernelRegressor
+from dmkl.learners.saving import models as all_models
+from dmkl.solvers.interface import Outcome, Status, Step
+from dmkl.testing import check_learner
+
+PAGE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+_, FIXED, LOGISTIC = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+OWN = [name for name in all_models() if hasattr(dmkl, name)]
+
+
+@pytest.fixture
+def learner_of(models, tmp_path, monkeypatch):
+    """Import a learner from a file with nothing but a block of the page, as a user would."""
+
+    def make(block, name):
+        (tmp_path / "page.py").write_text(block, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "page", raising=False)
+        return getattr(importlib.import_module("page"), name)
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_a_learner_does_what_all_learners_do(name):
+    check_learner(getattr(dmkl, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "learner",
+    [
+        *(dmkl.MKSVM(multiclass="ovo"), dmkl.MKSVM(decision="means"), dmkl.MKFDA(1, steps=("cosine", "center"))),
+        *(dmkl.NCuts(loss="square"), dmkl.GSMKL(across=True), dmkl.MKFDA(sharing="none", class_weight="balanced")),
+        *(dmkl.MKSVM(sharing="classes"), dmkl.MKRidge(weights="shared", candidate=0)),
+        *(dmkl.MKLogistic(sharing="classes"), dmkl.MKGLM("quantile")),
+        *(dmkl.LPBoost([0.5, 2.0], sharing="none"), dmkl.VarianceComponents("he"), dmkl.EasyMKL(decision="means")),
+    ],
+    ids=repr,
+)
+def test_a_learner_with_other_parameters_does_too(learner):
+    check_learner(learner)
+
+
+def test_the_learner_of_fixed_weights_is_added_from_the_page(learner_of):
+    assert sum(bool(line.strip()) for line in FIXED.splitlines()) <= 40
+    kind = learner_of(FIXED, "FixedWeights")
+    check_learner(kind)
+    with pytest.raises(InputError, match="share must lie between 0 and 1, got 2"):
+        kind(2).fit(np.eye(4)[None], [0, 1, 0, 1])
+
+
+@pytest.mark.slow
+def test_the_learner_with_an_intercept_is_added_from_the_page(learner_of):
+    check_learner(learner_of(LOGISTIC, "KernelLogistic"))
+
+
+def test_the_learner_of_the_page_is_logistic_regression(learner_of, tmp_path):
+    X, y = (values[:120] for values in load_breast_cancer(return_X_y=True))
+    X = scale(X)[:, :4]
+    K, train, test = in_memory((X @ X.T)[None], 30), np.arange(80), np.arange(80, 120)
+    model = learner_of(LOGISTIC, "KernelLogistic")(0.5, steps=()).fit(K[train, train], y[train])
+    expected = LogisticRegression(C=2.0, tol=1e-10).fit(X[train], y[train])
+    model.save(tmp_path / "model")
+    for each in (model, dmkl.load(tmp_path / "model")):
+        np.testing.assert_allclose(
+            each.decision_function(K[test, train]), expected.decision_function(X[test]), rtol=1e-5
+        )
+        np.testing.assert_allclose(each.intercept_, expected.intercept_, rtol=1e-5)
+        loss = -np.log(expected.predict_proba(X[train])[np.arange(80), y[train]]).mean()
+        np.testing.assert_allclose(each.loss_, loss, rtol=1e-6)
+
+
+@pytest.fixture
+def broken(learner_of):
+    """A learner of the page after changes of its class."""
+
+    def make(**changes):
+        return type("Broken", (learner_of(FIXED, "FixedWeights"),), {"__doc__": "Broken.", **changes})
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("models")
+def test_a_regression_may_have_a_parameter_of_machines():
+    """Searches compare classifiers with C, and them alone, with the support vector machine on the sum."""
+
+    class Slopes(KernelRegressor):
+        """Dual variables in proportion to the targets.
+
+        Parameters
+        ----------
+        C
+            The factor.
+        steps
+            As in `MKFDA`.
+        """
+
+        def __init__(self, C: float = 1.0, *, steps=("center", "trace")):
+            self.C, self.steps = C, steps
+
+        def _problem(self, data, number):
+            return partial(self._solve, data.problems.h[number], data.n_kernels)
+
+        def _solve(self, h, n):
+            yield from ()
+            weights = np.full(n, 1 / n)
+            return Outcome(Status.CONVERGED, weights, self.C * h, np.nan, steps=[Step(weights, {})])
+
+    check_learner(Slopes)
+
+
+def set_a_list(self, outcome):
+    self.trail_ = [1, 2]
+
+
+@pytest.mark.slow
+def test_check_learner_names_what_is_broken(broken):
+    with pytest.raises(InputError, match=r"trail_ of this Broken must be a DataArray, got \[1, 2\]; declare"):
+        check_learner(broken(_set_attributes=set_a_list))
+    with pytest.raises(AssertionError, match="Broken: a sample of weight 2 counts as two copies of it"):
+        check_learner(broken(_check_weights=lambda self: None))
+    with pytest.raises(AssertionError, match="Broken: contributions and the intercept add up"):
+        check_learner(broken(_offsets=lambda self, samples, **beside: np.ones(1)))
