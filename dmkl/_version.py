@@ -7,14 +7,14 @@ import os
 from functools import cache
 from pathlib import Path
 
-RELEASE = "0.1.0"
+RELEASE = "0.2.0"
 """The release that this code becomes, or is; the build reads it from here."""
 _DIGITS = 10
 
 
 @cache
 def version() -> str:
-    """The version of this code, such as "0.1.0+98ef808eb0": the release, and the first digits of git's name of `dmkl`.
+    """The version of this code, such as "0.2.0+98ef808eb0": the release, and the first digits of git's name of `dmkl`.
 
     git names the content of a folder by a digest of it, so that the version changes with each file, also where there is
     no git, and ``git log -t --find-object=98ef808eb0`` finds its commits. Reading the files takes 20 ms, so that it is
