@@ -436,24 +436,25 @@ def _help(learner: str | None, command: Callable[..., None]) -> str:
     """The documentation of a command, with a list of the learners or the description of one."""
     about, name = inspect.cleandoc(command.__doc__ or ""), command.__name__
     if learner is None:
-        return (
-            f"{about}\n\nLearners\n--------\n{_list(name)}\n\nOptions of a learner: `dmkl {name} --model NAME --help`"
-        )
+        of_default = ", ".join(item.options[0] for item in learners()[DEFAULT].parameters.values())
+        more = f"Options of a learner, such as {of_default} of {DEFAULT}: `dmkl {name} --model NAME --help`"
+        return f"{about}\n\nLearners\n--------\n{_list(name)}\n\n{more}"
     forms = [item.form.file for item in learners()[learner].parameters.values() if item.form.file]
     return "\n\n".join([f"{learner}: {learners()[learner].title}", *forms, f"All other options: `dmkl {name} --help`"])
 
 
 def _list(command: str) -> str:
-    """A table of the learners of a command as wide as a terminal of 80 characters shows it."""
-    width = max(len(name) for name in learners() if len(name) <= _LONG) + 2
+    """The learners of a command, as wide as a terminal of 80 characters shows them: by `dmkl fit` with their titles."""
+    titles = {name: learner.title for name, learner in learners().items()}
+    if command != "fit":  # other commands compare with labels, and have more options
+        named = ", ".join(name for name, title in titles.items() if "without labels" not in title)
+        text = textwrap.fill(f"{named}; described by dmkl fit --help", 72, break_on_hyphens=False)
+        return textwrap.indent(text, "    ")
+    width = max(len(name) for name in titles if len(name) <= _LONG) + 2
     lines = []
-    for name, learner in learners().items():
-        title = learner.title
-        if command != "fit" and "without labels" in title:
-            continue  # other commands compare with labels
-        if len(title) > 72 - width:
-            title = re.split(r"[:,] ", title)[0]
+    for name, title in titles.items():
+        shown = re.split(r"[:,] ", title)[0] if len(title) > 72 - width else title
         first = " " * max(width, len(name) + 2)
-        text = textwrap.fill(title, 72, initial_indent=first, subsequent_indent=" " * width)
+        text = textwrap.fill(shown, 72, initial_indent=first, subsequent_indent=" " * width)
         lines.append(f"{name}{text[len(name) :]}")
     return textwrap.indent("\n".join(lines), "    ")
