@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SLURM := build/slurm
 
-.PHONY: setup demo test test-slow test-oldest test-newest test-slurm test-browser fuzz mutants properties lint docs experiments package clean
+.PHONY: setup demo test test-slow test-oldest test-newest test-slurm test-browser fuzz mutants properties lint docs experiments package lock clean
 
 setup: $(VENV)/.ready
 
@@ -61,6 +61,12 @@ package: setup
 	$(PYTHON) -m venv build/package
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	cd build/package && bin/dmkl demo --output demo
+
+# deploy/lock.txt: the newest release of everything that dmkl and its tests need, with hashes, for all systems and versions of Python.
+lock: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --upgrade --extra test --output-file deploy/lock.txt \
+		pyproject.toml
 
 # 100,000 mutated files of all formats that are read; make fuzz INPUTS=1000 FUZZ='-k npy' takes others.
 # Each arena of the allocator, and each thread's stack, reserves memory that is never used.

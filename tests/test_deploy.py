@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from dmkl._version import RELEASE
 from dmkl.cli.main import COMMANDS, main
@@ -52,6 +54,16 @@ def test_the_recipe_for_conda_has_the_dependencies_and_the_version_of_the_packag
     assert set(recipe["requirements"]["run"]) == {*expected, f"python {project['requires-python']}"}
     assert recipe["package"] == {"name": project["name"], "version": RELEASE}
     assert recipe["build"]["python"]["entry_points"] == [f"dmkl = {project['scripts']['dmkl']}"]
+
+
+def test_the_lock_file_has_hashes_of_all_dependencies_in_versions_that_are_allowed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    entries = re.split(r"\n(?=\S)", (DEPLOY / "lock.txt").read_text())
+    assert all("--hash=sha256:" in entry for entry in entries)
+    locked = {entry.partition("==")[0]: re.match(r"\S+==(\S+)", entry)[1] for entry in entries}
+    for line in [*project["dependencies"], *project["optional-dependencies"]["test"]]:
+        required = Requirement(line)
+        assert required.specifier.contains(locked[canonicalize_name(required.name)]), line
 
 
 @pytest.mark.parametrize("file", ["Dockerfile", "dmkl.def", "README.md"])
