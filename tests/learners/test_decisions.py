@@ -131,17 +131,6 @@ def test_models_from_before_scores_counted_themselves_decide_as_then():
     np.testing.assert_allclose(before.decision(scores), expected)
 
 
-def test_a_multilabel_model_is_one_of_two_classes_for_each_task():
-    K, y, train, test = thinned("multiclass")
-    tasks = np.column_stack([y == 8, y == 9]).astype(int)
-    model = dmkl.MKFDA(2.0, 0.05, priors="uniform").fit(K[train, train], tasks[train])
-    together = model.predict_proba(K[test, train])
-    for t in range(2):
-        alone = dmkl.MKFDA(2.0, 0.05, priors="uniform").fit(K[train, train], tasks[train, t])
-        np.testing.assert_allclose(together[:, t], alone.predict_proba(K[test, train])[:, 1], rtol=1e-6, atol=1e-9)
-        np.testing.assert_array_equal(model.predict(K[test, train])[:, t], alone.predict(K[test, train]))
-
-
 @pytest.mark.parametrize("make", [lambda: dmkl.MKFDA(2.0, 0.05, solver="cg"), lambda: dmkl.MKSVM(2.0, 10.0)])
 def test_without_honest_scores_there_are_no_probabilities(make, tmp_path):
     K, y, train, test = thinned("multiclass")

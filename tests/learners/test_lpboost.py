@@ -3,7 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 import dmkl
@@ -88,18 +88,3 @@ def test_each_class_has_weights_that_sum_to_one():
     model = dmkl.LPBoost(2.0, 0.3, sharing="none", steps=(), cv=3).fit(kernels, classes(3))
     np.testing.assert_allclose(model.weights_.sum("kernel"), np.ones(3))
     assert model.score(kernels, classes(3)) > 0.8
-
-
-def test_tasks_are_problems_of_two_classes(kernels):
-    y = classes(3)
-    tasks = dmkl.LPBoost(cv=KFold(3), tol=1e-8).fit(kernels, np.stack([y == 0, y == 1], axis=1).astype(int))
-    alone = dmkl.LPBoost(cv=KFold(3), tol=1e-8).fit(kernels, (y == 1).astype(int))
-    np.testing.assert_array_equal(tasks.predict(kernels)[:, 1], alone.predict(kernels))
-
-
-def test_the_scores_of_a_fold_are_those_of_a_fit_on_its_training_rows(kernels):
-    y = classes(3)
-    train, test = np.arange(0, 40), np.arange(40, 60)
-    chosen = dmkl.search(dmkl.LPBoost(cv=3), kernels, y, {"nu": [0.5]}, cv=[(train, test)], baselines="none")
-    model = dmkl.LPBoost(cv=3).fit(kernels[:, :40, :40], y[:40])
-    assert model.score(kernels[:, 40:, :40], y[40:]) == chosen.scores["mean_score"].values.squeeze()

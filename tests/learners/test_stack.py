@@ -9,7 +9,6 @@ from sklearn.model_selection import LeaveOneGroupOut
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.testing import check_learner
 
 M, TRAIN, TEST = 40, np.arange(30), np.arange(30, 40)
 LAMS = (1e-2, 0.3, 2.0)
@@ -105,9 +104,3 @@ def test_what_a_stack_does_not_take_is_refused():
         dmkl.Stack(steps=(dmkl.residualize(np.arange(M)),)).fit(K, y)
     with pytest.raises(InputError, match="lams"):
         dmkl.Stack([0.0]).fit(K, y)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [dmkl.Stack, dmkl.StackRegressor])
-def test_a_stack_does_what_all_learners_do(kind):
-    check_learner(kind)

@@ -176,14 +176,6 @@ def test_the_second_derivative_counts_in_memory_whatever_the_kernels_are(study):
             dmkl.MKCox().fit(K, labels)
 
 
-def test_models_are_saved(study, tmp_path):
-    K, y = study
-    model = dmkl.MKCox(ties="breslow", lam=2.0).fit(K[:60, :60], y[:60])
-    model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(K[60:, :60]), model.predict(K[60:, :60]))
-
-
 def test_bad_labels_are_refused(study):
     K, y = study
     with pytest.raises(InputError, match="the loss Cox is; take another"):

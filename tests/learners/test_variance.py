@@ -324,19 +324,6 @@ def test_without_variance_of_kernels_the_fixed_effects_predict():
     assert not model.contributions(K).any()
 
 
-def test_a_saved_model_is_the_same(tmp_path):
-    kernels, y, Z = made(3)
-    K = in_memory(kernels, 25)
-    model = dmkl.VarianceComponents(steps=steps_of(Z)).fit(K[:80, :80], y[:80])
-    model.save(tmp_path / "model")
-    loaded = dmkl.load(tmp_path / "model")
-    xr.testing.assert_identical(loaded.components_, model.components_)
-    xr.testing.assert_identical(loaded.fixed_effects_, model.fixed_effects_)
-    computed = loaded.predict(K[80:, :80], return_std=True, training=K[:80, :80])
-    for ours, theirs in zip(computed, model.predict(K[80:, :80], return_std=True, training=K[:80, :80]), strict=True):
-        xr.testing.assert_identical(ours, theirs)
-
-
 # --- refusals --------------------------------------------------------------------------------------------------------
 def refused(error, match, kernels, y, **options):
     with pytest.raises(error, match=match):

@@ -184,14 +184,6 @@ def test_round_trip(tmp_path, result):
         dmkl.load(tmp_path / "result")
 
 
-def test_going_on_from_a_state(tmp_path):
-    question = {"y": labels("binary"), "grid": {"p": [2.0], "lam": [1.0]}, "inner": 2, "state": tmp_path / "state"}
-    first, again = (dmkl.evaluate(dmkl.MKFDA(), kernels(), outer=2, **question) for _ in range(2))
-    xr.testing.assert_equal(first.scores, again.scores)
-    with pytest.raises(InputError, match="the folds"):
-        dmkl.evaluate(dmkl.MKFDA(), kernels(), outer=3, **question)
-
-
 # --- measures of a model -------------------------------------------------------------------------------------
 def test_assess():
     K, y = kernels(), labels("binary")

@@ -215,31 +215,6 @@ def test_each_task_has_its_own_choice():
 
 
 # --- resumption ---------------------------------------------------------------------------------------------
-@pytest.mark.slow
-def test_a_search_goes_on(tmp_path):
-    """After an interruption at any pass, finished passes are not repeated, and the result is the same."""
-    K, source = over(kernel_set(), Counting)
-    y = labels("multilabel")
-    options = {"grid": {"p": [1.0, 2.0], "lam": [1e-1]}, "cv": TWO, "scoring": SCORING, "refit": False}
-    model = dmkl.MKFDA(tol=TIGHT)
-    clean = dmkl.search(model, K, y, **options)
-    each = len(K) * len(K.view.tile_tasks())
-    # Leave-one-out scores take one pass, and machines start, after all other passes are committed.
-    for times in range(int(clean.n_passes_ - clean.scores.attrs["n_baseline_passes"] - 1)):
-        folder = tmp_path / f"{times}"
-        with cut_off(times):
-            dmkl.search(model, K, y, **options, state=folder)
-        source.reads.clear()
-        result = dmkl.search(model, K, y, **options, state=folder)
-        assert source.reads.total() <= (result.n_passes_ - times - 1) * each
-        assert result.n_passes_ <= clean.n_passes_ + 1
-        assert result.scores["gap"].max() <= TIGHT
-        check_scores(result, model, kernel_set(), y, list(TWO.split(y)))
-        source.reads.clear()
-        again = dmkl.search(model, K, y, **options, state=folder)
-        assert not source.reads
-        np.testing.assert_allclose(again.scores["score_margin"], result.scores["score_margin"], rtol=1e-6)
-        assert again.n_passes_ == result.n_passes_
 
 
 def test_a_state_of_another_search_is_refused(tmp_path):

@@ -4,7 +4,6 @@ import dask
 import numpy as np
 import pytest
 from helpers.interruption import cut_off
-from helpers.optima import Square
 from helpers.references import in_memory
 
 import dmkl
@@ -95,16 +94,6 @@ def check_bounds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(25))
 def test_bounds_hold_in_every_round(seed):
     check_bounds(seed)
-
-
-@pytest.mark.slow
-def test_the_square_as_a_loss_is_ridge_regression():
-    K, labels, _, _, _ = data(0)
-    y = labels["huber"]
-    ridge = dmkl.MKRidge(1.5, 0.4, steps=("center", "multiplicative"), tol=1e-8).fit(K, y)
-    model = dmkl.MKGLM(Square(), 1.5, 0.4, solver="subspace", tol=1e-7).fit(K, y)
-    np.testing.assert_allclose(model.predict(K), ridge.predict(K), atol=1e-3)
-    np.testing.assert_allclose(model.weights_, ridge.weights_, atol=1e-3)
 
 
 @pytest.mark.slow
