@@ -175,11 +175,19 @@ def test_logarithms_given_as_counts_are_noted_with_the_table_of_counts():
     dmkl.build(None, {"X": WIDE}, spec)
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.ApproximationWarning")
 @pytest.mark.parametrize(
-    ("function", "steps"), [("linear", None), ("rbf", "log1p"), ("cosine", "tfidf"), ("rbf", ("size-factor", "log1p"))]
+    "spec",
+    [
+        {"function": "linear"},
+        {"function": "rbf", "transform": "log1p"},
+        {"function": "cosine", "transform": "tfidf"},
+        {"function": "rbf", "transform": ("size-factor", "log1p")},
+        {"function": "rbf", "rank": 8, "approximation": "nystroem"},
+        {"function": "rbf", "rank": 8, "approximation": "fourier"},
+    ],
 )
-def test_new_features_on_another_scale_are_noted(steps, function, tmp_path):
-    spec = {"function": function} | ({} if steps is None else {"transform": steps})
+def test_new_features_on_another_scale_are_noted(spec, tmp_path):
     K = dmkl.build(tmp_path / "k", {"X": WIDE[:40]}, spec)
     assert not problems(tmp_path / "k")
     new = WIDE[40:]
@@ -188,20 +196,9 @@ def test_new_features_on_another_scale_are_noted(steps, function, tmp_path):
         dmkl.build_cross(K, {"X": log_normalized(new)})
     with pytest.warns(FeatureWarning, match=r"mean \|x\| is"):
         dmkl.build_cross(K, {"X": new * 100})
-    if steps is None:
+    if "transform" not in spec:
         with pytest.warns(FeatureWarning, match=r"are negative \(0% in training"):
             dmkl.build_cross(K, {"X": new - new.mean()})
-
-
-@pytest.mark.filterwarnings("ignore::dmkl.errors.ApproximationWarning")
-@pytest.mark.parametrize("approximation", ["nystroem", "fourier"])
-def test_scales_of_kernels_of_low_rank_are_noted(approximation, tmp_path):
-    spec = {"function": "rbf", "rank": 8, "approximation": approximation}
-    K = dmkl.build(tmp_path / "k", {"X": WIDE[:40]}, spec)
-    assert not problems(tmp_path / "k")
-    dmkl.build_cross(K, {"X": WIDE[40:]})
-    with pytest.warns(FeatureWarning, match=r"another scale than in training: 0% .* whole numbers \(100% in training"):
-        dmkl.build_cross(K, {"X": log_normalized(WIDE[40:])})
 
 
 def test_sets_without_scales_are_read():

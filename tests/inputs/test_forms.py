@@ -734,14 +734,6 @@ def test_rows_of_phylip_may_continue_in_the_next_lines(tmp_path):
     assert list(source.samples) == WORDS
 
 
-def test_pairs_that_are_missing_are_no_zeros(tmp_path):
-    path = pairs(False, " ")(tmp_path, symmetric(WORDS), "kernels")
-    lines = path.read_text().splitlines(keepends=True)
-    text(path, "".join(lines[1:]))
-    with pytest.raises(InputError, match=r"(?i)\bpairs?\b"):
-        [whole(matrix) for matrix in open_files(path)[0].matrices()]
-
-
 def test_a_pair_has_one_value(tmp_path):
     path = pairs(False, " ")(tmp_path, symmetric(WORDS), "kernels")
     lines = path.read_text().splitlines(keepends=True)
@@ -758,6 +750,9 @@ def test_a_pair_has_one_value(tmp_path):
         assert matrix[tuple(at)] == matrix[tuple(at[::-1])] == pytest.approx(expected)
     text(path, "".join([*lines, f"{first} {second} {float(value) + 1}\n"]))
     with pytest.raises(InputError, match=r"lists the pair of rows \d+ and \d+ twice, .*--duplicates first"):
+        [whole(matrix) for matrix in open_files(path)[0].matrices()]
+    text(path, "".join(lines[1:]))  # a pair that is missing is no zero
+    with pytest.raises(InputError, match=r"(?i)\bpairs?\b"):
         [whole(matrix) for matrix in open_files(path)[0].matrices()]
 
 

@@ -166,15 +166,6 @@ def test_n_passes_counts_what_is_read(solver):
 
 
 # --- labels -------------------------------------------------------------------------------------------------
-def test_classes_are_sorted_by_name():
-    """The first class is the second by name."""
-    case, reference, words = halves(), fitted("halves"), np.array(["z", "a"])
-    K, y = case.training
-    model = dmkl.MKFDA().fit(K, words[y])
-    assert list(model.classes_) == ["a", "z"]
-    np.testing.assert_array_equal(model.predict(case.testing), words[reference.predict(case.testing)])
-    scores, expected = (each.decision_function(case.testing) for each in (model, reference))
-    np.testing.assert_allclose(-scores, expected, atol=ROUNDED * np.abs(expected).max())
 
 
 # --- scores -------------------------------------------------------------------------------------------------

@@ -16,19 +16,6 @@ def problem(m=40, seed=0):
     return kernels, y, rng.integers(1, 4, m)
 
 
-@pytest.mark.parametrize("make", [lambda: dmkl.MKSVM(1.5, 0.02, steps=(), tol=1e-6), lambda: dmkl.GMKL(0.02, steps=())])
-def test_whole_weights_are_repeated_samples(make):
-    kernels, y, weights = problem()
-    times = np.repeat(np.arange(len(y)), weights)
-    weighted = make().fit(in_memory(kernels, 20), y.astype(int), sample_weight=weights)
-    repeated = make().fit(in_memory(kernels[:, times[:, None], times], 20), y[times].astype(int))
-    for model in (weighted, repeated):
-        assert model.gap_ <= model.tol
-    assert weighted.objective_ == pytest.approx(repeated.objective_, rel=2 * weighted.tol)
-    plain = make().fit(in_memory(kernels, 20), y.astype(int))
-    assert abs(plain.objective_ - weighted.objective_) > 0.1 * weighted.objective_
-
-
 @pytest.mark.parametrize(("class_weight", "multiclass"), [("balanced", "ovo"), ({0: 1.0, 1: 5.0, 2: 0.5}, "ovr")])
 def test_classes_of_different_weight(class_weight, multiclass):
     """In one-against-one problems scikit-learn's machines use the class weights of all classes too."""
