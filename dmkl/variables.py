@@ -125,6 +125,7 @@ VARIABLES: Final = {
     "scores_": Variable("accuracy of the kernel alone", NUMBERS, ("kernel", "fold")),
     "accuracy": Variable("accuracy of the kernel alone", NUMBERS, ("kernel",)),
     "priors_": Variable("prior probability of the label", NUMBERS, ("label",)),
+    "stratum": Variable("stratum with a baseline hazard of its own", NAMES, ("stratum",), ""),
     "baseline_hazard": Variable("cumulative hazard where the log hazard ratio is 0", NUMBERS, ("time",)),
     "survival": Variable("probability of no event until the time", NUMBERS, ("sample", "time")),
     "brier_score": Variable("mean squared error of the predicted survival", NUMBERS, ("time",)),

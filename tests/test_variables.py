@@ -92,6 +92,7 @@ MODELS_FITTED = {
     "MKGLM, covariates": lambda K: dmkl.MKGLM(steps=(dmkl.residualize(NUMBERS % 5), "trace")).fit(K, NUMBERS),
     "MKGLM, levels": lambda K: dmkl.MKGLM("ordinal").fit(K, NUMBERS % 4),
     "MKCox": lambda K: dmkl.MKCox().fit(K, NUMBERS + 1.0),
+    "MKCox, strata": lambda K: dmkl.MKCox(strata=NUMBERS % 2).fit(K, NUMBERS + 1.0),
     "MKSVM": lambda K: dmkl.MKSVM().fit(K),
     "MKSVM, pairs": lambda K: dmkl.MKSVM(multiclass="ovo").fit(K),
     "GMKL": lambda K: dmkl.GMKL().fit(K),
@@ -170,7 +171,7 @@ def test_all_that_is_labeled_is_described(name, K, tmp_path):
             parts += [(f".{method}(K){where}", part) for where, part in labeled(getattr(result, method)(K))]
         if name in ("MKFDA", "MKFDA, tasks", "MKLogistic"):
             parts += [(".predict_proba(K)", part) for _, part in labeled(result.predict_proba(K))]
-        if name == "MKCox":
+        if name.startswith("MKCox"):
             parts += [(".predict_survival(K)", part) for _, part in labeled(result.predict_survival(K))]
     if isinstance(result, dmkl.Stability) and result.tasks is not None:
         parts += [(".error_bound()", part) for _, part in labeled(result.error_bound())]

@@ -87,6 +87,11 @@ _FORMS = {
         "Numbers added to the predictor of each sample: a file, or log(FILE:COLUMN) of exposures such as years.",
         "FILE[:NAME]",
     ),
+    "strata": _OptionForm(
+        lambda text, names: {"strata": parsing.read_strata(text, names.samples)},
+        "Stratum of each sample, such as its center: strata have baseline hazards of their own.",
+        "FILE[:NAME]",
+    ),
     "priors": _OptionForm(
         lambda text, _: {"priors": parsing.parse_priors(text)},
         'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '

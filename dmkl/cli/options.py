@@ -77,6 +77,7 @@ Rows = Annotated[
 Records = Annotated[Path | None, samples_option("FILE:NAME, the sample of each record.", "FILE")]
 Covariates = Annotated[Path | None, samples_option("Covariates of new samples, as for residualize=FILE.", "FILE")]
 Offset = Annotated[str | None, samples_option("Offsets of new samples, as for fit, or one number.", "FILE[:NAME]|O")]
+Strata = Annotated[str | None, samples_option("Strata of new samples for --times, as for fit.", "FILE[:NAME]")]
 Unknown = Annotated[
     str | None,
     samples_option(

@@ -88,6 +88,16 @@ def read_offset(given: str, samples: Iterable[str] | None = None) -> Any:
     return replace(table, **logarithms)
 
 
+def read_strata(given: str, samples: Iterable[str] | None = None) -> dict[str, Any]:
+    """The stratum of each sample in one column of a file: FILE, or FILE:NAME."""
+    from dmkl.inputs import read_covariates
+
+    table = read_covariates(Path(given), samples)
+    if len(table.columns) > 1:
+        refuse(f"--strata={given} takes one column, got {', '.join(table.columns)}; name it: FILE:NAME")
+    return dict(table.iloc[:, 0])
+
+
 def parse_names(text: str | None) -> list[str] | None:
     """Names, separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",")]

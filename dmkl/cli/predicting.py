@@ -14,7 +14,15 @@ from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
-from dmkl.cli.parsing import parse_numbers, parse_scoring, parse_value, read_covariates, read_offset, sample_names
+from dmkl.cli.parsing import (
+    parse_numbers,
+    parse_scoring,
+    parse_value,
+    read_covariates,
+    read_offset,
+    read_strata,
+    sample_names,
+)
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, open_kernels, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
@@ -55,6 +63,7 @@ def predict(
     records: options.Records = None,
     covariates: options.Covariates = None,
     offset: options.Offset = None,
+    strata: options.Strata = None,
     unknown: options.Unknown = None,
     scoring: list[str] | None = option("Measures such as matthews,roc_auc.", "NAME,…"),
     deviations: bool = flag(
@@ -117,7 +126,9 @@ def predict(
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
     if deviations:
         _check_deviations(estimator, out)
-    at_times = None if times is None else _check_times(estimator, out, times)
+    if strata is not None and times is None:
+        refuse("--strata is for curves of survival at some times; give --times too, or leave it out")
+    curves: dict[str, Any] = {} if times is None else {"times": _check_times(estimator, out, times), "strata": strata}
     if coverage is not None:
         _check_coverage(estimator, coverage, per_class=per_class)
     source: dict[str, Any]
@@ -164,6 +175,8 @@ def predict(
     if offset is not None:
         value = parse_value(offset)
         source["offset"] = read_offset(offset, names) if isinstance(value, str) else value
+    if strata is not None:
+        curves["strata"] = read_strata(strata, names)
     measures = parse_scoring(scoring)
     if truth is None and measures is not None:
         refuse("--scoring needs the true labels, and they are not known; leave it out")
@@ -216,7 +229,7 @@ def predict(
         predicted = np.where(calibrated.max("class") < unassigned_below, "unassigned", predicted.astype(str))
     if out is not None:
         listed = calibrated if probabilities else None
-        frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates, at_times, regions)
+        frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates, curves, regions)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
     if anndata is not None:
         from dmkl.outputs import into_annotated
@@ -390,7 +403,7 @@ def _tables(
     probabilities: xr.DataArray | None,
     deviation: xr.DataArray | None = None,
     of_covariates: Array | None = None,
-    times: list[float] | None = None,
+    curves: dict[str, Any] | None = None,
     regions: Any = None,
 ) -> tuple[pd.DataFrame, xr.Dataset]:
     """Predictions as a table with a row for each sample, and as an xarray Dataset."""
@@ -418,8 +431,8 @@ def _tables(
         dataset = dataset.assign(in_set=regions, prediction_set=describe(listed.rename("prediction_set")))
     if probabilities is not None:
         dataset = dataset.assign(probability=probabilities)
-    if times is not None:
-        dataset = dataset.assign(survival=estimator.survival_of(scores, times))
+    if curves:
+        dataset = dataset.assign(survival=estimator.survival_of(scores, **curves))
     if estimator.kind_ == "binary":
         dataset = dataset.assign_coords({"class": estimator.classes_})
     return prediction_table(dataset), dataset

@@ -267,8 +267,8 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         """Whether predictions of a regression can be subtracted from its labels."""
         return True
 
-    def _regress(self, design: Float, labels: Float, new: Float) -> tuple[Float, Float]:
-        """The learner on covariates [1, z] alone, (m, 1 + columns); see `dmkl.numerics.covariates.regress`."""
+    def _regress(self, design: Float, labels: Float, new: Float, samples: Array) -> tuple[Float, Float]:
+        """The learner on covariates [1, z] alone, (m, 1 + columns), of samples; see `dmkl.numerics.covariates`."""
         return regress(design, labels, new)
 
     def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NoReturn
 
@@ -15,7 +15,7 @@ from dask.base import tokenize
 from scipy.special import expit, log_expit
 from sklearn.utils.metaestimators import available_if
 
-from dmkl.arrays import Array, Float, plain_repr
+from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.learners.checks import Constraints, Given, KernelGroups, Prices, check_count, check_positive, one_of
@@ -79,6 +79,10 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
     def _loss(self) -> JointLoss:
         raise NotImplementedError
 
+    def _loss_of(self, samples: Array) -> JointLoss:
+        """The loss of samples, which may depend on facts about them."""
+        return self._loss()
+
     def _check_parameters(self) -> None:
         super()._check_parameters()
         self._rules().check()
@@ -111,15 +115,15 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
         lam, weights, start, title = self._points(data)[number]
         training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
         rows = data.problems.labeled[number]
-        offset = self._offset_of(data.kernels.samples if rows is None else data.kernels.samples[rows])
-        of_new = self._offset_of(data.new.samples)
-        width = int(self._loss().has_intercept)
+        samples = data.kernels.samples if rows is None else data.kernels.samples[rows]
+        loss, offset, of_new = self._loss_of(samples), self._offset_of(samples), self._offset_of(data.new.samples)
+        width = int(loss.has_intercept)
         fixed, new = np.ones((len(y), width)), np.ones((len(data.new.samples), width)) if np.ndim(of_new) else None
         if self._covariates() is not None:
             step, constants = residualizing(training.whole.fitted.steps), self._n_constants()
             assert step.row_basis is not None
             fixed, new = step.basis[:, constants:], step.row_basis[training.n_train :, constants:]
-        given = y.reshape(len(y), -1), self._loss(), lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
+        given = y.reshape(len(y), -1), loss, lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
         return SmoothProblem(*given, offset, title, start, self.tol, self.max_iter, data.facts, new, of_new)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
@@ -292,7 +296,7 @@ class SmoothRegressor(SmoothLearner, KernelRegressor, abstract=True):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        loss, _ = self._loss(), self._offset_of(K.samples)
+        loss, _ = self._loss_of(K.samples), self._offset_of(K.samples)
         if not all(loss.accepts(_given_labels(targets, number)) for number in range(len(targets.rows))):
             refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
 
@@ -304,12 +308,13 @@ class SmoothRegressor(SmoothLearner, KernelRegressor, abstract=True):
         loss = type(self._loss())
         return loss.prediction is JointLoss.prediction and loss.accepts is JointLoss.accepts
 
-    def _regress(self, design: Float, labels: Float, new: Float) -> tuple[Float, Float]:
+    def _regress(self, design: Float, labels: Float, new: Float, samples: Array) -> tuple[Float, Float]:
         if self._has_residuals():
-            return super()._regress(design, labels, new)
-        loss, predicted = self._loss(), []
+            return super()._regress(design, labels, new, samples)
+        predicted = []
         for column in labels.T:
             known = ~np.isnan(column)
+            loss = self._loss_of(samples[known])
             y, none = column[known], np.zeros((1, known.sum(), known.sum()))
             effects = solve_mkglm(none, y, loss, covariates=design[known, 1:]).extra["effects"][:, 0]
             of_rows, eta = (of[:, 1 - loss.has_intercept :] @ effects for of in (design[known], new))
@@ -399,17 +404,18 @@ class MKGLM(SmoothRegressor):
     def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
         if self.offset is None and new is None:
             return 0.0
-        names = [str(name) for name in samples]
-        given = {} if self.offset is None else _by_name(self.offset, map(str, itertools.count()))
-        given |= {} if new is None else _by_name(itertools.repeat(new) if np.isscalar(new) else new, names)
-        missing = [name for name in names if name not in given]
-        if missing:
+        rule, more = (
+            "an offset is a number for every sample",
+            "predict(offset=, --offset), where 0 is an exposure of one unit",
+        )
+        values = np.array(_of_samples(samples, self.offset, new, float, rule, more))
+        if not np.isfinite(values).all():
+            k = np.flatnonzero(~np.isfinite(values))[0]
             refuse(
-                f"an offset is a number for every sample, and {len(missing)} of {len(names)} have none, the first "
-                f"being {missing[0]!r}; give them by name (an array is for samples without names, in their order), and "
-                "those of new samples to predict(offset=, --offset), where 0 is an exposure of one unit"
+                f"an offset is a finite number, and that of {str(samples[k])!r} is {values[k]}; leave out samples "
+                "without one"
             )
-        return np.array([given[name] for name in names])
+        return values
 
     def _offsets(self, samples: Array, *, offset: Any = None, **more: Any) -> Float:
         rest, own = super()._offsets(samples, **more), self._offset_of(samples, offset)
@@ -466,19 +472,32 @@ def _given_labels(targets: Targets, number: int) -> Float:
     return np.asarray(column if rows is None else column[rows], dtype=np.float64)
 
 
-def _by_name(values: Any, names: Iterable[str]) -> dict[str, float]:
-    """Numbers by sample: a mapping or a series as it is, others in the order of the names; InputError for others."""
+def _of_samples(samples: Array, values: Any, new: Any, kind: Callable[[Any], Any], rule: str, more: str) -> list[Any]:
+    """Facts about samples, from those that a learner has and those of `new` samples, a mapping or in their order.
+
+    InputError, that begins with the rule, for a sample without one; `more` says where those of new samples are given.
+    """
+    names = [str(name) for name in samples]
+    given = {} if values is None else _by_name(values, map(str, itertools.count()), kind, rule)
+    given |= {} if new is None else _by_name(itertools.repeat(new) if np.isscalar(new) else new, names, kind, rule)
+    missing = [name for name in names if name not in given]
+    if missing:
+        refuse(
+            f"{rule}, and {len(missing)} of {len(names)} have none, the first being {missing[0]!r}; give them by name "
+            f"(an array is for samples without names, in their order), and those of new samples to {more}"
+        )
+    return [given[name] for name in names]
+
+
+def _by_name(values: Any, names: Iterable[str], kind: Callable[[Any], Any], rule: str) -> dict[str, Any]:
+    """Facts by sample: a mapping or a series as it is, others in the order of the names; InputError for others."""
     if isinstance(values, Covariates):  # of a file
         return dict(zip(values.samples, values.design[:, 0].tolist(), strict=True))
     try:
         items = values.items() if hasattr(values, "items") else zip(names, values, strict=False)
-        numbers = {str(name): float(value) for name, value in items}
+        return {str(name): kind(value) for name, value in items}
     except (TypeError, ValueError) as error:
-        refuse(f"an offset is a number for every sample, got {reprlib.repr(values)}", error)
-    if not np.isfinite(list(numbers.values())).all():
-        name = next(name for name, value in numbers.items() if not np.isfinite(value))
-        refuse(f"an offset is a finite number, and that of {name!r} is {numbers[name]}; leave out samples without one")
-    return numbers
+        refuse(f"{rule}, got {reprlib.repr(values)}", error)
 
 
 @dataclass(eq=False, repr=False)
@@ -491,7 +510,8 @@ class MKCox(SmoothRegressor):
 
     where f lies in the space of functions whose kernel is K(β) = Σ_j β_j K_j, and ℓ is the negative logarithm of Cox's
     partial likelihood (`dmkl.Cox`), in which the baseline hazard h₀ cancels. With the step `dmkl.residualize` (Z),
-    which takes the place of "center", f(x) + zᵀb takes the place of f(x), and b is not penalized.
+    which takes the place of "center", f(x) + zᵀb takes the place of f(x), and b is not penalized. With `strata`, such
+    as centers, each stratum has its own baseline hazard h₀, and ℓ is the sum of their partial likelihoods.
 
     Labels are two columns, the time and the event (1 where it was seen, 0 where the sample was censored), in either
     order, or `dmkl.signed_times`. Folds of a number have equal shares of events.
@@ -504,6 +524,10 @@ class MKCox(SmoothRegressor):
         Ridge λ > 0, in units of the loss times the normalized kernels' eigenvalues.
     ties
         Events at the same time: "efron", or "breslow", for which a whole weight of a sample is so many copies.
+    strata
+        The stratum of each sample, a name or a number: a mapping from the names of samples or a series, which may have
+        more samples; or an array, for samples without names. Those of new samples that are not in it are given to
+        `predict_survival`; `predict` needs none.
     steps, solver, tol, max_iter, kernel_groups, sigma, constraints, weights
         As in `MKLogistic`.
 
@@ -511,7 +535,8 @@ class MKCox(SmoothRegressor):
     ----------
     baseline_hazard_ : DataArray
         The cumulative baseline hazard H₀(t), over the times of events in training: Breslow's
-        Σ_{s ≤ t} d_s/Σ_{at risk at s} d_i exp(f_i), d_s the weight of the events at s. Where f = 0, it is H₀.
+        Σ_{s ≤ t} d_s/Σ_{at risk at s} d_i exp(f_i), d_s the weight of the events at s. Where f = 0, it is H₀. With
+        strata over stratum and time.
     covariate_effects_ : DataArray
         b, in log hazard ratios per unit of the covariate.
     weights_, dual_coef_, gap_, objective_, weights_error_, status_, ...
@@ -520,8 +545,9 @@ class MKCox(SmoothRegressor):
     Notes
     -----
     `predict` returns log hazard ratios f, the larger the earlier. `score`, searches and evaluations take Harrell's
-    concordance index. Cox: Regression models and life-tables, JRSS B 34 (1972), with Breslow in the discussion. The
-    method is that of `MKLogistic`; the second derivative of ℓ is a matrix, so that m samples take some 64 m² bytes.
+    concordance index, of pairs of samples in equal and in different strata. Cox: Regression models and life-tables,
+    JRSS B 34 (1972), with Breslow in the discussion. The method is that of `MKLogistic`; the second derivative of ℓ is
+    a matrix, so that m samples take some 64 m² bytes.
 
     Examples
     --------
@@ -538,15 +564,34 @@ class MKCox(SmoothRegressor):
     lam: float | Sequence[float] = 1.0
     _: KW_ONLY
     ties: Literal["efron", "breslow"] = "efron"
+    strata: Mapping[str, Any] | Sequence[Any] | None = None
 
     traits = SmoothRegressor.traits.but(
         weights_are_copies=False,  # of ties after Efron
         rules={"ties": one_of("efron", "breslow")},
-        fitted={"baseline_hazard_": labeled_array("time", needed=True)},
+        fitted={"baseline_hazard_": labeled_array(needed=True)},  # over time, or stratum and time
     )
 
     def _loss(self) -> JointLoss:
         return Cox(self.ties)
+
+    def _loss_of(self, samples: Array) -> JointLoss:
+        return Cox(self.ties, self._stratum_of(samples))
+
+    def _stratum_of(self, samples: Array, new: Any = None) -> Array | None:
+        """The names of the strata of samples, (m,), of which `new` are given for some or all; None without strata."""
+        if self.strata is None:
+            if new is not None:
+                refuse("this MKCox has no strata; leave those of new samples out, or fit it with strata=")
+            return None
+        rule, more = "strata are a name or a number for every sample", "predict_survival(strata=, --strata)"
+        strata = np.array(_of_samples(samples, self.strata, new, lambda value: value, rule, more), dtype=object)
+        if not (known := is_known(strata)).all():
+            refuse(f"{rule}, and that of {str(samples[~known][0])!r} is unknown; leave out samples without one")
+        return strata.astype(str)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        return super()._parameter_texts(names) | {"strata": tokenize(self.strata)}
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         return super()._targets(survival_labels(labels), n_samples, None)
@@ -563,14 +608,23 @@ class MKCox(SmoothRegressor):
     def _set_attributes(self, outcome: FitOutcome) -> None:
         super()._set_attributes(outcome)
         risk, d = outcome.outcomes[0].extra["predictor"][:, 0], self._sample_weights(outcome.data, 0)
-        curve = cumulative_hazard(self._labels_of(outcome.data, 0), risk, 1.0 if d is None else d)
-        self.baseline_hazard_ = xr.DataArray(curve.values, [("time", curve.times)], name="baseline_hazard")
+        labels, d = self._labels_of(outcome.data, 0), np.ones(len(risk)) if d is None else d
+        strata = self._stratum_of(outcome.data.kernels.samples)
+        if strata is None:
+            curve = cumulative_hazard(labels, risk, d)
+            values, coords = curve.values, [("time", curve.times)]
+        else:
+            names, times = np.unique(strata), np.unique(labels[labels > 0])
+            members = [strata == name for name in names]
+            values = np.stack([cumulative_hazard(labels[of], risk[of], d[of])(times) for of in members])
+            coords = [("stratum", names), ("time", times)]
+        self.baseline_hazard_ = xr.DataArray(values, coords, name="baseline_hazard")
 
     @one_blas_thread
     def predict_survival(
-        self, K: Kernels | None = None, times: npt.ArrayLike | None = None, **new: Any
+        self, K: Kernels | None = None, times: npt.ArrayLike | None = None, *, strata: Any = None, **new: Any
     ) -> xr.DataArray:
-        """P(T > t) = exp(−H₀(t) exp(f)) of the row samples, (sample, time).
+        """P(T > t) = exp(−H₀(t) exp(f)) of the row samples, (sample, time), with H₀ of their stratum.
 
         Parameters
         ----------
@@ -579,23 +633,34 @@ class MKCox(SmoothRegressor):
         times
             Times t, 0 or more; those of `baseline_hazard_` by default. After the last of these nothing is known of
             the hazard: curves stay constant.
+        strata
+            The strata of samples that are not in those of the learner: by name, in their order, or one for all.
 
         Raises
         ------
         InputError
-            If a time is negative or not finite, or as by `predict`.
+            If a time is negative or not finite, a stratum is not one of training, or as by `predict`.
         """
-        return self.survival_of(self._decision(K, **new), times)
+        return self.survival_of(self._decision(K, **new), times, strata)
 
-    def survival_of(self, risks: xr.DataArray, times: npt.ArrayLike | None = None) -> xr.DataArray:
+    def survival_of(self, risks: xr.DataArray, times: npt.ArrayLike | None = None, strata: Any = None) -> xr.DataArray:
         """P(T > t) that log hazard ratios of `predict`, (sample,), mean; see `predict_survival`."""
         self._check_fitted()
         hazard = self.baseline_hazard_
         at = hazard["time"].values if times is None else np.asarray(times, dtype=np.float64).reshape(-1)
         if not (np.isfinite(at).all() and (at >= 0).all()):
             refuse(f"times of survival must be finite numbers, 0 or more, got {plain_repr(times)}")
+        curves, place = np.atleast_2d(hazard.values), np.zeros(len(risks), dtype=np.intp)
+        if (own := self._stratum_of(risks["sample"].values, strata)) is not None:
+            learnt = hazard["stratum"].values
+            if len(strange := np.setdiff1d(own, learnt)):
+                refuse(
+                    f"the stratum {str(strange[0])!r} had no training samples, and so has no baseline hazard; strata "
+                    f"are {', '.join(learnt[:10])}"
+                )
+            place = np.searchsorted(learnt, own)
         with np.errstate(divide="ignore"):
-            logs = np.log(Steps(hazard["time"].values, hazard.values, 0.0)(at))
+            logs = np.log([Steps(hazard["time"].values, curve, 0.0)(at) for curve in curves])[place]
         values = np.exp(-np.exp(np.minimum(risks.values[:, None] + logs, 700.0)))  # exp overflows above
         return describe(xr.DataArray(values, [risks["sample"], ("time", at)], name="survival"))
 

@@ -10,7 +10,7 @@ Generalized linear models, 1989. He, Pan, Tan, Zhou: Smoothed quantile regressio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
@@ -256,7 +256,7 @@ class SmoothedQuantile(_OfResidual):
         return (np.abs(r) <= self.width) / (2.0 * self.width)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cox(JointLoss):
     """The negative logarithm of Cox's partial likelihood of times with right censoring, exp(η) the hazard ratio.
 
@@ -266,11 +266,15 @@ class Cox(JointLoss):
 
         ℓ = Σ_t [d̄ Σ_{l<n} log(Σ_{R_t} e_i − c_l Σ_{D_t} e_i) − Σ_{D_t} d_i η_i].
 
+    With `strata`, the stratum of each sample, ℓ is the sum over the strata, each with times and samples at risk of its
+    own.
+
     Cox: Regression models and life-tables, JRSS B 34 (1972). Efron: The efficiency of Cox's likelihood function for
     censored data, JASA 72 (1977). Breslow, in the discussion of Cox (1972).
     """
 
     ties: str = "efron"
+    strata: Any = field(default=None, repr=False)
 
     labels = "times, negative for samples that were censored, of which one is positive"
     has_intercept = False
@@ -310,12 +314,19 @@ class Cox(JointLoss):
         rows[pivots - 1] = np.tril(factor)[:, :rank]
         return rows
 
+    @cached_property
+    def _codes(self) -> bytes | None:
+        """Numbers of the strata."""
+        return None if self.strata is None else np.unique(self.strata, return_inverse=True)[1].astype(np.intp).tobytes()
+
     def _terms(self, y: Float, eta: Float, d: Float) -> tuple[Float, Float, Float, Float]:
         """Of each logarithm: the share of each sample in its sum, (terms, m), the sum, its weight, and its shift of η.
 
         Sums are of exp(η − shift), the largest η of the term, so that none is 0 however far predictors are apart.
         """
-        at_risk, weights = _risk_sets(y.tobytes(), d.tobytes(), self.ties)
+        if self.strata is not None and len(self.strata) != len(y):
+            refuse(f"strata are those of the samples, {len(y)}, got {len(self.strata)}")
+        at_risk, weights = _risk_sets(y.tobytes(), d.tobytes(), self._codes, self.ties)
         of_terms = np.where(at_risk * d > 0, eta, -np.inf)
         shifts = of_terms.max(axis=1)
         hazards = at_risk * d * np.exp(of_terms - shifts[:, None])
@@ -324,15 +335,16 @@ class Cox(JointLoss):
 
 
 @lru_cache(4)
-def _risk_sets(labels: bytes, weights: bytes, ties: str) -> tuple[Float, Float]:
+def _risk_sets(labels: bytes, weights: bytes, strata: bytes | None, ties: str) -> tuple[Float, Float]:
     """1 for samples at risk, less c_l for events, of each logarithm, (terms, m); and its weight d̄, (terms,)."""
     y, d = np.frombuffer(labels), np.frombuffer(weights)
+    stratum = np.zeros(len(y), dtype=np.intp) if strata is None else np.frombuffer(strata, dtype=np.intp)
     rows, means = [], []
-    for t in np.unique(y[(y > 0) & (d > 0)]):
-        events = (y == t) & (d > 0)
+    for k, t in np.unique(np.stack([stratum, y])[:, (y > 0) & (d > 0)], axis=1).T:
+        events = (stratum == k) & (y == t) & (d > 0)
         n = int(np.count_nonzero(events))
         portions = np.arange(n) / n if ties == "efron" else np.zeros(n)
-        rows.append((np.abs(y) >= t) - portions[:, None] * events)
+        rows.append(((stratum == k) & (np.abs(y) >= t)) - portions[:, None] * events)
         means.append(np.full(n, d[events].mean()))
     return np.concatenate(rows), np.concatenate(means)
 

@@ -373,7 +373,7 @@ class Question:
         targets = self.targets_of(train)
         if targets.kind == "regression":
             labels = targets.labels.reshape(len(train), -1).astype(np.float64)
-            predicted, left_out = self.estimator._regress(of_train, labels, of_rows)
+            predicted, left_out = self.estimator._regress(of_train, labels, of_rows, self.K.samples[train])
             return predicted, left_out
         index = np.stack(class_index(targets.kind, targets.classes, targets.labels), axis=1)
         is_class = index == np.arange(len(targets.classes)) if targets.kind == "multiclass" else index == 1

@@ -202,6 +202,7 @@ RISK = views()["fou"].iloc[:, 0]
 CLINICAL = pd.DataFrame({"time": 1.0 + np.exp(-RISK), "event": (np.arange(M) % 3 > 0).astype(int)})
 CLINICAL = CLINICAL.assign(years=1.0 + np.arange(M) % 4, pressure=RISK + np.sin(np.arange(M)))
 CLINICAL["stage"] = RISK.clip(-1, 2).round().astype(int)
+CLINICAL["center"] = np.where(np.arange(M) % 3, "north", "south")
 CLINICAL["visits"] = np.round(CLINICAL["years"] * np.exp(RISK / 2)).astype(int)
 
 STAND_INS: dict[str, Callable[[Path], object]] = {
@@ -224,6 +225,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     "sites.csv": csv(SITES),
     "covariates.csv": csv(AGES),
     "clinical.csv": csv(CLINICAL),
+    "new_clinical.csv": csv(CLINICAL.iloc[: len(NEW)].set_axis(NEW)),
     "trials.csv": csv(TRIALS),
     "first.txt": lines(TRIALS.index[:60]),
     "folds.csv": csv(SPLITS),

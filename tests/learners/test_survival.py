@@ -116,6 +116,93 @@ def test_survival_curves_are_those_of_breslow(study, tmp_path, ties):
     np.testing.assert_array_equal(everywhere["time"], model.baseline_hazard_["time"])
 
 
+def test_strata_have_risk_sets_and_baseline_hazards_of_their_own(study, tmp_path):
+    """The loss is the sum of partial likelihoods of the strata, in a fit and in a search."""
+    K, y = study
+    train, test = np.arange(60), np.arange(60, 90)
+    centers = pd.Series(np.where(np.arange(90) % 3, "a", "b"), K.samples)
+    times = np.where(centers == "a", 1.0, 7.0) * y  # of which those of all together would say little
+    model = dmkl.MKCox(p=1.5, lam=2.0, strata=centers, steps=("center",), tol=1e-9).fit(K[train, train], times[train])
+    kernels = K[train, train].center().to_dask().compute()
+    parts = [centers[:60] == name for name in ("a", "b")]
+
+    kernel, ones = np.tensordot(model.weights_.values, kernels, 1), np.ones(60)
+
+    def objective(alpha):
+        f, cox = kernel @ alpha, dmkl.Cox()
+        slopes = np.zeros(60)
+        for of in parts:
+            slopes[of] = cox.slope(y[:60][of], f[of], ones[of])
+        loss = sum(cox.total(y[:60][of], f[of], ones[of]) for of in parts)
+        return loss + alpha @ f, kernel @ (slopes + 2.0 * alpha)
+
+    best = minimize(objective, np.zeros(60), jac=True, options={"gtol": 1e-8})
+    assert model.objective_ == pytest.approx(best.fun, rel=1e-7)
+    plain = dmkl.solve_mkglm(kernels, times[train], dmkl.Cox(strata=centers[:60]), p=1.5, lam=2.0, tol=1e-9)
+    np.testing.assert_allclose(model.weights_, plain.weights, atol=1e-5)
+    f = model.predict(K[train, train]).values
+    assert model.baseline_hazard_.dims == ("stratum", "time")
+    model.save(tmp_path / "model")
+    for fitted in (model, dmkl.load(tmp_path / "model")):
+        at = [0.5, 3.0, 14.0, 40.0]
+        survival = fitted.predict_survival(K[test, train], at)
+        for name, of in zip("ab", parts, strict=True):
+            own, risk = times[:60][of], np.exp(f[of])
+            seen = [(t, np.sum(own == t) / risk[np.abs(own) >= t].sum()) for t in np.unique(own[own > 0])]
+            hazard = [sum(step for t, step in seen if t <= until) for until in at]
+            rows = (centers[60:] == name).values
+            expected = np.exp(-np.outer(np.exp(fitted.predict(K[test, train]).values[rows]), hazard))
+            np.testing.assert_allclose(survival[rows], expected, rtol=1e-6)
+    model.set_params(strata=centers[:60])
+    with pytest.raises(InputError, match=r"30 of 30 have none, .*predict_survival\(strata=, --strata\)"):
+        model.predict_survival(K[test, train], at)
+    with pytest.raises(InputError, match="'c' had no training samples"):
+        model.predict_survival(K[test, train], at, strata="c")
+    np.testing.assert_array_equal(
+        model.predict_survival(K[test, train], at, strata=centers[60:].values),
+        fitted.predict_survival(K[test, train], at),
+    )
+
+
+@pytest.mark.slow
+def test_strata_go_with_covariates_and_folds(study):
+    K, y = study
+    train, test, ones = np.arange(60), np.arange(60, 90), np.ones(60)
+    centers = np.where(np.arange(90) % 3, "a", "b")
+    times, parts = np.where(centers == "a", 1.0, 7.0) * y, [centers[:60] == name for name in ("a", "b")]
+    Z = np.random.default_rng(3).normal(size=(90, 2))
+    learner = dmkl.MKCox(strata=centers, steps=(dmkl.residualize(Z), "trace"))
+    search = dmkl.search(learner, K, times, grid={"lam": [2.0]}, cv=[(train, test)])
+    null = minimize(lambda b: sum(dmkl.Cox().total(y[:60][of], Z[:60][of] @ b, ones[of]) for of in parts), [0, 0])
+    assert float(search.scores["covariates_score"].max()) == pytest.approx(brute_force(times[test], Z[test] @ null.x))
+    fitted = learner.set_params(lam=2.0).fit(K[train, train], times[train])
+    assert search.best_score_ == pytest.approx(fitted.score(K[test, train], times[test]), abs=1e-9)
+    with pytest.raises(InputError, match="that of '1' is unknown"):
+        dmkl.MKCox(strata=["a", None, *centers[2:]]).fit(K, times)
+
+
+@pytest.mark.slow
+def test_strata_are_a_column_of_a_file(study, tmp_path, output_of, error_of):
+    K, y = study
+    names, place = [f"s{k}" for k in range(90)], np.where(np.arange(90) % 3, "north", "south")
+    splits = np.where(np.arange(90) < 60, 0, 2)
+    dmkl.create(tmp_path / "set", K.to_dask().compute(), labels=y, samples=names, splits=splits)
+    clinical = pd.DataFrame({"age": 50, "center": place}, pd.Index(names, name="sample"))
+    clinical.to_csv(tmp_path / "clinical.csv")
+    clinical[:60].to_csv(tmp_path / "old.csv")
+    fit = ("fit", tmp_path / "set", tmp_path / "model", "--split", 0, "--model", "mkcox", "--strata")
+    assert "takes one column, got age, center" in error_of(*fit, tmp_path / "old.csv")
+    output_of(*fit, f"{tmp_path / 'old.csv'}:center")
+    predict = ("predict", tmp_path / "model", tmp_path / "set", "--split", 0, "--out", tmp_path / "p.csv")
+    strata = ("--strata", f"{tmp_path / 'clinical.csv'}:center")
+    assert "give --times too" in error_of(*predict, *strata)
+    assert "predict_survival(strata=, --strata)" in error_of(*predict, "--times", "5")
+    output_of(*predict, "--times", "5", *strata)
+    model = dmkl.MKCox(strata=place).fit(K[:60, :60], y[:60])
+    expected = model.predict_survival(K[60:, :60], [5.0])[:, 0]
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["survival 5.0"], expected, atol=1e-6)
+
+
 def test_covariates_are_effects_without_a_penalty(study):
     K, y = study
     Z = np.random.default_rng(3).normal(size=(90, 2)) + 5.0
