@@ -49,8 +49,8 @@ def draw_view(rng: np.random.Generator, n_points: int) -> np.ndarray:
     return np.concatenate(classes)
 
 
-def repetition(rng: np.random.Generator, n_kernels: int, lams: list[float], n_points: int = 50) -> xr.Dataset:
-    """Return errors and numbers of weighted kernels over (p, lam), for one draw of all views."""
+def searched(rng: np.random.Generator, n_kernels: int, lams: list[float], n_points: int = 50) -> xr.Dataset:
+    """Return scores and weights over (p, lam), for one draw of all views."""
     views = {f"view {k}": draw_view(rng, len(PARTS) * n_points) for k in range(n_kernels)}
     labels = np.repeat([0, 1], len(PARTS) * n_points)
     split = np.tile(np.repeat(np.arange(len(PARTS), dtype=np.int8), n_points), 2)
@@ -58,7 +58,12 @@ def repetition(rng: np.random.Generator, n_kernels: int, lams: list[float], n_po
         None, views, {"function": "rbf", "feature": "*", "bandwidth": 1}, labels=labels, splits=[split]
     )
     grid = {"p": NORMS, "lam": lams}
-    results = dmkl.search(dmkl.MKFDA(), kernels.persist(), grid=grid, cv="splits", refit=False).scores.isel(fold=0)
+    return dmkl.search(dmkl.MKFDA(), kernels.persist(), grid=grid, cv="splits", refit=False).scores.isel(fold=0)
+
+
+def repetition(rng: np.random.Generator, n_kernels: int, lams: list[float]) -> xr.Dataset:
+    """Return errors and numbers of weighted kernels over (p, lam), for one draw of all views."""
+    results = searched(rng, n_kernels, lams)
     weights = results["weight"]
     return xr.Dataset(
         {
@@ -137,6 +142,27 @@ def draw(results: xr.Dataset) -> Figure:
     return figure
 
 
+def draw_examples(lam: float, seed: int) -> Figure:
+    """Plot three views, and the weights of both norms for 5 and for 30 kernels (Figure 1 (a) and (b))."""
+    figure = Figure(figsize=(12, 5), dpi=150, layout="constrained")
+    upper, lower = figure.subfigures(2, 1)
+    rng = np.random.default_rng(seed)
+    for axes in upper.subplots(1, 3):
+        for points, color in zip(np.split(draw_view(rng, 50), 2), ("#009e73", "#cc79a7"), strict=True):
+            axes.plot(*points.T, ".", color=color)
+        axes.set_aspect("equal", "datalim")
+    for axes, n_kernels in zip(lower.subplots(1, 2, width_ratios=[1, 3]), (5, 30), strict=True):
+        weights = searched(np.random.default_rng([seed, n_kernels]), n_kernels, [lam])["weight"].isel(lam=0)
+        for p, style in STYLES.items():
+            shift = 0.4 * NORMS.index(p)
+            axes.bar(np.arange(n_kernels) + shift, weights.sel(p=p), 0.4, color=style["color"], label=f"ℓ{p:g}")
+        axes.set(title=f"{n_kernels} kernels, λ = {lam:g}", xlabel="kernel", ylabel="weight")
+    lower.legend(
+        *axes.get_legend_handles_labels(), title="norm of the weights", frameon=False, loc="outside right upper"
+    )
+    return figure
+
+
 def main() -> None:
     """Simulate, print, plot and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -161,9 +187,9 @@ def main() -> None:
         print_rows(parts[-1])
     results = xr.concat(parts, "kernels")
     results.to_netcdf(options.output / "simulation.nc", engine="scipy")
-    picture = options.output / "simulation.png"
-    draw(results).savefig(picture)
-    print(f"\nfigure saved to {picture}")
+    draw(results).savefig(options.output / "simulation.png")
+    draw_examples(options.lams[len(options.lams) // 2], options.seed).savefig(options.output / "examples.png")
+    print(f"\nfigures saved to {options.output}: simulation.png, examples.png")
 
 
 if __name__ == "__main__":

@@ -215,6 +215,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     **{f"{name}.npy": matrix(seed) for seed, name in enumerate("rbf chi2 whole upper lower noise a".split())},
     **dict.fromkeys(["b.h5", "new_samples.h5"], hdf5),
     "kernels.mat": lambda path: scipy.io.savemat(path, {"K": np.stack([gaussian(1), gaussian(2)], axis=2)}),
+    "k.csv": csv(pd.DataFrame(gaussian(1), NAMES, NAMES)),
     "rows.txt": lines(NAMES),
     "new.txt": lines(NEW),
     "new.csv": csv(LABELS[: len(NEW)].set_axis(NEW)),

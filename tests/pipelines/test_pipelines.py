@@ -53,6 +53,10 @@ def views(tmp_path_factory):
             [r"^classes +exponent +-?[0-9.]+", r"^kernels +101 ", r"^kernels +exponent"],
         ),
         (
+            "training_times.py --kernels 2 3 --samples 101 120",
+            [r"^binary +MK-SVM +1 +14 +120 ", r"^multiclass +MK-FDA +2 +3 +101 .* [0-9.]+e-[0-9]+$"],
+        ),
+        (
             "compare_solvers.py --sizes 2x100 --norms 1 2 --lams 0.01 --output out",
             [r"1 0\.01 direct, Taylor cuts +\d+ ", r"2 0\.01 +dual +\d+ "],
         ),

@@ -107,6 +107,7 @@ def test_the_first_norm_drops_kernels_and_the_second_gains_from_weak_ones(run_jo
     welch = partial(stats.ttest_ind, equal_var=False)
     options = ["--kernels", 1, 5, 30, "--repetitions", 16, "--lams", 0.03, 0.1, "--output", tmp_path]
     run_job("simulation.py", *options, cwd=tmp_path)
+    assert {"simulation.png", "examples.png"} <= {path.name for path in tmp_path.iterdir()}
     result = xr.load_dataset(tmp_path / "simulation.nc", engine="scipy")
     ahead = result["error"].sel(p=1) - result["error"].sel(p=2)
     np.testing.assert_array_equal(ahead.sel(kernels=1, lam=["0.03", "0.1"]), 0)
