@@ -10,6 +10,7 @@ from .analysis.analyze import relevant_dimension as relevant_dimension
 from .building import build as build
 from .building import build_cross as build_cross
 from .clusters.backends import cluster as cluster
+from .combining import combine as combine
 from .inference.association import Association as Association
 from .inference.association import association_test as association_test
 from .inference.importance import Importance as Importance

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning"
 PAGES = ["README.md", "ARCHITECTURE.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 PAGES.append("deploy/README.md")
 
-OUTPUTS = {"import": 0, "build": 0, **dict.fromkeys((*LEARNING, "compare"), 1), "export": 2}
+OUTPUTS = {"import": 0, "build": 0, **dict.fromkeys((*LEARNING, "compare"), 1), "export": 2, "combine": 2}
 """The positional argument that a command writes to."""
 
 JOBQUEUE = ROOT / "deploy/jobqueue.yaml"
@@ -115,11 +115,11 @@ def execute(request, succeed, made, tmp_path, monkeypatch):
     def call(command):
         nonlocal store
         _, name, *arguments = shlex.split(command.partition(" > ")[0], comments=True)
-        written = arguments.pop(OUTPUTS[name]) if name in OUTPUTS and "--help" not in arguments else None
+        written = arguments.pop(OUTPUTS[name]) if name in OUTPUTS and not {"--help", "--add"} & {*arguments} else None
         provide(re.sub(r"--state \S+", "", " ".join(arguments)), {**STAND_INS, **LEARNT, **dict.fromkeys(OF_RUN)})
         if written is not None:
             arguments.insert(OUTPUTS[name], written)
-        if name in ("import", "build") and not {"--against", "--train-samples"} & {*arguments}:
+        if written and name in ("import", "build") and not {"--against", "--train-samples"} & {*arguments}:
             store = written
         succeed(name, *(path for argument in arguments for path in sorted(glob.glob(argument)) or [argument]))
 

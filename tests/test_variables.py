@@ -153,7 +153,7 @@ RESULTS = {
     "open": lambda K: {"alignment": K.alignment(), "xarray": K.to_xarray(), "share": K.covariate_shares(NUMBERS)},
     "check": lambda K: check(K),
 }
-UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "create", "load", "plot_components",
+UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "combine", "create", "load", "plot_components",
              "plot_confusion", "plot_contributions", "plot_predictions", "plot_survival", "prediction_table",
              "report", "residualize", "signed_times", "solve_mkfda", "solve_mkglm"}  # fmt: skip
 

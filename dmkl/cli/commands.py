@@ -12,7 +12,7 @@ LEARNING = ("fit", "search", "evaluate", "importance", "stability", "permute")
 
 _MODULES = {
     "demo": ("demo",),
-    "creating": ("import", "build"),
+    "creating": ("import", "build", "combine"),
     "inspecting": ("info", "check"),
     "cluster": ("preflight",),
     "analyzing": ("analyze",),

@@ -1,8 +1,9 @@
-"""`dmkl import` and `dmkl build`: kernel sets from files of kernels or of features."""
+"""`dmkl import`, `dmkl build` and `dmkl combine`: kernel sets from files of kernels or of features, or from sets."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,7 +23,7 @@ from dmkl.cli.samples import find_names
 from dmkl.description import count
 from dmkl.errors import refuse, size_text
 from dmkl.features.functions import FUNCTIONS
-from dmkl.files.urls import as_place
+from dmkl.files.urls import Url, as_place
 from dmkl.progress import ConsoleWatch
 
 if TYPE_CHECKING:
@@ -66,12 +67,14 @@ def import_(
     symmetrize: bool = flag(
         "Take (K + Kᵀ)/2 of kernels whose halves differ; mirror a triangle.", "--symmetrize", panel="Storage"
     ),
+    add: bool = flag("Add the kernels to those of OUT, whose samples keep their order.", "--add"),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
 
     Files that name their samples are matched by name, in any order; other files by position. With --join outer a sample
-    that is missing in a kernel has a row of zeros there after centering.
+    that is missing in a kernel has a row of zeros there after centering. --add keeps the kernels of OUT, and its
+    precision unless --dtype says otherwise.
 
     After an interruption the same command resumes. OUT appears when the set is complete.
 
@@ -81,15 +84,22 @@ def import_(
         dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --order rows.txt --dtype float32
         dmkl import kernels.zarr cells.h5ad --variable obsp/connectivities --labels cells.h5ad:cell_type
         dmkl import kernels.zarr --mgrm list.txt --labels height.phen --join outer
+        dmkl import kernels.zarr more.npy --add
         dmkl import new.zarr new_samples.h5 --kernel-axis 0 --samples new.txt --train-samples train.txt
     """
     from dmkl.inputs import open_files
     from dmkl.store.ingest import ingest
+    from dmkl.store.zarr_groups import remove
 
     started = time.monotonic()
     files = [*(inputs or []), *([] if mgrm is None else [mgrm])]
     if not files:
         refuse("dmkl import needs files of kernels; give them after the set, or a list of them by --mgrm FILE")
+    place, written = as_place(out), out
+    if add:
+        before = dmkl.open(out)
+        written, dtype = str(place.with_name(f"{place.name}.added")), dtype or before.dtype.name  # type: ignore[assignment]
+        tile = before.view.source.tiling.tile
     source, side_data = open_files(
         files,
         kernel_axis=kernel_axis,
@@ -108,16 +118,22 @@ def import_(
         say_aside("note", note)
     with keeping_kernels(out), ConsoleWatch():
         ingest(
-            out,
+            written,
             source,
             side_data,
             tile=tile,
             dtype=dtype,
             repair=repair,
             symmetrize=symmetrize,
-            overwrite=overwrite,
+            overwrite=overwrite or add,
         )
-    K = dmkl.open(out)
+        K = dmkl.open(written)
+        if add:
+            try:
+                dmkl.combine(out, out, written, join=join, overwrite=True)
+            finally:
+                added = as_place(written)
+                remove(added) if isinstance(added, Url) else shutil.rmtree(added)
     for record in K.provenance:
         if half := record.get("mirrored"):
             say_aside(
@@ -127,8 +143,36 @@ def import_(
             difference = record["symmetrized"]["largest_asymmetry"]
             how = f"symmetrized: mirrored entries differed by at most {difference:.3g}"
             say_aside("note", f"kernel {record['name']!r} was {how}")
-    _say_written(out, K, started)
+    _say_imported(out, started)
+
+
+def _say_imported(out: str, started: float) -> None:
+    _say_written(out, dmkl.open(out), started)
     say(f"Describe it with dmkl info {shlex.quote(out)}, check it with dmkl check {shlex.quote(out)}.")
+
+
+def combine(
+    sets: Annotated[list[str], typer.Argument(metavar="STORE…", help="Kernel sets (folders or URLs).")],
+    out: options.NewStore,
+    names: str | None = option("New names of all kernels, in order.", "A,B,…"),
+    join: options.Join = "exact",
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Write the kernels of several sets as one set, samples matched by name.
+
+    The samples have the order of the first set. Tiles of sets in this order are linked, or copied to another disk;
+    features, from which kernels of new samples are computed, are taken over. After an interruption the same command
+    resumes. OUT may be one of the sets, with --overwrite.
+
+    Examples
+    --------
+        dmkl combine first.zarr second.zarr both.zarr
+        dmkl combine first.zarr second.zarr common.zarr --join inner
+    """
+    started = time.monotonic()
+    with keeping_kernels(out), ConsoleWatch():
+        dmkl.combine(out, *sets, names=parse_names(names), join=join, overwrite=overwrite)
+    _say_imported(out, started)
 
 
 def build(

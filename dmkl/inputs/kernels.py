@@ -47,6 +47,7 @@ class KernelSource:
 
     names: Sequence[str] | None = None  # of the kernels, if the source has any
     n_kernels: int | None = None  # None if it is known only at the end
+    n_kept: int = 0  # how many of them are kept as factors
     axes: Sequence[Named] = ()  # of all kernels, or of those that were read; empty if no kernel has names of samples
     notes: Sequence[str] = ()  # on parts that were left out and on choices that could have been otherwise
     symmetric: bool | None = None  # whether names show that rows and columns are the same samples; None if none do
@@ -97,6 +98,17 @@ class KernelSource:
     def n_missing(self, j: int) -> int:
         """Return the number of samples that lack kernel j and get means."""
         return 0
+
+    def record(self, j: int) -> dict[str, Any]:
+        """Return what is known of how kernel j was made."""
+        return {}
+
+    def begin(self, writer: Any) -> None:
+        """Write what a set has besides its kernels, before these: nothing."""
+
+    def link(self, writer: Any, j: int, provenance: dict[str, Any], diagonal: Any) -> bool:
+        """Write kernel j from a stored set without reading it; False if it has to be read."""
+        return False
 
 
 def _whole(matrix: Any) -> Any:
@@ -250,6 +262,21 @@ class JoinedSource(KernelSource):
     def n_missing(self, j: int) -> int:
         """See `KernelSource.n_missing`."""
         return max(0 if at is None else int((at < 0).sum()) for at in self._places(j))
+
+    def record(self, j: int) -> dict[str, Any]:
+        """See `KernelSource.record`: that of another order holds positions of samples."""
+        return self._source.record(j) if self._is_in_order(j) else {}
+
+    def begin(self, writer: Any) -> None:
+        """See `KernelSource.begin`."""
+        self._source.begin(writer)
+
+    def link(self, writer: Any, j: int, provenance: dict[str, Any], diagonal: Any) -> bool:
+        """See `KernelSource.link`: no kernel is linked whose samples are in another order."""
+        return self._is_in_order(j) and self._source.link(writer, j, provenance, diagonal)
+
+    def _is_in_order(self, j: int) -> bool:
+        return all(at is None for at in self._places(j))
 
     def _title(self, j: int) -> str:
         return f"kernel {j}" if self.names is None or j >= len(self.names) else f"kernel {str(self.names[j])!r}"

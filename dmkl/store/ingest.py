@@ -70,7 +70,7 @@ def ingest(
     stored_set: AbstractContextManager[StoreWriter | MemorySet] = (
         nullcontext(MemorySet(header))
         if location is None
-        else writing_set(location, header, source.n_kernels, overwrite=overwrite)
+        else writing_set(location, header, source.n_kernels, kept=source.n_kept, overwrite=overwrite)
     )
     with stored_set as writer:
         if symmetry_tol is None:
@@ -83,6 +83,7 @@ def ingest(
         names: list[str] = []
         matrices = _all(first, iterator)
         del first
+        source.begin(writer)
         try:
             for j, matrix in enumerate(matrices):
                 if source.names is not None and j >= len(source.names):
@@ -101,9 +102,12 @@ def ingest(
                     watch.advance(kernel_bytes)
                     continue
                 missing = source.n_missing(j)
-                provenance: dict[str, Any] = {} if location is None else {"identity": identity}
+                provenance = source.record(j) | ({} if location is None else {"identity": identity})
                 provenance |= {"n_missing": missing} if missing else {}
-                intake.take(j, name, matrix, provenance, diagonal_row)
+                if source.link(writer, j, provenance, diagonal_row):
+                    watch.advance(kernel_bytes)
+                else:
+                    intake.take(j, name, matrix, provenance, diagonal_row)
             unique_names(names, len(names), "kernel")
             if source.names is not None and len(names) != len(source.names):
                 refuse(f"found {len(names)} kernels but {len(source.names)} names")

@@ -33,7 +33,7 @@ from dmkl.files.arrays import crc32c
 from dmkl.files.urls import as_place, is_url
 from dmkl.files.writing import current
 from dmkl.store.format import FORMAT, FORMAT_VERSION, Header, check_metadata, kept_as_factors, text_array
-from dmkl.store.tiles import FileVersion, chunk_reader, root_version
+from dmkl.store.tiles import FileVersion, chunk_folder, chunk_reader, root_version
 from dmkl.store.zarr_groups import Location, as_location, check_version, has_checksum, open_group, partial_path
 
 TileKey = tuple[int, int, int]
@@ -205,6 +205,10 @@ class StoreReader:
             msg = f"{node} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
             raise StoreError(msg)
         return values
+
+    def tile_files(self, header: Header) -> str | None:
+        """The folder of the files of tiles, if those of a set with this header are of the same form; else None."""
+        return chunk_folder(self._gram) if Header.of(self._group) == header else None
 
     def tile_crc32c(self) -> npt.NDArray[np.uint32]:
         """CRC32C of every tile without its padding, (kernel, tile_row, tile_col)."""

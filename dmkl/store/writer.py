@@ -10,6 +10,7 @@ attributes of the root are written before the arrays, and identify an unfinished
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import time
 import uuid
@@ -23,12 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync as wait_for
 from zarr.storage import LocalStore
 
 from dmkl._version import version
 from dmkl.arrays import Array
 from dmkl.errors import InputError, MemoryBudgetError, StoreExistsError, refuse
+from dmkl.files.regular import check_plain
 from dmkl.files.syncing import sync, sync_tree
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, refuse_existing, remove_leftovers, replace_folder, reporting_full_disk
@@ -50,6 +53,7 @@ from dmkl.store.format import (
     kept_as_factors,
     provenance_of,
 )
+from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter, chunk_folder
 from dmkl.store.zarr_groups import CHECKSUM, ROOT, Location, zarr_store
 
@@ -339,6 +343,34 @@ class StoreWriter:
             self._node("tile_crc32c")[j] = self._crc if checksums is None else checksums
             self._node("row_sum")[j, :] = row_sum
 
+    def link_kernel(
+        self, j: int, provenance: dict[str, Any], reader: StoreReader, kernel: int, diagonal: Array | None
+    ) -> bool:
+        """Write kernel j by hard links to the tiles of a stored set, or copies of their files on another disk.
+
+        `diagonal` is k(x, x) of new samples. False if tiles of the set are no files, missing, or of another form.
+        """
+        source, target = reader.tile_files(self.header), chunk_folder(self._gram)
+        tiles = [f"{row}/{col}" for row, col in self.tiling.pairs()]
+        size = self.header.tile**2 * np.dtype(self.header.dtype).itemsize + 4  # and its checksum
+        if source is None or target is None or any(check_plain(source, f"{kernel}/{tile}") != size for tile in tiles):
+            return False
+        self.begin_kernels({j: provenance})
+        self._remove_tiles(j)
+        with self.writing():
+            for tile in tiles:
+                linked = Path(target, str(j), tile)
+                linked.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(f"{source}/{kernel}/{tile}", linked)
+                except OSError:
+                    shutil.copyfile(f"{source}/{kernel}/{tile}", linked)
+        place = np.array([kernel])
+        row_sum, own = reader.row_sum(place), reader.diagonal(place) if self.header.symmetric else None
+        assert row_sum is not None
+        self.end_kernel(j, row_sum[0], diagonal if own is None else own[0], reader.tile_crc32c()[kernel])
+        return True
+
     def add_provenance(self, j: int, more: Mapping[str, Any]) -> None:
         """Add facts about kernel j that are known once it has been read."""
         with self.writing():
@@ -371,6 +403,16 @@ class StoreWriter:
         with self.writing():
             write_table(self._group, number, table, scanned, self.header.tile if self._tiled else None)
         return StoredTable.open(self._target, f"{FEATURES}/{number}")
+
+    def copy_features(self, tables: Sequence[StoredTable]) -> None:
+        """Store tables of other sets, in place of those of an earlier run, by copies of their files."""
+        if tables:
+            with self.writing():
+                wait_for(self._group.store.delete_dir(FEATURES))
+                self._group.require_group(FEATURES)
+                for number, table in enumerate(tables):
+                    wait_for(_copy(zarr_store(table.location), table.path, self._group.store, f"{FEATURES}/{number}"))
+            self._features = True
 
     def forget_features(self, names: Collection[str]) -> None:
         """Remove tables that are not needed once the kernels are written."""
@@ -432,6 +474,13 @@ class StoreWriter:
                 self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
             )
             array[...] = values
+
+
+async def _copy(source: Store, old: str, target: Store, new: str) -> None:
+    """Copy all keys below a path of a Zarr store."""
+    async for key in source.list_prefix(f"{old}/"):
+        content = await source.get(key, default_buffer_prototype())
+        await target.set(f"{new}{key[len(old) :]}", content)  # type: ignore[arg-type]
 
 
 def _is_wider(header: Header, other: Header) -> bool:

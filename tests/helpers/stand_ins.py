@@ -189,6 +189,11 @@ def checkpoint(path):
     dmkl.search(dmkl.MKFDA(), dmkl.open(path.parent / "kernels.zarr"), grid=grid, cv=2, state=path)
 
 
+def of_one_kernel(path):
+    """A set of one kernel of its name."""
+    dmkl.create(path, {path.stem: gaussian(1)}, samples=NAMES)
+
+
 def copy(page) -> Callable[[Path], object]:
     """A file of the repository."""
     return lambda path: shutil.copy(ROOT / page, path)
@@ -207,12 +212,13 @@ CLINICAL["visits"] = np.round(CLINICAL["years"] * np.exp(RISK / 2)).astype(int)
 
 STAND_INS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(["kernels.zarr", "set.zarr", "SET"], kernels),
+    **dict.fromkeys(["first.zarr", "second.zarr"], of_one_kernel),
     **dict.fromkeys(["features.npz", "tables.npz", "views.npz"], npz(NAMES)),
     **dict.fromkeys(["new.npz", "new_views.npz"], npz(NEW)),
     **dict.fromkeys(["specs.toml", "kernels.toml"], specs),
     **dict.fromkeys(["y.txt", "classes.txt"], lines(LABELS)),
     **dict.fromkeys(["y.csv", "labels.csv", "diagnosis.csv"], csv(LABELS)),
-    **{f"{name}.npy": matrix(seed) for seed, name in enumerate("rbf chi2 whole upper lower noise a".split())},
+    **{f"{name}.npy": matrix(seed) for seed, name in enumerate("rbf chi2 whole upper lower noise a more".split())},
     **dict.fromkeys(["b.h5", "new_samples.h5"], hdf5),
     "kernels.mat": lambda path: scipy.io.savemat(path, {"K": np.stack([gaussian(1), gaussian(2)], axis=2)}),
     "k.csv": csv(pd.DataFrame(gaussian(1), NAMES, NAMES)),

@@ -1,0 +1,225 @@
+"""One kernel set of the kernels of several: samples are matched by name, and stored tiles are linked, not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from dmkl.arrays import Array
+from dmkl.errors import SampleOrderWarning, refuse, warn
+from dmkl.inputs.kernels import JoinedSource, KernelSource
+from dmkl.inputs.labels import LabelTable, SideData
+from dmkl.inputs.matrices import Lazy, Matrix
+from dmkl.inputs.names import Join, Named, Names
+from dmkl.kernelset import KernelSet
+from dmkl.kernelset import open as open_set
+from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.elements import raw_block
+from dmkl.passes.view import View
+from dmkl.store.features import StoredTable, read_tables
+from dmkl.store.format import kept_as_factors
+from dmkl.store.ingest import ingest
+from dmkl.store.reader import StoreReader
+from dmkl.store.writer import StoreWriter
+from dmkl.store.zarr_groups import Location
+
+_FACTS = ("n_missing", "repair", "indefinite", "mirrored", "symmetrized")
+"""What the record of a kernel says besides its recipe."""
+
+
+@one_blas_thread
+def combine(
+    path: Location,
+    *sets: KernelSet | Location,
+    names: Sequence[str] | None = None,
+    join: Join = "exact",
+    overwrite: bool = False,
+) -> KernelSet:
+    """Store the kernels of several sets as one set, samples matched by name.
+
+    Tiles of kernels whose samples are in the order of the new set are hard-linked where the file system can, or else
+    copied; other kernels are read once. After an interruption the same call resumes. Features of a set, from which
+    kernels of new samples are computed, are taken over if its samples are in the order of the new set and no set
+    before it has features of the same name and other values; kernels kept as factors stay so if all kernels have
+    features.
+
+    Parameters
+    ----------
+    path
+        Where to write: a folder, a URL or a Zarr store. It may be that of one of the sets, with `overwrite`.
+    *sets
+        Stored sets, or some of their kernels (`KernelSet.select`), all square or all of new samples against training
+        samples. The order of samples is that of the first.
+    names
+        New names of all kernels; by default they keep theirs, which must be unique.
+    join
+        As in `dmkl.create`: "exact", "inner" or "outer".
+    overwrite
+        Replace a finished set at `path`; it stays until the new one is complete.
+
+    Returns
+    -------
+    KernelSet
+        The stored set, opened, with the labels and splits of the sets.
+
+    Raises
+    ------
+    InputError
+        If samples cannot be joined, names of kernels are not unique, labels or splits of two sets differ, or a set is
+        not stored, has steps, or only some of its samples.
+    StoreExistsError
+        If there is a finished set at `path` and `overwrite` was not given.
+
+    Warns
+    -----
+    SampleOrderWarning
+        If the samples of one set have no names and those of another have.
+    """
+    if not sets or path is None:
+        refuse("combine() takes a path and one or more sets; K.join(...) reads sets where they are, and writes none")
+    opened = [K if isinstance(K, KernelSet) else open_set(K) for K in sets]
+    for K in opened:
+        if not _is_stored_whole(K) or K.is_square != opened[0].is_square:
+            refuse(
+                "combine() takes stored sets with all of their samples in their order and without steps, all square "
+                f"or all of new samples, found {K!r}; give it paths, or what dmkl.open returns and select() of it"
+            )
+    kernels = _StoredKernels(opened, names)
+    symmetric, readers = opened[0].is_square, [_reader(K) for K in opened]
+    source = JoinedSource(kernels, join, read_data=kernels.side_data, symmetric=symmetric)
+    for note in source.order_notes:
+        warn(note, SampleOrderWarning)
+    if not symmetric:
+        diagonals = [_diagonal(K, source.samples) for K in opened]
+        with_all = all(diagonal is not None for diagonal in diagonals)
+        source.labels.diagonal = np.concatenate(diagonals) if with_all else None  # type: ignore[arg-type]
+    kernels.choose_features(source.samples)
+    ingest(
+        path,
+        source,
+        source.labels,
+        tile=readers[0].tiling.tile,
+        symmetric=symmetric,
+        full=all(reader.full for reader in readers),
+        overwrite=overwrite,
+    )
+    return open_set(path)
+
+
+def _reader(K: KernelSet) -> StoreReader:
+    source: Any = K.view.source
+    return source  # type: ignore[no-any-return]
+
+
+def _is_stored_whole(K: KernelSet) -> bool:
+    """Whether a set is some of the kernels of a stored one, all of their entries as they are stored."""
+    view, source = K.view, K.view.source
+    if not isinstance(source, StoreReader) or view.steps:
+        return False
+    axes = zip((view.rows, view.cols), source.shape[1:], strict=True)
+    return all(np.array_equal(at, np.arange(n)) for at, n in axes)
+
+
+def _diagonal(K: KernelSet, samples: Names) -> Array | None:
+    """k(x, x) of new samples, (kernel, sample), in the order of the samples; None if the set has none."""
+    values, place = K.view.source.diagonal(K.view.kernels), {str(name): i for i, name in enumerate(K.samples)}
+    if values is None or samples is None or not K.view.has_names:
+        return values
+    return values[:, np.array([place[name] for name in samples])]
+
+
+class _StoredKernels(KernelSource):
+    """The kernels of several stored sets, one set after the other."""
+
+    def __init__(self, sets: Sequence[KernelSet], names: Sequence[str] | None) -> None:
+        self.sets, self.parts = sets, [(K, k) for K in sets for k in range(len(K))]
+        self.names = [name for K in sets for name in K.names] if names is None else list(map(str, names))
+        self.n_kernels = len(self.parts)
+        if len(self.names) != self.n_kernels:
+            refuse(f"names= has {len(self.names)} names, expected one for each of the {self.n_kernels} kernels")
+        self.axes = [axes for K in sets for axes in [_axes_of(K)] * len(K)]
+        self.side_data = [*_side_data(sets, "labels"), *_side_data(sets, "splits")]
+        self.records: list[dict[str, Any]] = []
+
+    def choose_features(self, samples: Names) -> None:
+        """Choose the tables and the records that the new set, with these samples, takes over."""
+        self.tables: dict[str, StoredTable] = {}
+        for K in self.sets:
+            same = samples is None or not K.view.has_names or list(samples) == list(map(str, K.samples))
+            tables: Any = read_tables(_reader(K).location) if same and K.is_square else {}
+            same &= all(self.tables.get(name, table).content == table.content for name, table in tables.items())
+            self.tables |= tables if same else {}
+            taken = (lambda key: key not in ("name", "identity")) if same else _FACTS.__contains__
+            self.records += [{key: value for key, value in record.items() if taken(key)} for record in K.provenance]
+        # Tiles of all kernels, if one has no features or another type.
+        if any("function" not in record for record in self.records) or len(set(self.dtypes())) > 1:
+            for record in self.records:
+                record.pop("storage", None)
+        self.n_kept = len(kept_as_factors(self.records))
+
+    def begin(self, writer: StoreWriter) -> None:
+        """See `KernelSource`."""
+        writer.copy_features(list(self.tables.values()))
+        kept = kept_as_factors(self.records)
+        writer.keep_factors({j: self.records[j] | {"identity": self.identity(j)} for j in kept})
+
+    def record(self, j: int) -> dict[str, Any]:
+        """See `KernelSource`."""
+        return self.records[j]
+
+    def link(self, writer: StoreWriter, j: int, provenance: dict[str, Any], diagonal: Array | None) -> bool:
+        """See `KernelSource`."""
+        K, k = self.parts[j]
+        kept = j in kept_as_factors(self.records)
+        return kept or writer.link_kernel(j, provenance, _reader(K), int(K.view.kernels[k]), diagonal)
+
+    def matrices(self) -> Iterator[Matrix]:
+        """See `KernelSource`."""
+        for K, k in self.parts:
+            yield Lazy(K.shape[1:], K.dtype, partial(_entries, K.view, int(K.view.kernels[k])))
+
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """See `KernelSource`."""
+        return [K.dtype for K, _ in self.parts]
+
+    def identity(self, j: int) -> dict[str, Any]:
+        """See `KernelSource`."""
+        K, k = self.parts[j]
+        return {"set": K.content_id, "kernel": K.names[k], "features": "function" in self.records[j]}
+
+
+def _entries(view: View, kernel: int, key: tuple[slice, slice]) -> Array:
+    """A part of a stored kernel, by its position in the set."""
+    return raw_block(view, kernel, view.rows[key[0]], view.cols[key[1]])
+
+
+def _axes_of(K: KernelSet) -> Named:
+    """The names of the rows and columns of the kernels of a set, without those that only count."""
+    rows, columns = (tuple(map(str, names)) for names in (K.samples, K.train_samples))
+    counted = [names == tuple(map(str, range(len(names)))) for names in (rows, columns)]
+    numbers = [rows] if counted[0] else []
+    of_columns = None if K.is_square or counted[1] else columns
+    return Named(str(_reader(K).location), None if numbers else rows, numbers, of_columns, K.is_square)
+
+
+def _side_data(sets: Sequence[KernelSet], role: Literal["labels", "splits"]) -> list[SideData]:
+    """The labels or splits of the samples of all sets, each by name; InputError if those of two sets differ."""
+    named, values = next((K for K in sets if K.view.has_names), None), dict[str, Any]()
+    labeled = [K for K in sets if getattr(K, role) is not None]
+    columns = dict.fromkeys(None if K.tasks is None else tuple(K.tasks) for K in labeled)
+    for K in labeled:
+        names = K.samples if named is None or K.view.has_names else named.samples
+        rows = getattr(K, role) if role == "labels" else getattr(K, role).T
+        for name, value in zip(map(str, names), rows, strict=False):
+            other = values.setdefault(name, value)
+            if len(columns) > 1 or not np.array_equal(*np.array([other, value], dtype=str)):
+                where = _reader(K).location
+                refuse(
+                    f"the {role} of the sets must agree, and sample {name!r} has {value} in {where} and {other} in "
+                    f"another; take {role} from one set: write the others without, or with the same"
+                )
+    table = LabelTable(np.array([*values.values()]), tuple(values) if named else None, next(iter(columns), None))
+    return [SideData(role, f"{role} of the sets", lambda _: table)] if values else []
