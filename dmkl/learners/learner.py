@@ -309,7 +309,8 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             of the statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate),
             each sample of `K` gets the label of its name. The labels stored with the kernels where missing.
         sample_weight
-            (m,), the weight d_i > 0 of each sample, times the weight of its class if the learner has `class_weight`.
+            (m,), the weight d_i ≥ 0 of each sample, times the weight of its class if the learner has `class_weight`. A
+            sample of weight 0 is left out: it is none of `train_samples_`.
 
             In least squares (Fisher discriminants, ridge regression) a whole number is the same as so many copies of
             the sample, also in centering, normalizing, priors and class means of scores; leave-one-out scores leave out
@@ -331,8 +332,11 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         K = as_kernel_set(K, "fit")
-        targets, tasks = labeled_targets(self, K, y, "fit", unknown)
         weights = None if sample_weight is None else as_sample_weight(sample_weight, K.shape[1])
+        kept = None if weights is None or weights.all() else np.flatnonzero(weights)
+        targets, tasks = labeled_targets(self, K, y, "fit", unknown, kept)
+        if kept is not None and weights is not None:
+            K, weights = K[kept, kept], weights[kept]
         row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=weights)
         self._take(run(Plan(K, [row])).fits[0])
         return self

@@ -37,11 +37,16 @@ from dmkl.solvers.workspace import Prepared
 
 
 def labeled_targets(
-    learner: Any, K: KernelSet, y: npt.ArrayLike | None, purpose: str, unknown: Any = None
+    learner: Any,
+    K: KernelSet,
+    y: npt.ArrayLike | None,
+    purpose: str,
+    unknown: Any = None,
+    kept: Index | None = None,
 ) -> tuple[Targets, Array | None]:
     """The targets of a learner on square kernels, and the names of the tasks or targets; `unknown` is a code of labels.
 
-    InputError if `K` is not square, or there are no labels.
+    Those of the rows that are `kept`, of all where None. InputError if `K` is not square, or there are no labels.
     """
     if not K.is_square:
         _, rows, cols = K.shape
@@ -49,12 +54,15 @@ def labeled_targets(
     if not learner.traits.needs_labels:
         if purpose != "fit":
             refuse(f"{type(learner).__name__} learns without labels, which {purpose} compares with; take fit")
-        return learner._targets((), K.shape[1], None), None
+        return learner._targets((), K.shape[1] if kept is None else len(kept), None), None
     labels, tasks = given_labels(K, y)
     if labels is None:
         refuse(f"{purpose} needs labels: give y, or store them with the kernels (labels=, --labels)")
-    targets = learner._targets(with_unknown(labels, unknown), K.shape[1], tasks)
-    single = None if targets.kind == "regression" else single_samples(targets.labels, K.samples)
+    values, samples = with_unknown(labels, unknown), K.samples
+    if kept is not None and np.shape(values)[:1] == samples.shape:  # other shapes are refused
+        values, samples = np.asarray(values)[kept], samples[kept]
+    targets = learner._targets(values, len(samples), tasks)
+    single = None if targets.kind == "regression" else single_samples(targets.labels, samples)
     if single is not None:
         warn(f"{purpose}: {single}. Has a line of a file been read as a label by mistake?", LabelWarning)
     return targets, tasks if targets.labels.ndim > 1 else None
@@ -78,13 +86,13 @@ ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 
 
 def as_sample_weight(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
-    """Weights of samples as (m,) numbers, refused by InputError if one is not positive and finite."""
+    """Weights of samples as (m,) numbers, refused by InputError unless they are 0 or more, not all 0, and finite."""
     weights = np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (n_samples,) or not (np.isfinite(weights) & (weights > 0)).all():
+    if weights.shape != (n_samples,) or not ((np.isfinite(weights) & (weights >= 0)).all() and weights.any()):
         refuse(
-            f"sample_weight must be a positive number for each of the {n_samples} samples, got shape {weights.shape}"
-            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; leave out samples of "
-            "weight zero"
+            f"sample_weight must be 0 or more for each of the {n_samples} samples, got shape {weights.shape}"
+            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; samples of weight 0 are "
+            "left out, and at least one must have more"
         )
     return weights
 

@@ -65,7 +65,11 @@ def match_kernels(model: Any, K: KernelSet, *, any_columns: bool = False) -> tup
             "--names at import)"
         )
     samples = K.train_samples.astype(str)
-    if not any_columns and not np.array_equal(samples, model.train_samples_):
+    at = {name: k for k, name in enumerate(samples.tolist())} if K.view.has_names or K.view.source.symmetric else {}
+    if not any_columns and len(at) > len(model.train_samples_) and at.keys() >= set(model.train_samples_):
+        # Further samples are left out by name, such as those that had weight 0.
+        K = K[:, [at[name] for name in model.train_samples_.tolist()]]
+    elif not any_columns and not np.array_equal(samples, model.train_samples_):
         same = len(samples) == len(model.train_samples_) and set(samples) == set(model.train_samples_)
         seen = "the same samples in another order" if same else f"{len(samples)} others"
         if not same and set(K.samples.astype(str)) >= set(model.train_samples_):
