@@ -1,4 +1,4 @@
-"""Check that a folder is a kernel set, a model, a result or a state as FORMAT.md (beside this file) describes it.
+"""Check that a folder or file is a kernel set, a model, a result or a state as FORMAT.md (beside it) describes it.
 
     python check_store.py PATH [PATH …]
 
@@ -12,6 +12,8 @@ import functools
 import hashlib
 import json
 import sys
+import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -693,6 +695,20 @@ class SavedChecker(ZarrRules):
             ("the arrays and groups that must be there are", self.nodes),
         )
 
+    def run(self) -> bool:
+        """See `Rules`; an archive is unpacked."""
+        if not self.path.is_file():
+            return super().run()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                with zipfile.ZipFile(self.path) as archive:
+                    archive.extractall(folder)
+            except zipfile.BadZipFile as error:
+                self.say(f"FAIL the file is a whole ZIP file\n       {error}")
+                return False
+            self.path = Path(folder)
+            return super().run()
+
     def attributes(self) -> Iterator[str]:
         """Root attributes."""
         self.wanted = SAVED[self.attrs["format"]]
@@ -831,7 +847,7 @@ def checker(path: Path, say: Callable[[str], None] = print) -> Rules:
         form = _json(path / "zarr.json")["attributes"]["format"]
     except (OSError, ValueError, KeyError, TypeError):
         form = FORMAT
-    return (SavedChecker if form in SAVED else Checker)(path, say)
+    return (SavedChecker if form in SAVED or path.is_file() else Checker)(path, say)
 
 
 def _alone(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning"
 PAGES = ["README.md", "ARCHITECTURE.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 PAGES.append("deploy/README.md")
 
-OUTPUTS = {"import": 0, "build": 0, **dict.fromkeys((*LEARNING, "compare"), 1), "export": 2, "combine": 2}
+OUTPUTS = {"import": 0, "build": 0, **dict.fromkeys((*LEARNING, "compare", "compact"), 1), "export": 2, "combine": 2}
 """The positional argument that a command writes to."""
 
 JOBQUEUE = ROOT / "deploy/jobqueue.yaml"

@@ -1,4 +1,4 @@
-"""Using saved models and results: `dmkl predict`, `dmkl export` and `dmkl report`."""
+"""Using saved models and results: `dmkl predict`, `dmkl export`, `dmkl compact` and `dmkl report`."""
 
 from __future__ import annotations
 
@@ -517,6 +517,25 @@ def export(
         print_json({"model": model, "store": store, "out": out, "dims": list(array.dims), "shape": list(array.shape)})
         return
     say(f"{summary}: {out}.")
+
+
+def compact(
+    model: options.SavedModel,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write, such as model.zip.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a model as one file, with what predictions read alone.
+
+    All commands read it as the model, and its predictions are the same. Kernels without weight and the steps of the fit
+    are left out, so that reports and pictures lack them.
+
+    Examples
+    --------
+        dmkl compact model model.zip
+    """
+    lock_output(out, overwrite=overwrite)
+    _load_model(model).save(out, overwrite=overwrite, compact=True)
+    say(f"Saved in {out}.")
 
 
 def _write_hsq(place: Place, estimator: Any, target: str | None) -> None:

@@ -168,9 +168,11 @@ def resolved(path: str | os.PathLike[str] | Url) -> Place:
 
 
 def files_in(place: Place) -> dict[str, int]:
-    """The sizes in bytes of all files or objects of a folder, by their names in it."""
+    """The sizes in bytes of all files or objects of a folder, by their names in it; that of a single file."""
     if isinstance(place, Url):
         return place.files()
+    if place.is_file():
+        return {"": place.stat().st_size}
     files = [file for file in place.rglob("*") if file.is_file()]
     return {file.relative_to(place).as_posix(): file.stat().st_size for file in files}
 

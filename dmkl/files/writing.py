@@ -114,7 +114,7 @@ def replace_folder(written: Path, path: Path) -> None:
             path.rename(replaced)
         written.rename(path)
     sync(path.parent)  # before the old folder is lost
-    shutil.rmtree(replaced, ignore_errors=True)
+    _remove_all(replaced)
 
 
 _HERE, _RENAME_EXCHANGE = -100, 2

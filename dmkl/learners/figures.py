@@ -100,6 +100,11 @@ def plot_convergence(model: Any, *, ax: Axes | None = None) -> Axes:
     from dmkl import pictures
 
     model._check_fitted()
+    if "compact" in model.history_.attrs:
+        refuse(
+            f"this {type(model).__name__} is compact, and has lost its history; draw that of the model that it was "
+            "written from"
+        )
     if "gap" not in model.history_:
         refuse(
             f"{type(model).__name__} has no proven gap in its history, which holds "

@@ -18,6 +18,7 @@ import dmkl
 from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.building import TrainingFeatures, features_of
 from dmkl.errors import ConvergenceWarning, TrainingRowsWarning, UninformativeScoresWarning, refuse, warn
+from dmkl.files.urls import local_path
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.learners import conformal, figures, predicting
 from dmkl.learners.checks import check_positive, decode, encode, one_for_each, one_of
@@ -55,7 +56,7 @@ from dmkl.learners.plan import (
     tell_new_classes,
     total_sample_weights,
 )
-from dmkl.learners.saving import FORMAT, MODELS, fitted_attributes, write_model
+from dmkl.learners.saving import FORMAT, MODELS, fitted_attributes, write_compact, write_model
 from dmkl.learners.traits import (
     COUNT,
     NUMBERS,
@@ -536,13 +537,31 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
 
     # --- saving --------------------------------------------------------------------------------------------------
 
-    def save(self, path: Any, *, overwrite: bool = False) -> None:
+    def save(self, path: Any, *, overwrite: bool = False, compact: bool = False) -> None:
         """Write the model as a Zarr group with JSON attributes: no pickle, readable by any Zarr or xarray.
 
-        Raises StoreExistsError if something is at `path` and `overwrite` was not given, or it is no model.
+        Parameters
+        ----------
+        path
+            A folder, or a URL.
+        overwrite
+            Replace a model.
+        compact
+            Write one file, a ZIP archive of the group, with what predictions read alone: they are the same. Kernels
+            without weight and `history_` are left out, so that reports and pictures lack them.
+
+        Raises
+        ------
+        StoreExistsError
+            If something is at `path` and `overwrite` was not given, or it is no model.
+        InputError
+            If a compact model is to be written at a URL, or in place of a folder.
         """
         self._check_fitted()
-        replace_group(path, partial(write_model, self), FORMAT, "model", overwrite=overwrite)
+        if compact and local_path(path, "a compact model").is_dir():
+            refuse(f"{path} is a folder, and a compact model is one file; choose another path, such as {path}.zip")
+        write = partial(write_compact if compact else write_model, self)
+        replace_group(path, write, FORMAT, "model", overwrite=overwrite)
 
     def _state(self) -> dict[str, Any]:
         """Fitted attributes that are not labeled arrays, as plain JSON values."""

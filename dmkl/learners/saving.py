@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +23,7 @@ from dmkl.learners.traits import TEXT, FittedAttribute, Form, Kept
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
 from dmkl.store.saved import READERS, Saved, unreadable, write_dataset
-from dmkl.store.zarr_groups import check_version, consolidate
+from dmkl.store.zarr_groups import check_version, consolidate, pack
 from dmkl.variables import describe
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 3
@@ -52,6 +54,31 @@ def model_class(name: str) -> Any:
     if name in dir(dmkl):
         getattr(dmkl, name)
     return MODELS.get(name)
+
+
+def write_compact(model: Any, path: Path) -> None:
+    """Write what prediction reads of a fitted model as one file at a path that does not exist.
+
+    Kernels without weight and the history are left out; an attribute of the empty history says so.
+    """
+    used = np.array([model.kernel_names_.index(name) for name in model._kernels_used()], dtype=np.int64)
+    if model._score_function(used).sums is not None:  # its columns are those of all kernels
+        used = np.arange(len(model.kernel_names_))
+    of_kernels = {
+        name: value.isel(kernel=used)
+        for name, value in vars(model).items()
+        if isinstance(value, xr.DataArray | xr.Dataset) and "kernel" in value.dims
+    }
+    compact = copy(model)
+    vars(compact).update(of_kernels)
+    compact.history_ = xr.Dataset(attrs={"compact": 1})
+    compact.kernel_names_ = tuple(model.kernel_names_[k] for k in used)
+    compact.statistics_ = tuple(
+        part._replace(steps=tuple(step.select(used) for step in part.steps)) for part in model.statistics_
+    )
+    with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
+        write_model(compact, Path(folder) / "model")
+        pack(Path(folder) / "model", path)
 
 
 def write_model(model: Any, path: Path) -> None:

@@ -39,6 +39,10 @@ def describe_model(model: Any, most_columns: int) -> Description:
     if "gap" in model.history_ and model.history_.sizes["iteration"] >= 2:
         figures["Certificate"] = Figure("The proven relative gap after each step.", model.plot_convergence)
     price, notes = model._default_price(), [ON_WEIGHTS] if model._learns_weights() else []
+    if "compact" in model.history_.attrs:
+        notes.append(
+            "This model is compact: the model that it was written from may have more kernels, and has a history."
+        )
     return Description(
         type(model).__name__,
         "",

@@ -132,6 +132,8 @@ class Saved:
             try:
                 group = open_group(final)
             except FileNotFoundError as error:
+                if final.is_file():
+                    raise
                 msg = f"there is no model at {final}"
                 raise StoreNotFoundError(msg) from error
         if isinstance(final, Url) and group.attrs.get("complete") is False:

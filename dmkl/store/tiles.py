@@ -44,11 +44,11 @@ def file_version(stat: os.stat_result) -> FileVersion:
 
 
 def root_version(location: str | Store) -> FileVersion | None:
-    """The version of the root of a local folder; None for any other location, and if there is none."""
+    """The version of the root of a local folder, or of an archive; None for other locations, and if there is none."""
     if isinstance(location, Store) or is_url(location):
         return None
     try:
-        return file_version(os.stat(os.path.join(location, ROOT)))
+        return file_version(os.stat(location if os.path.isfile(location) else os.path.join(location, ROOT)))
     except OSError:
         return None
 

@@ -4,6 +4,9 @@ Zarr keeps the metadata of each array in a separate file, and can gather ("conso
 them only there, and the root carries a checksum of itself as its attribute `metadata_crc32c`. Together with a CRC32C
 codec at the end of each array's codecs, every bit that is read is checked.
 
+A group can also be one file, an archive (`pack`): a ZIP file of the group's files, not compressed again. Whatever opens
+groups of folders for reading opens it.
+
 An object store cannot rename. There the root is written last: while a group is written, replaced or removed, its root
 has the attribute ``"complete": false``. So no reader takes an incomplete group for a complete one, and after a kill the
 next writer knows that the objects are dmkl's.
@@ -14,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -25,9 +29,9 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.errors import ZarrUserWarning
-from zarr.storage import FsspecStore, StorePath
+from zarr.storage import FsspecStore, StorePath, ZipStore
 
-from dmkl.errors import DamagedFileError, FormatVersionError, StoreError, damage
+from dmkl.errors import DamagedFileError, DmklError, FormatVersionError, StoreError, damage, refuse
 from dmkl.files.arrays import json_crc32c
 from dmkl.files.documents import check_size, parse_json
 from dmkl.files.plain import PlainStore
@@ -57,7 +61,7 @@ def zarr_store(location: str | Path | Url | Store) -> Store:
     if isinstance(location, Store):
         return location
     if not is_url(location):
-        return PlainStore(str(location))
+        return ZipStore(location, mode="r") if _is_archive(location) else PlainStore(str(location))  # type: ignore[arg-type]
     return _url_store(
         str(as_place(str(location))), json.dumps(storage_options(), sort_keys=True, default=str), os.getpid()
     )
@@ -100,12 +104,7 @@ def open_group(location: str | Store | Path | Url) -> Any:
     # For a relative folder Zarr would strip the folder's name from the names of arrays too.
     place = location if isinstance(location, Store | Url) else as_place(location)
     # The checksum is verified before Zarr parses the metadata.
-    if isinstance(place, Store):
-        data = _read(StorePath(place)) or None
-    else:
-        if isinstance(place, Path):
-            check_size(f"{place}/{ROOT}", check_plain(place, ROOT))
-        data = (place / ROOT).read_bytes() if (place / ROOT).is_file() else None
+    data = (_read(StorePath(place)) or None) if isinstance(place, Store) else _root(place)
     checked = False
     if data is not None:
         with damage(f"{place}/{ROOT} is damaged, or no metadata of Zarr", kind=DamagedFileError):
@@ -125,6 +124,18 @@ def check_version(attrs: Mapping[str, Any], place: Any, newest: int, what: str) 
     if written > newest:
         msg = f"{place} has {what} format version {written}, and this dmkl reads up to {newest}; install a newer dmkl"
         raise FormatVersionError(msg)
+
+
+def _root(place: Place) -> bytes | None:
+    """The metadata of the root of a group in a folder, in an archive or at a URL; None if there is none."""
+    if isinstance(place, Path) and _is_archive(place):
+        with damage(f"{place} is damaged", kind=DamagedFileError), zipfile.ZipFile(place) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                refuse("its files must not be compressed in the archive, so that they are as large as they say")
+            return archive.read(ROOT)
+    if isinstance(place, Path):
+        check_size(f"{place}/{ROOT}", check_plain(place, ROOT))
+    return (place / ROOT).read_bytes() if (place / ROOT).is_file() else None
 
 
 def _read(place: StorePath) -> bytes:
@@ -167,14 +178,30 @@ def _without_copies(metadata: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if key != "consolidated_metadata"}
 
 
+# --- archives ------------------------------------------------------------------------------------------------------
+
+
+def _is_archive(place: str | os.PathLike[str]) -> bool:
+    return os.path.isfile(place) and zipfile.is_zipfile(place)
+
+
+def pack(folder: Path, path: Path) -> None:
+    """Write the group in a folder as an archive at `path`, the same bytes for the same group."""
+    with zipfile.ZipFile(path, "x") as archive:
+        for name in sorted(files_in(folder)):
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, (folder / name).read_bytes())
+
+
 # --- object stores -------------------------------------------------------------------------------------------------
 
 
 def root_attributes(place: Place) -> dict[str, Any]:
     """Attributes of a group's root; empty if there is no group or its root cannot be read."""
     try:
-        attrs = json.loads((place / ROOT).read_bytes())["attributes"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        attrs = json.loads(_root(place) or b"")["attributes"]
+    except (OSError, DmklError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return attrs if isinstance(attrs, dict) else {}
 

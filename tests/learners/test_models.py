@@ -20,6 +20,7 @@ import dmkl
 from dmkl.errors import (
     DamagedFileError,
     FormatVersionError,
+    InputError,
     StoreError,
     StoreExistsError,
     StoreNotFoundError,
@@ -94,6 +95,9 @@ def test_round_trip(tmp_path, name, labels):
     xr.testing.assert_identical(loaded.decision_function(new_set()), model.decision_function(new_set()))
     if getattr(model, "calibrated_on_", None):
         xr.testing.assert_identical(loaded.predict_proba(new_set()), model.predict_proba(new_set()))
+    model.save(tmp_path / "model.zip", compact=True)
+    compact = dmkl.load(tmp_path / "model.zip")
+    xr.testing.assert_identical(compact.decision_function(new_set()), model.decision_function(new_set()))
     predictions = loaded.predict(new_set())
     np.testing.assert_array_equal(predictions, model.predict(new_set()))
     assert predictions[0] in LABELS[labels]
@@ -273,3 +277,28 @@ def test_scores_of_training_rows_are_told_by_their_names(model):
     model.score(train, y[TRAIN])
     if isinstance(model, dmkl.MKFDA):
         model.calibrate(rows, y[TEST])
+
+
+# --- compact models -------------------------------------------------------------------------------------------
+def test_a_compact_model_is_one_file_without_what_predictions_do_not_read(tmp_path):
+    model, file = fitted("Weighted"), tmp_path / "model.zip"
+    model.save(file, compact=True)
+    assert problems(file) == ""
+    compact = dmkl.load(file)
+    assert compact.kernel_names_ == ("kernel_0", "kernel_2")
+    with pytest.raises(InputError, match=r"is compact, .* its history; .* the model that it was written from"):
+        compact.plot_convergence()
+    with pytest.raises(StoreExistsError, match=r"overwrite=True"):
+        model.save(file, compact=True)
+    model.save(file, overwrite=True)
+    with pytest.raises(InputError, match=r"is a folder, and a compact model is one file"):
+        compact.save(file, overwrite=True, compact=True)
+    file.rename(tmp_path / "model")
+    dmkl.load(tmp_path / "model").save(file, compact=True)
+    before = file.read_bytes()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "model.zip"]
+    place = before.index(b"dual_coef_/c/0") + 60  # within the dual variables
+    for damaged in (before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :], before[:-10], before[10:], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(StoreError, match=r"model\.zip is (damaged|not a model)|the model at .* is damaged"):
+            dmkl.load(file)

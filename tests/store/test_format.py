@@ -348,6 +348,16 @@ def test_info_and_check_tell_what_a_path_is(run, output_of, json_of, tmp_path, n
     assert (status, report["kind"], len(report["findings"])) == (1, expected["kind"], 1)
 
 
+def test_a_compact_model_is_described_checked_and_predicts_the_same(output_of, json_of, tmp_path):
+    model, file = dmkl.load(SEALED / "model"), tmp_path / "model.zip"
+    output_of("compact", SEALED / "model", file)
+    assert problems(file) == ""
+    assert json_of("info", file).items() >= {"kind": "model", "model": "Uniform", "features": "square, both"}.items()
+    assert "a model, 1 file checked: no damage found" in output_of("check", file, "--strict")
+    new = {"square": np.array([[4.0]]), "both": np.array([[0.25, 0.5]])}
+    xr.testing.assert_identical(dmkl.load(file).decision_function(features=new), model.decision_function(features=new))
+
+
 def test_a_state_is_told_where_its_result_is_not_there_yet(error_of, tmp_path):
     shutil.copytree(SEALED / "state", tmp_path / "found.partial")
     assert "the checkpoint of an interrupted search of it is" in error_of("info", tmp_path / "found")
