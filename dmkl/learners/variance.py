@@ -548,7 +548,11 @@ class VarianceComponents(KernelRegressor):
         With v = Σσ_j²k_j(x, ·), it is Σσ_j²k_j(x, x) + σ_e² − vᵀV⁻¹v + gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v.
         """
         chosen, used = match_kernels(self, K)
-        trained, _ = match_kernels(self, as_kernel_set(training, "prediction", self.train_samples_))
+        training = as_kernel_set(training, "prediction", self.train_samples_)
+        trained, _ = match_kernels(self, training)
+        if training.is_square and training.shape[1] > len(self.train_samples_):  # match_kernels chose columns by name
+            at = {name: k for k, name in enumerate(training.samples.astype(str).tolist())}
+            trained = trained[[at[name] for name in self.train_samples_.tolist()], :]
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)[used]
         residual = self.components_.variance.sel(term="residual").values.reshape(-1)
         if not (residual > 0).all():
