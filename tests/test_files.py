@@ -5,9 +5,7 @@ import itertools
 import json
 import os
 import pathlib
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +15,7 @@ import psutil
 import pytest
 import xarray as xr
 from helpers.damage import flip
-from helpers.faults import lock_by
+from helpers.faults import disk_that_fills, lock_by
 
 import dmkl
 from dmkl.errors import DamagedFileError, DiskFullError, LockedError
@@ -77,25 +75,16 @@ def test_what_is_cut_or_gone_is_told(tmp_path, keep):
 
 
 # --- full disks ------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def small_files():
-    """Yield a function that limits the size of files, to simulate a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, ignored)
-
-
 @pytest.mark.parametrize(
     "write", [lambda path: save_array(path, np.zeros(9000)), lambda path: write_whole(path, bytes(9000))]
 )
-def test_a_full_disk_leaves_what_was_there(tmp_path, small_files, write):
+def test_a_full_disk_leaves_what_was_there(tmp_path, write):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    small_files(4096)
-    with pytest.raises(DiskFullError, match=r"no space left while writing .*file \([\d,.]+ MiB free on its disk\)"):
-        write(path)
+    with disk_that_fills() as fill:
+        fill()
+        with pytest.raises(DiskFullError, match=r"no space left while writing .*file \([\d,.]+ MiB free on its disk\)"):
+            write(path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
