@@ -111,7 +111,8 @@ def test_p_values_say_whether_covariates_count():
     counts, of_kernels = "what labels owe to the covariates counts too", "The score is that of the kernels alone"
     for steps in ((covariates, "trace"), ("center", "trace")):
         for learner, labels in ((dmkl.MKFDA, y), (dmkl.MKRidge, y.astype(float))):
-            result = dmkl.evaluate(learner(steps=steps), K, labels, GRID, outer=3, inner=2, baselines="none")
+            grid = {"p": [2], "lam": [0.1]}
+            result = dmkl.evaluate(learner(steps=steps), K, labels, grid, outer=3, inner=2, baselines="none")
             of_classes = learner is dmkl.MKFDA and covariates in steps
             assert (of_kernels in result.summary()) == of_classes
             assert (counts in result.summary()) == (learner is dmkl.MKRidge and covariates in steps)
