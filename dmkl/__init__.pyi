@@ -69,6 +69,7 @@ from .searching.assessing import assess as assess
 from .searching.assessing import kernel_scores as kernel_scores
 from .searching.assessing import survival_scores as survival_scores
 from .searching.comparing import ModelComparison as ModelComparison
+from .searching.comparing import auto as auto
 from .searching.comparing import compare as compare
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.evaluation import evaluate as evaluate

@@ -68,6 +68,8 @@ VARIABLES: Final = {
     "model": _names("model", "model"),
     "seconds": Variable("time that the model took", NUMBERS, ("model",), "s"),
     "row_p_value": Variable("p-value of the model and the best one on the same rows", NUMBERS, ("model",)),
+    "model_score": Variable("validation score of the model at its chosen point", NUMBERS, ("model",)),
+    "auto_model": _names("model that the inner folds chose", "fold"),
     "measure": _names("scorer of predictions", "measure"),
     "phase": _names("phase of the search", "phase"),
     "permutation": Variable("permutation of the labels", COUNTS, ("permutation",)),

@@ -1,4 +1,4 @@
-"""`dmkl.compare`: several models on the same nested folds, and estimators of scikit-learn on the same features."""
+"""`dmkl.compare`, `dmkl.auto`: several models on the same folds, the choice of one, and estimators of scikit-learn."""
 
 from __future__ import annotations
 
@@ -33,16 +33,20 @@ from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, mean_and_margin, mean_over_folds
 from dmkl.searching.paired import compare_predictions, rows_test
 from dmkl.searching.scoring import evaluate, limits
+from dmkl.searching.search import SearchResult, search
 from dmkl.searching.texts import chosen_text, cost_and_proof
 from dmkl.store.saved import Result, Saved
+from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUM, SINGLE = "sum", "single"
-OF_CLASSES = ("mkfda", "mklogistic", "mksvm", "stack", SUM, SINGLE)
-OF_NUMBERS = ("mkridge", "stack", SUM, SINGLE)
-"""Models that are compared by default."""
+SUM, SINGLE, AUTO = "sum", "single", "auto"
+DEFAULT = {
+    "compare": (("mkfda", "mklogistic", "mksvm", "stack", SUM, SINGLE), ("mkridge", "stack", SUM, SINGLE)),
+    AUTO: ((SUM, "mkfda", "mkridge", "mksvm", "stack"), (SUM, "mkridge", "stack")),
+}
+"""By function, the models that it takes by default: for classes, and for numbers."""
 COMPETITORS = ("hist-gradient-boosting", "random-forest", "logistic", "ridge")
 
 
@@ -61,6 +65,7 @@ class ModelComparison(Result):
                                                  by others
         seconds              model               that the model took
         row_p_value          model               of the model and the best one on the same test rows
+        auto_model           fold                that the inner folds chose, if "auto" is among the models
         part                 fold, sample        0 train, 2 test, -1 none
         ==================== =================== =====================================================================
 
@@ -140,7 +145,7 @@ class ModelComparison(Result):
     def _choices(self, name: str) -> str:
         evaluation = self._evaluations.get(name)
         if evaluation is None:
-            return ""
+            return chosen_text("model", values_of(self.data["auto_model"])) if name == AUTO else ""
         return "; ".join(chosen_text(key, _values(evaluation, key)) for key in evaluation.parameters)
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
@@ -214,7 +219,7 @@ class ModelComparison(Result):
     @classmethod
     def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:
         names = data["model"].values.tolist()
-        names = names[: len(names) - int(data.attrs["n_competitors"])]
+        names = [name for name in names[: len(names) - int(data.attrs["n_competitors"])] if name != AUTO]
         return cls(data, {name: read(saved.part(f"evaluation-{number}")) for number, name in enumerate(names)})
 
 
@@ -257,7 +262,8 @@ def compare(
         Learners, or names: those of `dmkl fit --model`, "sum" (the plain sum of the kernels, by discriminants or ridge
         regression) and "single" (one kernel, which the inner folds choose together with λ). For numbers "stack" and
         "mkfda" are the regressions of that kind, and for classes "mkridge" is least squares by the largest score,
-        ``MKFDA(decision="largest")``. Or a mapping from names of your own to them. None: those that suit the labels.
+        ``MKFDA(decision="largest")``. "auto" is the model that the inner folds of each outer fold choose from the
+        others, as `dmkl.auto` does. Or a mapping from names of your own to them. None: those that suit the labels.
     K, y
         As in `dmkl.search`.
     grids
@@ -297,10 +303,7 @@ def compare(
     """
     started = time.monotonic()
     K = as_kernel_set(K, "compare")
-    asked = _named_models(models, K, y, unknown)
-    strange = [name for name in grids or {} if name not in asked]
-    if strange:
-        refuse(f"grids has {strange[0]!r}, which is none of the models compared: {', '.join(asked)}")
+    asked, chooses = _named_models(models, K, y, unknown, grids, "compare")
     folds: list[Fold] = []
     question: Question | None = None
     evaluations: dict[str, EvaluationResult] = {}
@@ -317,6 +320,20 @@ def compare(
     parts = [each.scores[measures].drop_attrs() for each in evaluations.values()]
     seconds = [each.scores.attrs["seconds"] for each in evaluations.values()]
     predictions = {name: each.predictions for name, each in evaluations.items() if "held_out_sample" in each.scores}
+    chosen: dict[str, str] = {}
+    if chooses:
+        chosen = {
+            fold.name: choose_model({name: each.searches[fold.name] for name, each in evaluations.items()})[0]
+            for fold in folds
+        }
+        kinds = xr.DataArray([*chosen.values()], {"fold": first["fold"].values}, name="model")
+        parts.append(xr.concat(parts, xr.Variable("model", [*evaluations])).sel(model=kinds).drop_vars("model"))
+        seconds.append(sum(seconds))
+        asked[AUTO] = (None, None)
+        if predictions:
+            of_folds = [_of_fold(predictions[kind], name) for name, kind in chosen.items()]
+            shared = set.intersection(*(set(each) for each in of_folds))
+            predictions[AUTO] = xr.concat([each[sorted(map(str, shared))] for each in of_folds], "sample")
     for name, estimator in _named_competitors(competitors, question).items():
         progress.current().note(f"competitor {name}")
         before = time.monotonic()
@@ -327,6 +344,8 @@ def compare(
     data = xr.concat(parts, xr.Variable("model", np.array(list(asked), dtype=str)))
     kept = [name for name in ("part", "sample_group") if name in first]
     data = data.assign({name: first[name].variable for name in kept}).assign(seconds=("model", np.array(seconds)))
+    if chosen:
+        data["auto_model"] = ("fold", np.array([*chosen.values()]))
     best = str(data["model"].values[int(np.nanargmax(_mean(data["test_score"])))])
     test = rows_test(first.attrs["scoring"])
     others = [None if name == best else predictions.get(name) for name in asked]
@@ -335,13 +354,105 @@ def compare(
     attrs = {
         "scoring": first.attrs["scoring"],
         "measures": first.attrs["measures"],
-        "n_competitors": len(asked) - len(evaluations),
+        "n_competitors": len(asked) - len(evaluations) - chooses,
         "row_test": next((title for title, _ in tests if title), ""),
         "n_passes": sum(each.n_passes_ for each in evaluations.values()),
         "seconds": time.monotonic() - started,
         "created_by": f"dmkl {version()}",
     }
     return ModelComparison(data.assign_coords(sample=first["sample"].values).assign_attrs(attrs), evaluations)
+
+
+# --- the choice of a model --------------------------------------------------------------------------------------------
+
+
+@one_blas_thread
+def auto(
+    K: Kernels,
+    y: npt.ArrayLike | None = None,
+    models: Iterable[str | KernelLearner] | Mapping[str, str | KernelLearner] | None = None,
+    grids: Mapping[str, Mapping[str, Any]] | None = None,
+    cv: Any = None,
+    *,
+    scoring: Any = None,
+    groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
+    rule: Rule = "best",
+    state: str | Path | None = None,
+) -> SearchResult:
+    """Choose a model and its parameters by cross-validation, and fit it.
+
+    Each model is searched as by `dmkl.search` without baselines, all on the same folds. With s_kf the score of model k
+    in validation fold f at the point that it chooses, and d_kf = s_kf − s_0f the difference to the plain sum of the
+    kernels, the sum is the choice unless another has
+
+        mean_f d_kf > standard error of the mean over the folds;
+
+    of those the largest mean is chosen, of equal ones the first. Without "sum" among the models it is the largest mean.
+    `dmkl.compare` with "auto" among the models estimates the performance of this whole choice by nested folds.
+
+    Parameters
+    ----------
+    K, y
+        As in `dmkl.search`.
+    models, grids
+        As in `dmkl.compare`. None: "sum", "mkfda", "mkridge", "mksvm" and "stack" for classes, "sum", "mkridge" and
+        "stack" for numbers.
+    cv, scoring, groups, unknown, rule
+        As in `dmkl.search`; all folds choose one model and point.
+    state
+        A folder that all workers see, with a folder for each model; the same call continues from there.
+
+    Returns
+    -------
+    SearchResult
+        That of the chosen model, fitted as `best_`; `model_score` in `scores` has the scores of all models, and
+        `model_chosen` in ``scores.attrs`` is the name. Passes and seconds are those of all searches.
+
+    Raises
+    ------
+    InputError
+        If a name is no model, two have the same name, a fold tests on rows that another trains or validates on (such
+        folds choose a model each by `dmkl.compare`), or as in `dmkl.search`.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> grids = {"sum": {"lam": [0.1, 1]}, "mkfda": {"p": [1, 2], "lam": [0.1, 1]}}
+    >>> result = dmkl.auto(K, models=["sum", "mkfda"], grids=grids, cv=3)
+    >>> result.scores.attrs["model_chosen"] in ("sum", "mkfda")
+    True
+    """
+    K = as_kernel_set(K, "auto")
+    asked, _ = _named_models(models, K, y, unknown, grids, AUTO)
+    searches: dict[str, SearchResult] = {}
+    options: dict[str, Any] = {"scoring": scoring, "groups": groups, "unknown": unknown, "rule": rule}
+    for name, (learner, default) in asked.items():
+        progress.current().note(f"model {name}")
+        folds = next((each.folds for each in searches.values()), cv)  # splitters may be random
+        options |= {"choice": "joint", "baselines": "none", "state": None if state is None else Path(state) / name}
+        searches[name] = search(learner, K, y, (grids or {}).get(name, default), folds, **options)
+    name, scores = choose_model(searches)
+    first, result = next(iter(searches.values())), searches[name]
+    totals = {key: sum(each.scores.attrs[key] for each in searches.values()) for key in ("n_passes", "seconds")}
+    attrs = totals | {"model_chosen": name, "splitter": first.scores.attrs["splitter"]}
+    result._data = describe(result.scores.assign(model_score=scores).assign_attrs(attrs))
+    return result
+
+
+def choose_model(searches: Mapping[str, SearchResult]) -> tuple[str, xr.DataArray]:
+    """The choice of `auto`, and the scores of the models at their points over model and fold."""
+    chosen = [each.chosen["score"].reset_coords(drop=True) for each in searches.values()]
+    of_folds = [score.mean([dim for dim in score.dims if dim != "fold"]) for score in chosen]
+    scores = xr.concat(of_folds, xr.Variable("model", np.array([*searches], dtype=str)))
+    mean, error = mean_over_folds(scores - scores.sel(model=SUM) if SUM in searches else scores)
+    better = mean.where(mean > error.fillna(0.0), drop=True) if SUM in searches else mean
+    return str(better.idxmax("model").item()) if better.size else SUM, scores
+
+
+def _of_fold(predictions: xr.Dataset, fold: str) -> xr.Dataset:
+    return predictions.isel(sample=np.flatnonzero(predictions["sample_fold"] == fold))
 
 
 def _same(folds: list[Fold], *_: Any, **__: Any) -> list[Fold]:
@@ -367,22 +478,30 @@ _Asked = dict[str, tuple[Any, Mapping[str, Any] | None]]
 """By name, a learner and its default grid."""
 
 
-def _named_models(models: Any, K: Any, y: Any, unknown: Any) -> _Asked:
-    """The learners by name."""
+def _named_models(models: Any, K: Any, y: Any, unknown: Any, grids: Any, caller: str) -> tuple[_Asked, bool]:
+    """The learners by name, and whether "auto" is to choose from them."""
     labels = given_labels(K, y)[0]
     if labels is None:
-        refuse("compare needs labels: give y, or store them with the kernels (labels=, --labels)")
+        refuse(f"{caller} needs labels: give y, or store them with the kernels (labels=, --labels)")
     given = models if isinstance(models, Mapping) else None
     learners = [] if models is None else list(models.values() if given is not None else models)
     numbers = _are_numbers(np.asarray(labels), unknown) or any(
         is_regressor(each) for each in learners if isinstance(each, KernelLearner)
     )
-    learners = learners or list(OF_NUMBERS if numbers else OF_CLASSES)
+    learners = learners or list(DEFAULT[caller][numbers])
     names = list(given) if given is not None else [_name_of(each) for each in learners]
     repeated = [name for k, name in enumerate(names) if name in names[:k]]
     if repeated:
         refuse(f"models has {repeated[0]!r} twice; give a mapping from names of your own to the models")
-    return {name: _as_learner(each, K.names, numbers=numbers) for name, each in zip(names, learners, strict=True)}
+    by_name = dict(zip(names, learners, strict=True))
+    choice = by_name.pop(AUTO, None)
+    if not by_name or choice not in (None, AUTO):
+        refuse("'auto' is the choice from the other models; name at least one other, and no learner of your own 'auto'")
+    strange = [name for name in grids or {} if name not in by_name]
+    if strange:
+        refuse(f"grids has {strange[0]!r}, which is none of the models compared: {', '.join(by_name)}")
+    asked = {name: _as_learner(each, K.names, numbers=numbers) for name, each in by_name.items()}
+    return asked, choice is not None
 
 
 def _are_numbers(labels: Array, unknown: Any) -> bool:

@@ -310,6 +310,7 @@ class SearchResult(GridResult):
         refined_weight               [fold,] kernel[, task]  weights refined after the choice (parameter `refine`)
         approximate                  P, fold[, task]         1 where the score is by a decision rule from
                                                              interpolated leave-one-out scores; missing without such
+        model_score                  model, fold             of `dmkl.auto`: of each model at the point that it chooses
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, if any
         chance_p_value, chance_score [task]                  under permuted labels of the rows held out; see
@@ -328,8 +329,8 @@ class SearchResult(GridResult):
         seconds, n_points, solver, created_by; n_baseline_passes, the passes of baselines after the search; hint, a
         sentence about a grid that may do better; splitter (the text of scikit-learn's, "splits" for stored ones, ""
         for given rows) and asked (JSON: whether labels were given, the source of groups, scoring, unknown);
-        svm_left_out, the reason why there is no SVM; bandwidths_from_all_samples, the number of kernels whose bandwidth
-        or landmarks depend on all samples.
+        svm_left_out, the reason why there is no SVM; model_chosen, the name of the model that `dmkl.auto` chose;
+        bandwidths_from_all_samples, the number of kernels whose bandwidth or landmarks depend on all samples.
     best
         The model with the chosen parameters; None if there is none.
     rule
@@ -535,6 +536,7 @@ class SearchResult(GridResult):
         try:
             rows = "test" if "test_score" in scores else "validation"
             sentences |= self._choice_and_scores()
+            sentences["choice"] = [*self._model_lines(), *sentences["choice"]]
             sentences["coverage"] = self.coverage_lines()
             sentences["chance"] = chance_notes(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
             sentences["kernels_part"] = self.residual_lines()
@@ -572,6 +574,7 @@ class SearchResult(GridResult):
             "folds": scores.sizes["fold"],
             "rule": self.rule,
             "choice": attrs.get("choice", "joint"),
+            **({"model": attrs["model_chosen"]} if "model_chosen" in attrs else {}),
             "best": self._if_chosen("best_params_"),
             "best_score": self._if_chosen("best_score_"),
             "baselines": records(self._if_chosen("baselines")),
@@ -688,6 +691,14 @@ class SearchResult(GridResult):
             of_scores = [f"{scoring} {mean} in validation, mean over folds{classes}"]
             of_scores += self._test_lines(chosen, classes)
         return {"choice": choice, "choices": lines, "scores": of_scores}
+
+    def _model_lines(self) -> list[str]:
+        """The chosen model, and the scores of all that it was chosen from; none if there was one model."""
+        if "model_score" not in self._data:
+            return []
+        means = (with_error(*mean_over_folds(score)) for score in self._data["model_score"])
+        scores = [f"{name} {mean}" for name, mean in zip(self._data["model"].values, means, strict=True)]
+        return [f"Chosen model: {self._data.attrs['model_chosen']}; {self._data.attrs['scoring']} {', '.join(scores)}"]
 
     def _refined_lines(self) -> list[str]:
         if "refined_score" not in self._data:

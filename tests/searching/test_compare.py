@@ -1,4 +1,4 @@
-"""`dmkl.compare` and `dmkl compare` against hand-written nested loops over the same folds."""
+"""`dmkl.compare`, `dmkl compare` and `dmkl.auto` against hand-written loops over the same folds."""
 
 import json
 
@@ -34,19 +34,30 @@ def K(tables):
 @pytest.fixture(scope="module")
 def result(K, tables):
     competitors = {"linear": LogisticRegression()}
-    return dmkl.compare([*LEARNERS], K, grids=GRIDS, outer=OUTER, inner=INNER, competitors=competitors)
+    return dmkl.compare([*LEARNERS, "auto"], K, grids=GRIDS, outer=OUTER, inner=INNER, competitors=competitors)
+
+
+def choice_by_hand(scores):
+    """The plain sum, unless another is better by more than the standard error of the difference."""
+    gains = {name: of_folds - scores["sum"] for name, of_folds in scores.items()}
+    errors = {name: np.std(gain, ddof=1) / np.sqrt(len(gain)) for name, gain in gains.items()}
+    better = {name: np.mean(gain) for name, gain in gains.items() if np.mean(gain) > errors[name]}
+    return max(better, key=better.get) if better else "sum"
 
 
 @pytest.mark.slow
 def test_scores_are_those_of_nested_loops(K, result, tables):
     y = K.labels
     X = np.hstack([*tables.values()])
-    expected = {name: [] for name in [*LEARNERS, "linear"]}
+    expected = {name: [] for name in [*LEARNERS, "auto", "linear"]}
     for train, test in OUTER.split(y, y):
+        inner = {}
         for name, learner in LEARNERS.items():
             grid = GRIDS.get(name, {"lams": ["auto"]})
-            model = dmkl.search(learner, K[train, train], y[train], grid, INNER, baselines="none").best_
-            expected[name].append(accuracy_score(y[test], model.predict(K[test, train])))
+            searched = dmkl.search(learner, K[train, train], y[train], grid, INNER, baselines="none")
+            inner[name] = searched.chosen["score"].values
+            expected[name].append(accuracy_score(y[test], searched.best_.predict(K[test, train])))
+        expected["auto"].append(expected[choice_by_hand(inner)][-1])
         expected["linear"].append(LogisticRegression().fit(X[train], y[train]).score(X[test], y[test]))
     np.testing.assert_array_equal(result.data["test_score"], [*expected.values()])
     means = {name: np.mean(scores) for name, scores in expected.items()}
@@ -57,8 +68,38 @@ def test_scores_are_those_of_nested_loops(K, result, tables):
         assert table.loc[name, "score"] == pytest.approx(mean)
         if name != result.best:
             assert table.loc[name, "difference"] == pytest.approx(means[result.best] - mean)
+    assert table.loc["auto", "seconds"] == pytest.approx(sum(table.loc[name, "seconds"] for name in LEARNERS))
+    assert table.loc["auto", "choices"].startswith("model = ")
     for name in LEARNERS:
         assert len(result.choices().query(f"model == '{name}'")) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "n_noise"), [(2.0, 0), (0.3, 6)])
+def test_auto_is_the_search_of_the_model_that_its_rule_chooses(tables, tmp_path, scale, n_noise):
+    noise = np.random.default_rng(0).normal(size=(n_noise + 1, M, 4))
+    noisy = {name: X + scale * noise[0] for name, X in tables.items()} | dict(zip("cdefgh", noise[1:], strict=False))
+    K = dmkl.build(None, noisy, {"function": "rbf"}, labels=np.arange(M) % 3, dtype="float64")
+    folds = StratifiedKFold(4, shuffle=True, random_state=np.random.RandomState(0))  # other folds at each call
+    found = dmkl.auto(K, models=[*LEARNERS], grids=GRIDS, cv=folds)
+    given = {name: (GRIDS.get(name, {"lams": ["auto"]}), found.folds) for name in LEARNERS}
+    by_hand = {
+        name: dmkl.search(LEARNERS[name], K, None, *given[name], choice="joint", baselines="none") for name in LEARNERS
+    }
+    scores = {name: each.chosen["score"].values for name, each in by_hand.items()}
+    np.testing.assert_array_equal(found.scores["model_score"], [*scores.values()])
+    name = choice_by_hand(scores)
+    assert found.scores.attrs["model_chosen"] == name
+    np.testing.assert_array_equal(found.best_.predict(K), by_hand[name].best_.predict(K))
+    assert f"Chosen model: {name}; accuracy mkfda " in found.summary()
+    found.save(tmp_path / "chosen")
+    assert dmkl.load(tmp_path / "chosen").summary() == found.summary()
+
+
+def test_auto_takes_the_largest_mean_where_no_sum_is_among_the_models(K):
+    K = K[:24, :24]
+    found = dmkl.auto(K, models={"weak": dmkl.MKFDA(1, 1e6), "stack": dmkl.Stack()}, grids={"weak": {"p": [1]}}, cv=2)
+    assert found.scores.attrs["model_chosen"] == "stack"
 
 
 @pytest.mark.slow
@@ -104,6 +145,7 @@ def test_names_mean_regressions_where_labels_are_numbers(K, tables):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((["auto"], None), "the choice from the other models"),
         ((["mkfda"], {"sum": {}}), "none of the models compared: mkfda"),
         ((["forest"], None), "there is no model 'forest'"),
         ((["mkfda", "mkfda"], None), "'mkfda' twice"),
