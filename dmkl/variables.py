@@ -55,6 +55,7 @@ VARIABLES: Final = {
     "pair": _names("pair of classes", "pair"),
     "task": Variable("task", VALUES, ("task",), ""),
     "target": _names("target of a regression", "target"),
+    "target_2": _names("the other target", "target_2"),
     "machine": _names("kernel and class of a machine", "machine"),
     "label": Variable("label", VALUES, units=""),
     "true": Variable("class that is true", VALUES, ("true",), ""),
@@ -118,6 +119,13 @@ VARIABLES: Final = {
     "p_value": Variable("p-value", NUMBERS),
     "boundary": Variable("whether the estimate is on the boundary, zero", COUNTS, ("term",)),
     "covariance": Variable("covariance of the variances", NUMBERS, ("term", "term_2"), "as variance, squared"),
+    "trait_covariance": Variable(
+        "covariance of two targets",
+        NUMBERS,
+        ("term", "target", "target_2"),
+        "product of targets per unit of the kernel",
+    ),
+    "trait_correlation": Variable("correlation of targets", NUMBERS, ("term", "target", "target_2")),
     "effect": Variable("change of the prediction by one unit of the covariate", NUMBERS, ("covariate",)),
     "log_likelihood": Variable("restricted log-likelihood", NUMBERS),
     "residual_variance": Variable("variance of the residual", NUMBERS),
@@ -286,7 +294,9 @@ PATTERNS: Final = {
     r"held_out_(.+)": Variable("{0} of the rows that folds hold out", VALUES, ("held_out",)),
     r"null_(.+)": Variable("{0} that is chosen with permuted labels", VALUES),
     r"(.+)_error": Variable("standard error of {0}", NUMBERS),
-    r"(variance|variance_share|liability_share|effect)_se": Variable("standard error of the {0}", NUMBERS),
+    r"(variance|variance_share|liability_share|effect|trait_(?:covariance|correlation))_se": Variable(
+        "standard error of the {0}", NUMBERS
+    ),
     r"sample_(\d+)": _names("training sample of the problems of part {0}"),
     r"part_(\d+)_step_(\d+)_(\w+)": Variable("{2} of step {1}, of the problems of part {0}", VALUES),
 }

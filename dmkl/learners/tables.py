@@ -32,6 +32,8 @@ def describe_model(model: Any, most_columns: int) -> Description:
         figures[f"Weights by {several[0]}"] = Figure("Weight of each kernel.", model.plot_weight_map)
     if "components_" in model.traits.fitted:
         tables |= {"variance_components": lambda: _variances(model), "fixed_effects": lambda: _fixed_effects(model)}
+        if hasattr(model, "trait_covariances_"):
+            tables["trait_covariances"] = lambda: _trait_covariances(model)
         if "target" not in model.components_.dims:
             figures["Variance components"] = Figure("Share of the variance of each kernel.", lambda: _bars(model))
     elif hasattr(model, "covariate_effects_"):
@@ -112,6 +114,16 @@ def _variances(model: Any) -> Table:
     return Table(frame, [*of_target, named, *columns], "Variance components", kernels=model.kernel_names_, note=note)
 
 
+def _trait_covariances(model: Any) -> Table:
+    """A row for each pair of targets and each kernel, the residual and the total."""
+    frame = model.trait_covariances_.to_dataframe(dim_order=["target", "target_2", "term"]).reset_index()
+    place = frame[["target", "target_2"]].apply(pd.Index(model.trait_covariances_["target"].values).get_indexer)
+    columns = [Column("target", form="text"), Column("target_2", "and", form="text"), Column("term", form="kernel")]
+    columns += [Column(f"trait_{name}", name, error=f"trait_{name}_se") for name in ("covariance", "correlation")]
+    rows = frame[place["target"] < place["target_2"]].reset_index(drop=True)
+    return Table(rows, columns, "Covariances of targets", kernels=model.kernel_names_)
+
+
 def _fixed_effects(model: Any) -> Table:
     frame = model.fixed_effects_.to_dataframe().reset_index()
     names = [str(name) for name in frame if name not in ("effect", "effect_se")]
@@ -169,7 +181,10 @@ def effects_as_mapping(model: Any) -> dict[str, Any]:
 
         if "target" not in model.components_.dims:
             return of()
-        return {"targets": {str(name): of(target=name) for name in model.components_["target"].values}}
+        of_pairs = {}
+        if hasattr(model, "trait_covariances_"):
+            of_pairs = {"trait_covariances": _trait_covariances(model).frame.to_dict("records")}
+        return {"targets": {str(name): of(target=name) for name in model.components_["target"].values}, **of_pairs}
     if not hasattr(model, "covariate_effects_"):
         return {}
 

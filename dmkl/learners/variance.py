@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -31,8 +32,9 @@ from dmkl.passes.sums import direct_bytes
 from dmkl.passes.view import Lens, View, has_thin_factors
 from dmkl.solvers.driver import drive
 from dmkl.solvers.in_memory import InMemory
-from dmkl.solvers.interface import Outcome, worst
+from dmkl.solvers.interface import Outcome, spread, worst
 from dmkl.solvers.jobs import Context, Job, Training, tell_constant
+from dmkl.solvers.trait_covariances import PAIRS, TRAIT_VARIABLES, TraitPair, trait_covariances
 from dmkl.solvers.variance import VarianceProblem, covariances_on_factors, explained_variances, solve_on_factors
 from dmkl.variables import describe
 
@@ -132,6 +134,8 @@ class VarianceComponents(KernelRegressor):
         The units of shares: "variance" for σ_j²/(Σσ² + σ_e²), as GCTA's V(G)/Vp, which suits kernels whose mean
         diagonal is one; "diagonal" multiplies each σ_j² by the mean diagonal of its kernel; "auto" does so where one of
         these differs from one by more than a tenth.
+    genetic_correlation
+        Whether to estimate correlations between two or more targets, by kernel (`trait_covariances_`).
     prevalence
         Of a binary trait in the population, for shares on the liability scale; the share of cases among the samples
         where missing.
@@ -158,6 +162,13 @@ class VarianceComponents(KernelRegressor):
     fixed_effects_ : Dataset
         `effect` and `effect_se` over covariate ("intercept" first) and target; of a category the levels after the
         first, as differences from it.
+    trait_covariances_ : Dataset
+        With `genetic_correlation`, over term, target and target_2: `trait_covariance`, σ_j,st of Cov(u_js, u_jt) =
+        σ_j,stK_j and Cov(e_s, e_t) = σ_e,stI, `trait_correlation`, σ_j,st/√(σ_j,ss σ_j,tt), and their standard errors.
+        They are Haseman-Elston estimates, whatever the method, from the samples whose targets are known; NaN for
+        kernels that fixed effects explain, for the residual of targets without common samples, and for correlations
+        where the estimate of a variance is not positive. A correlation is not cut off at ±1. Errors are those of normal
+        targets, by the delta method; beyond 1,000 samples random vectors estimate the traces.
     dual_coef_ : DataArray
         Py = V⁻¹(y − Zb), over sample and target. The prediction of e is σ_e²Py.
     intercept_, covariate_effects_ : DataArray
@@ -205,6 +216,7 @@ class VarianceComponents(KernelRegressor):
     n_probes: int = 50
     tests: bool = True
     shares: Shares = "auto"
+    genetic_correlation: bool = False
     prevalence: float | None = None
     tol: float = 1e-12
     max_iter: int = 100
@@ -224,6 +236,7 @@ class VarianceComponents(KernelRegressor):
         fitted={
             "components_": labeled_table("variance", "variance_share"),
             "fixed_effects_": labeled_table("effect", "effect_se"),
+            "trait_covariances_": labeled_table("trait_covariance", "trait_correlation", needed=False),
             "covariate_effects_": labeled_array(root="covariate_effect"),
         },
     )
@@ -256,6 +269,11 @@ class VarianceComponents(KernelRegressor):
         super()._check_data(K, targets)
         if self.prevalence is not None and not all(len(np.unique(y)) == 2 for y in targets.values):
             refuse("prevalence is for traits of two values, and y has more; leave prevalence out, or give two values")
+        if self.genetic_correlation and len(targets.values) < 2:
+            refuse(
+                "genetic_correlation compares two or more targets, and y has one; give y with a column for each, as "
+                "--labels pheno.txt:height,weight, or leave genetic_correlation out"
+            )
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
@@ -359,6 +377,8 @@ class VarianceComponents(KernelRegressor):
         if problems.dim is None:
             self.components_ = self.components_.isel({dim: 0}, drop=True)
             self.fixed_effects_ = self.fixed_effects_.isel({dim: 0}, drop=True)
+        if self.genetic_correlation:
+            self._set_trait_covariances(outcome)
         boundary = np.argwhere(self.components_.boundary.values.reshape(len(terms), -1)[:-1])
         of_target = [f" of {label}" if problems.dim else "" for label in targets]
         at_zero = [repr(str(terms[j])) + of_target[k] for j, k in boundary]
@@ -368,6 +388,32 @@ class VarianceComponents(KernelRegressor):
         if status.word == "open":
             message = f"VarianceComponents ended before its log-likelihood was at a maximum: {status.advice}"
             warn(message, ConvergenceWarning)
+
+    def _set_trait_covariances(self, outcome: FitOutcome) -> None:
+        data, labeled = outcome.data, outcome.data.problems.labeled
+        m, n, targets = len(data.kernels.samples), len(self.kernel_names_), self.dual_coef_.target.values
+        known, residuals = np.zeros((2, m, len(targets)))
+        bases, estimated = [], []
+        for t, (rows, solution) in enumerate(zip(labeled, outcome.outcomes, strict=True)):
+            problem, at = self._problem(data, t), np.arange(m) if rows is None else rows
+            known[at, t], residuals[at, t] = 1.0, problem.residual[:, 0]
+            bases.append(spread(problem.basis, at, m))
+            kernels = np.arange(n) if data.fit.kernels is None else data.fit.kernels
+            estimated.append(kernels[solution.extra["kernels"]])
+        lens, pairs, solvers = self._with_steps(data.kernels).lens(), [*combinations(range(len(targets)), 2)], []
+        for s, t in pairs:
+            of_pair = residuals[:, [s, t]], known[:, [s, t]], [bases[s], bases[t]]
+            kernels = np.intersect1d(estimated[s], estimated[t])
+            solvers.append((lens, trait_covariances(TraitPair(*of_pair, kernels, n, self.n_probes, self.random_state))))
+        results, n_passes = drive(solvers, at_once=1)
+        self.n_passes_ += n_passes
+        values = np.full((len(TRAIT_VARIABLES), n + 2, len(targets), len(targets)), np.nan)
+        for pair, result in zip(pairs, results, strict=True):
+            for place, (s, t) in enumerate(PAIRS):
+                values[:, :, pair[s], pair[t]] = values[:, :, pair[t], pair[s]] = result.by_term()[:, :, place]
+        dims = {"term": self.components_.term.values, "target": targets, "target_2": targets}
+        variables = {name: (tuple(dims), array) for name, array in zip(TRAIT_VARIABLES, values, strict=True)}
+        self.trait_covariances_ = xr.Dataset(variables, dims)
 
     def _components(self, solution: Outcome, diagonal: Float, kernels: Array) -> dict[str, Any]:
         """The variables of `components_` of one target.

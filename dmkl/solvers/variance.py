@@ -75,14 +75,14 @@ Solve = Callable[[Sequence[Job], Context], list[Outcome]]
 
 _FLOOR = 1e-6
 """Least σ_e², in units of the variance of y: V has to be positive definite also for kernels of low rank."""
-_DEPENDENT = 1e-10
+DEPENDENT = 1e-10
 """Eigenvalue of the correlations between matrices at and below which the matrices are linearly dependent."""
 _CONSTANT = 1e-6
 """Share of a kernel that rounding leaves of a kernel which fixed effects explain."""
 _RESIDUAL = 1e-7
 """Relative residual of conjugate gradients."""
 _MOST_PRODUCTS = 2000
-_FEW = 1000
+FEW_SAMPLES = 1000
 """Samples up to which the covariance of Haseman-Elston estimates is exact."""
 _ROWS = 1024
 """Rows of new samples that are solved for at once."""
@@ -245,7 +245,7 @@ def _check_independent(problem: VarianceProblem, gram: Float) -> None:
     """Refuse matrices that are linearly dependent."""
     size = np.sqrt(gram.diagonal())
     values, vectors = np.linalg.eigh(gram / np.outer(size, size))
-    if values[0] <= _DEPENDENT:
+    if values[0] <= DEPENDENT:
         # The eigenvector of the smallest eigenvalue is the combination of the matrices, of unit norm each, that
         # vanishes.
         share = np.abs(vectors[:, 0])
@@ -291,7 +291,7 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
     """
     n, m, width, project = len(problem.names), len(problem.y), problem.n_probes, problem.project
     # Probes z with E zzᵀ = I have E zᵀAz = tr A. Divided by √width, the sum over them is the mean.
-    probes = np.eye(m) if m <= _FEW else sign_probes(m, width, problem.seed) / np.sqrt(width)
+    probes = np.eye(m) if m <= FEW_SAMPLES else sign_probes(m, width, problem.seed) / np.sqrt(width)
     covariance = np.zeros((n + 1, n + 1))
     for start in range(0, probes.shape[1], width):
         first = project(probes[:, start : start + width])

@@ -165,6 +165,17 @@ def phenotypes(path):
     individuals(path, [height.round(1)], missing=6)
 
 
+def heights_and_weights(path):
+    """Two traits with titles, each of which is missing for some individuals."""
+    rng = np.random.default_rng(5)
+    traits = rng.normal(size=(M, 2)) @ [[9.0, 6.0], [0.0, 8.0]] + [170.0, 70.0]
+    traits[:4, 0] = traits[-5:, 1] = np.nan
+    frame = pd.DataFrame(traits.round(1), columns=["height", "weight"])
+    frame.insert(0, "FID", [f"f{i // 2}" for i in range(M)])
+    frame.insert(1, "IID", [f"i{i}" for i in range(M)])
+    frame.to_csv(path, sep="\t", index=False, na_rep="NA")
+
+
 def genotypes(path):
     """PLINK's three files: a byte holds four individuals, two bits each, the first lowest."""
     n = len(NEW) if path.stem == "new" else M
@@ -249,6 +260,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(["sets.gmt", "hallmark.gmt", "pathways.gmt"], gene_sets),
     **dict.fromkeys(["chr*.grm.bin", "chr1.grm.bin", "chr2.grm.bin", "list.txt"], relationships),
     **dict.fromkeys(["height.pheno", "height.phen", "pheno.txt"], phenotypes),
+    "traits.txt": heights_and_weights,
     "sex.covar": lambda path: individuals(path, [np.arange(M) % 2]),
     "age.qcovar": lambda path: individuals(path, [AGES["age"].round(1).to_numpy()]),
     **{f"{name}{end}": genotypes for name in ("study", "variants", "new") for end in (".bed", ".bim", ".fam")},

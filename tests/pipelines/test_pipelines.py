@@ -119,6 +119,10 @@ def views(tmp_path_factory):
         ("relationship_matrices.py --families 40 --output out", [r"(\$ dmkl[^$]*){4}"]),
         ("variance_components.py --families 30 --output out", [r"(\$ dmkl[^$]*){4}", "on the boundary"]),
         (
+            "genetic_correlations.py --samples 80 --markers 40 --repetitions 2 --output out",
+            [r"^correlation +total +0\.\d+ ", "80 individuals, 2 repetitions"],
+        ),
+        (
             "many_targets.py --samples 200 --targets 40 --candidates 8 --noise 0.3 --output out",
             [r"(\$ dmkl[^$]*){2}", "of 40 targets above 0", r"true one for ([7-9]\d|100) % of the targets"],
         ),

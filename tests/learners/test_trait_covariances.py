@@ -1,0 +1,152 @@
+"""Covariances of traits by kernel against dense regression, and against simulation."""
+
+from itertools import product
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.references import in_memory
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.solvers import trait_covariances
+
+PAIRS = ((0, 0), (0, 1), (1, 1))
+TRUTH = np.array([[[0.4, 0.2], [0.2, 0.4]], [[0.3, -0.15], [-0.15, 0.3]], [[0.3, 0.1], [0.1, 0.3]]])
+"""Covariances of two traits by two kernels, and of the residuals."""
+
+
+def markers(m, n_markers, seed=0):
+    return np.random.default_rng(seed).standard_normal((2, m, n_markers)) / np.sqrt(n_markers)
+
+
+def traits(W, rng):
+    """Two traits, (m, 2), with the covariances `TRUTH` by the kernels WWᵀ."""
+    roots = [*W, np.eye(W.shape[1])]
+    return sum(
+        root @ rng.standard_normal((root.shape[1], 2)) @ np.linalg.cholesky(covariance).T
+        for root, covariance in zip(roots, TRUTH, strict=True)
+    )
+
+
+def case():
+    """Two kernels, covariates, and two traits each of which is unknown for some samples."""
+    W, Z = markers(60, 80), np.random.default_rng(1).standard_normal((60, 2))
+    Y = traits(W, np.random.default_rng(2)) + Z @ [[1.0, 2.0], [0.0, 1.0]]
+    Y[:12, 0] = Y[50:, 1] = np.nan
+    return W @ W.transpose(0, 2, 1), Z, Y
+
+
+def fitted(kernels, Z, Y, **options):
+    learner = dmkl.VarianceComponents("he", steps=(dmkl.residualize(Z),), genetic_correlation=True, **options)
+    return learner.fit(in_memory(kernels, 25), Y)
+
+
+def dense(kernels, Z, Y):
+    """The least squares fits of products of residuals, and their covariance for normal traits."""
+    matrices, projections, residuals = [*kernels, np.eye(len(Y))], [], []
+    for y in Y.T:
+        known = np.isfinite(y)
+        X = np.column_stack([np.ones(len(y)), Z])[known]
+        projections.append(np.zeros((len(y), len(y))))
+        projections[-1][np.ix_(known, known)] = np.eye(len(X)) - X @ np.linalg.pinv(X)
+        residuals.append(projections[-1] @ np.nan_to_num(y))
+    columns = {
+        (s, t): np.stack([(projections[s] @ A @ projections[t]).ravel() for A in matrices], axis=1) for s, t in PAIRS
+    }
+    values = {
+        (s, t): np.linalg.lstsq(columns[s, t], np.outer(residuals[s], residuals[t]).ravel(), rcond=None)[0]
+        for s, t in PAIRS
+    }
+    values[1, 0] = values[0, 1]
+    sigma = {
+        (s, t): projections[s] @ np.tensordot(value, matrices, 1) @ projections[t] for (s, t), value in values.items()
+    }
+    covariance = np.zeros((3, 3, 3, 3))
+    for (p, (s, t)), (q, (u, v)) in product(enumerate(PAIRS), repeat=2):
+        moments = [
+            [np.trace(A @ sigma[t, u] @ B @ sigma[v, s] + A @ sigma[t, v] @ B @ sigma[u, s]) for B in matrices]
+            for A in matrices
+        ]
+        inverses = [np.linalg.pinv(columns[pair].T @ columns[pair]) for pair in ((s, t), (u, v))]
+        covariance[p, :, q] = inverses[0] @ moments @ inverses[1]
+    return values, covariance
+
+
+def test_covariances_and_errors_are_those_of_dense_regression(tmp_path):
+    kernels, Z, Y = case()
+    model = fitted(kernels, Z, Y)
+    table = model.trait_covariances_
+    assert table.trait_covariance.dims == ("term", "target", "target_2")
+    assert table.term.values.tolist() == ["kernel_0", "kernel_1", "residual", "total"]
+    values, covariance = dense(kernels, Z, Y)
+    sums = np.vstack([np.eye(3), [1, 1, 0]])
+    joint = np.einsum("ki,piqj,kj->kpq", sums, covariance, sums)
+    for p, (s, t) in enumerate(PAIRS):
+        np.testing.assert_allclose(table.trait_covariance[:, s, t], sums @ values[s, t], rtol=1e-8)
+        np.testing.assert_allclose(table.trait_covariance_se[:, t, s], np.sqrt(joint[:, p, p]), rtol=1e-8)
+    estimates = np.stack([sums @ values[pair] for pair in PAIRS], axis=1)
+
+    def correlation(v):
+        return v[1] / np.sqrt(v[0] * v[2])
+
+    for k, found in enumerate(table.trait_correlation[:, 0, 1].values):
+        if not (estimates[k, [0, 2]] > 0).all():
+            assert np.isnan(found)
+            continue
+        assert found == pytest.approx(correlation(estimates[k]), rel=1e-8)
+        slope = [(correlation(estimates[k] + h) - correlation(estimates[k] - h)) / 2e-7 for h in 1e-7 * np.eye(3)]
+        error = np.sqrt(slope @ joint[k] @ slope)
+        assert table.trait_correlation_se[k, 1, 0] == pytest.approx(error, rel=1e-5)
+    model.save(tmp_path / "model")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "model").trait_covariances_, table)
+
+
+def test_random_vectors_and_small_memory_come_near(monkeypatch):
+    kernels, Z, Y = case()
+    exact = fitted(kernels, Z, Y).trait_covariances_
+    monkeypatch.setattr(trait_covariances, "FEW_SAMPLES", 10)
+    table = fitted(kernels, Z, Y, n_probes=400).trait_covariances_
+    np.testing.assert_allclose(
+        table.trait_covariance, exact.trait_covariance, atol=0.25 * exact.trait_covariance_se.max()
+    )
+    np.testing.assert_allclose(table.trait_covariance_se, exact.trait_covariance_se, rtol=0.25)
+    with dask.config.set({"dmkl.memory": "24MiB"}):
+        in_parts = fitted(kernels, Z, Y, n_probes=400).trait_covariances_
+    np.testing.assert_allclose(in_parts.trait_covariance, table.trait_covariance, rtol=1e-6, atol=1e-8)
+
+
+def test_targets_without_common_samples_have_no_residual_covariance():
+    kernels, Z, Y = case()
+    Y[:30, 0] = Y[30:, 1] = np.nan
+    table = fitted(kernels, Z, Y).trait_covariances_
+    assert np.isnan(table.trait_covariance[2, 0, 1])
+    assert np.isfinite(table.trait_covariance[:2]).all()
+    np.testing.assert_allclose(table.trait_covariance[:2, 0, 1], dense(kernels, Z, Y)[0][0, 1][:2], rtol=1e-8)
+
+
+def test_one_target_is_refused():
+    kernels, Z, Y = case()
+    with pytest.raises(InputError, match="genetic_correlation compares two or more targets, and y has one"):
+        fitted(kernels[:, 12:, 12:], Z[12:], Y[12:, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_markers", [600, 60])
+def test_intervals_cover_what_was_simulated(n_markers):
+    """± 1.96 standard errors cover 95 of 100 covariances and correlations, also where kernels have few dimensions."""
+    W, rng = markers(200, n_markers), np.random.default_rng(1)
+    K = in_memory(W @ W.transpose(0, 2, 1), 200)
+    learner = dmkl.VarianceComponents("he", genetic_correlation=True)
+    found = [
+        learner.fit(K, traits(W, rng)).trait_covariances_[["trait_covariance", "trait_covariance_se"]]
+        for _ in range(40)
+    ]
+    table = xr.concat(found, "repeat").isel(term=slice(3), target=0)
+    covered = np.abs(table.trait_covariance - TRUTH[:, 0]) <= 1.96 * table.trait_covariance_se
+    # Of 40 trials with probability 0.95, 33 to 40 succeed in 99.7 of 100 cases.
+    assert (covered.sum("repeat") >= 33).all()
+    error = table.trait_covariance_se.mean("repeat")
+    np.testing.assert_allclose(table.trait_covariance.std("repeat"), error, rtol=0.4)
+    assert (np.abs(table.trait_covariance.mean("repeat") - TRUTH[:, 0]) <= 3.5 * error / np.sqrt(40)).all()
