@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 DEFAULT = "mkfda"
 """The learner that is used when none is named."""
+AUTO = "auto"
+"""The word for a learner that `dmkl.auto` chooses."""
 
 # --- options whose form the signature does not give ----------------------------------------------------------------
 
@@ -416,8 +418,11 @@ def command_for(learner: str | None, command: Callable[..., None]) -> Callable[.
     options: list[inspect.Parameter] = []
     for item in items:
         if item.name == "model":
-            info = typer.Option(metavar="NAME", help=f"Learner to train. [default: {DEFAULT}]", show_default=False)
-            item = item.replace(annotation=Annotated[Literal[tuple(learners())], info])
+            automatic, help = (
+                ((AUTO,), f"Learner, or {AUTO}.") if command.__name__ == "search" else ((), "Learner to train.")
+            )
+            info = typer.Option(metavar="NAME", help=f"{help} [default: {DEFAULT}]", show_default=False)
+            item = item.replace(annotation=Annotated[Literal[(*learners(), *automatic)], info])
         options.append(item if learner is None else _hidden(item))
         options += added if item.name == "model" else []
 

@@ -18,7 +18,7 @@ import dmkl
 from dmkl.cli import options
 from dmkl.cli.cluster import Resources
 from dmkl.cli.interruption import checkpoint_folder, resuming
-from dmkl.cli.learners import DEFAULT, make_learner
+from dmkl.cli.learners import AUTO, DEFAULT, make_learner
 from dmkl.cli.options import flag, folds_option, option, samples_option
 from dmkl.cli.output import (
     lock_output,
@@ -148,7 +148,7 @@ class _Run:
             lock_output(self.predictions, overwrite=options.overwrite, what="file")
         self.K = options.open(options.store, options.kernels)
         self.learner: Any = None
-        if parameters is not None and isinstance(options, QuestionOptions):
+        if parameters is not None and isinstance(options, QuestionOptions) and options.model != AUTO:
             self.learner = make_learner(options.model, parameters, self.K)
 
     def compute(self, question: Callable[..., Any], chosen: Index, *arguments: Any, **keywords: Any) -> Any:
@@ -363,17 +363,27 @@ def search(
     lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
     K = run.K
     chosen, on, folds = _samples_and_folds(K, cv, question)
-    values = grid.values(run.learner, K[chosen, chosen], parameters.get("steps"))
-    result = run.compute(
-        dmkl.search,
-        chosen,
-        values,
-        folds,
-        refit=refit,
-        rule=rule.replace("-", "_"),
-        choice=choice,
-        baselines=baselines,
-    )
+    if question.model == AUTO:
+        others = {"baselines": baselines != "sum", "no-refit": not refit, "choice": choice, **parameters}
+        given = [name for name, value in {**others, "p": grid.p, "lam": grid.lam, "C": grid.C}.items() if value]
+        if given:
+            refuse(
+                f"--model auto searches several models, whose values --grid MODEL:NAME=V,… gives; found {given[0]!r}"
+            )
+        by_model = _grids_by_model(grid.grid, K)
+        result = run.compute(partial(_auto, by_model), chosen, folds, rule=rule.replace("-", "_"))
+    else:
+        values = grid.values(run.learner, K[chosen, chosen], parameters.get("steps"))
+        result = run.compute(
+            dmkl.search,
+            chosen,
+            values,
+            folds,
+            refit=refit,
+            rule=rule.replace("-", "_"),
+            choice=choice,
+            baselines=baselines,
+        )
     over_p = result.plot_weights_over if len(result.grid.get("p", [])) > 1 else None
     save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
     if question.as_json:
@@ -484,22 +494,31 @@ def compare(
     run = _Run(question, "a comparison", "dmkl-comparison", None, plot)
     run.learner = None if models is None else models.split(",")
     chosen, on = question.choose(run.K, all_by_default=True)
-    by_model: dict[str, list[str]] = {}
-    for text in grid or ():
-        model, colon, values = text.partition(":")
-        if not colon:
-            refuse(f"--grid of dmkl compare takes a model and its values, such as mkfda:p=1,2, got {text!r}")
-        by_model.setdefault(model, []).append(values)
     result = run.compute(
         dmkl.compare,
         chosen,
-        {model: parse_grid(texts, sample_names(run.K)) for model, texts in by_model.items()},
+        _grids_by_model(grid, run.K),
         outer=None if outer is None else parse_cv(outer, "--outer"),
         inner=None if inner is None else parse_cv(inner, "--inner"),
         rule=rule.replace("-", "_"),
         competitors=() if competitors is None else competitors.split(","),
     )
     run.print(result, chosen, on)
+
+
+def _grids_by_model(grid: list[str] | None, K: KernelSet) -> dict[str, dict[str, Any]]:
+    """Values of the parameters of each model, from texts such as mkfda:p=1,2."""
+    by_model: dict[str, list[str]] = {}
+    for text in grid or ():
+        model, colon, values = text.partition(":")
+        if not colon:
+            refuse(f"--grid of several models takes a model and its values, such as mkfda:p=1,2, got {text!r}")
+        by_model.setdefault(model, []).append(values)
+    return {model: parse_grid(texts, sample_names(K)) for model, texts in by_model.items()}
+
+
+def _auto(grids: Mapping[str, Any], _: None, K: KernelSet, y: None, folds: Any, **options: Any) -> SearchResult:
+    return dmkl.auto(K, y, None, grids, folds, **options)
 
 
 def importance(

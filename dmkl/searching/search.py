@@ -574,7 +574,7 @@ class SearchResult(GridResult):
             "folds": scores.sizes["fold"],
             "rule": self.rule,
             "choice": attrs.get("choice", "joint"),
-            **({"model": attrs["model_chosen"]} if "model_chosen" in attrs else {}),
+            **({"model_chosen": attrs["model_chosen"]} if "model_chosen" in attrs else {}),
             "best": self._if_chosen("best_params_"),
             "best_score": self._if_chosen("best_score_"),
             "baselines": records(self._if_chosen("baselines")),

@@ -187,3 +187,17 @@ def test_the_command_compares_on_the_same_folds(K, tables, tmp_path, json_of, ou
     assert printed["best"] == dmkl.load(tmp_path / "out").best
     assert json.dumps(printed)
     assert "the same 2 outer folds and inner folds for all" in output_of("info", tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_the_command_searches_the_model_that_auto_chooses(tables, tmp_path, json_of, error_of):
+    store = dmkl.build(tmp_path / "set.zarr", tables, {"function": "rbf"}, labels=np.arange(M) % 3).view.source.location
+    grids = {"sum": {"lam": [0.1]}, "mkfda": {"p": [1], "lam": [0.1]}, "mkridge": {"p": [1], "lam": [0.1]}}
+    grids["mksvm"] = {"p": [1], "C": [1]}
+    words = [f"{model}:{name}={value}" for model, grid in grids.items() for name, (value,) in grid.items()]
+    given = ["search", store, tmp_path / "out", "--model", "auto", "--cv", 2]
+    printed = json_of(*given, *(part for word in words for part in ("--grid", word)), "--cluster", "threads")
+    expected = dmkl.auto(dmkl.open(store), grids=grids, cv=2)
+    np.testing.assert_array_equal(dmkl.load(tmp_path / "out").scores["model_score"], expected.scores["model_score"])
+    assert printed["model_chosen"] == expected.scores.attrs["model_chosen"]
+    assert "MODEL:NAME=V,…" in error_of(*given, "--lam", "0.1", "--overwrite")
