@@ -4,7 +4,6 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.conformance import problems
 from helpers.references import Counting, digits, in_memory, labels, over
 from scipy import stats
 from sklearn.base import clone
@@ -157,14 +156,6 @@ def test_losses_are_means_of_differences_within_folds(result):
     for f, (train, validation) in enumerate(FOLDS):
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 0), train)
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 1), validation)
-
-
-def test_what_is_saved_is_read(result, tmp_path):
-    result.save(tmp_path / "importance")
-    assert problems(tmp_path / "importance") == ""
-    read = dmkl.load(tmp_path / "importance")
-    xr.testing.assert_identical(read.data, result.data)
-    assert read.summary() == result.summary()
 
 
 def test_a_group_is_left_out_as_a_whole_and_a_player(result):

@@ -6,8 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import xarray as xr
-from helpers.conformance import problems
 from helpers.interruption import cut_off
 from helpers.references import Counting, digits, in_memory, labels, over
 from scipy.stats import rankdata
@@ -184,7 +182,7 @@ def of_tasks():
     return dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), labels("multilabel"), 3, how="folds")
 
 
-def test_what_the_weights_tell(result, tmp_path):
+def test_what_the_weights_tell(result):
     data = result.data
     weight = data["weight"].values
     np.testing.assert_allclose(data["mean_weight"], weight.mean(axis=0))
@@ -199,10 +197,6 @@ def test_what_the_weights_tell(result, tmp_path):
     assert {"score", "score_matthews"} <= set(data)
     stable = data["kernel"].values[result.stable().values]
     assert f"Selected by 90 % of the resamples or more: {', '.join(stable)}" in result.summary()
-    result.save(tmp_path / "trust")
-    read = dmkl.load(tmp_path / "trust")
-    xr.testing.assert_identical(read.data, data)
-    assert problems(tmp_path / "trust") == ""
     assert stable.tolist() == ["kernel_0", "kernel_1"]
     bound = "stable kernels that a half-sample selects with a probability of 0.4 or less is at most 1; noise"
     assert f"A resample selects 2 of 5. The expected number of {bound}" in result.summary()
