@@ -1,9 +1,12 @@
 """Smooth convex losses: optima by cvxpy, certificates of random problems, weights, covariates, a loss of one's own."""
 
 import cvxpy as cp
+import dask
 import numpy as np
 import pytest
+from distributed import Client
 from helpers.optima import Square
+from helpers.references import local_cluster
 
 import dmkl
 from dmkl.numerics.losses import LOSSES
@@ -81,9 +84,9 @@ def cone(name: str, y, eta):
 
 def optimum(name: str, X, y, Z, d, p: float, lam: float) -> float:
     """The minimum over functions w_j of the features of each kernel, f_j = X_jw_j, and b, by a conic program."""
-    w, b, b0 = [cp.Variable(X.shape[2]) for _ in X], cp.Variable(Z.shape[1]), cp.Variable()
+    w, b, b0 = [cp.Variable(X.shape[2]) for _ in X], cp.Variable(max(1, Z.shape[1])), cp.Variable()
     r = 2.0 if np.isinf(p) else 2 * p / (p + 1)
-    eta = sum(x @ of for x, of in zip(X, w, strict=True)) + Z @ b + b0
+    eta = sum(x @ of for x, of in zip(X, w, strict=True)) + (Z @ b if Z.size else 0.0) + b0
     size = cp.pnorm(cp.hstack([cp.norm(of) for of in w]), r)
     loss, constraints = total(name, y, eta, d)
     objective = loss + 0.5 * lam * cp.square(size)
@@ -210,3 +213,31 @@ def test_what_does_not_fit_is_refused():
     ]:
         with pytest.raises(dmkl.errors.InputError, match=message):
             dmkl.solve_mkglm(*arguments, **more)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rounds")
+@pytest.mark.parametrize("name", ["logistic", "cox"])
+def test_every_path_has_the_optimum_of_a_conic_program(name, tmp_path):
+    """Kernels in memory, in passes, as factors, in a subspace here and in that of two processes."""
+    X, labels, _, d = problem(7, 45, 3, 6)
+    tables, y = dict(zip("abc", X, strict=True)), labels[name]
+    dense = dmkl.create(tmp_path / "set", dict(zip("abc", X @ X.transpose(0, 2, 1), strict=True)), dtype="float64")
+    factors = dmkl.build(None, tables, {"function": "linear"}, dtype="float64")
+    make = {"logistic": dmkl.MKLogistic, "cox": dmkl.MKCox}[name]
+    optima = {(p, lam): optimum(name, X, y, np.zeros((45, 0)), d, p, lam) for p in (1, 2, np.inf) for lam in (3.0, 0.3)}
+
+    def check(K, solver, points=optima):
+        for p, lam in points:
+            model = make(p, lam, steps=(), solver=solver, tol=1e-7).fit(K, y, d)
+            assert model.solver_ == solver
+            assert model.gap_ <= 1e-7
+            assert model.objective_ == pytest.approx(optima[p, lam], rel=1e-6)
+
+    check(dense, "memory")
+    check(factors, "memory")
+    check(dense, "subspace")
+    with dask.config.set({"dmkl.memory": "100KB"}):  # less than all kernels
+        check(dense, "memory", [(2, 0.3)])
+    with local_cluster(2) as cluster, Client(cluster):
+        check(dense, "subspace", [(2, 0.3)])
