@@ -133,9 +133,9 @@ def test_targets_are_fitted_on_their_known_values(Y, K):
 @pytest.mark.parametrize("refine", [0, 200])
 def test_an_evaluation_tests_rows_that_no_choice_has_seen(Y, K, refine):
     learner, Y = shared(refine=refine), Y[:, :4]
-    evaluation = dmkl.evaluate(learner, K, Y, {"lam": LAMS}, outer=KFold(2), inner=FOLDS)
+    evaluation = dmkl.evaluate(learner, K, Y, {"lam": LAMS}, outer=KFold(2), inner=FOLDS, baselines="none")
     for f, (train, rows) in enumerate(KFold(2).split(Y)):
-        model = dmkl.search(learner, K[train, train], Y[train], {"lam": LAMS}, FOLDS).best_
+        model = dmkl.search(learner, K[train, train], Y[train], {"lam": LAMS}, FOLDS, baselines="none").best_
         np.testing.assert_allclose(list(evaluation.models_.values())[f].weights_, model.weights_, rtol=1e-6)
         scores = r2_score(Y[rows], model.predict(K[rows, train]), multioutput="raw_values")
         np.testing.assert_allclose(evaluation.scores["test_score"].isel(fold=f), scores, rtol=1e-6 if refine else 1e-9)
