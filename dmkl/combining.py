@@ -10,7 +10,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import SampleOrderWarning, refuse, warn
-from dmkl.inputs.kernels import JoinedSource, KernelSource
+from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import LabelTable, SideData
 from dmkl.inputs.matrices import Lazy, Matrix
 from dmkl.inputs.names import Join, Named, Names
@@ -87,16 +87,16 @@ def combine(
                 "combine() takes stored sets with all of their samples in their order and without steps, all square "
                 f"or all of new samples, found {K!r}; give it paths, or what dmkl.open returns and select() of it"
             )
-    kernels = _StoredKernels(opened, names)
+    source = _StoredKernels(opened, names)
     symmetric, readers = opened[0].is_square, [_reader(K) for K in opened]
-    source = JoinedSource(kernels, join, read_data=kernels.side_data, symmetric=symmetric)
+    source.join(join, read_data=source.side_data, symmetric=symmetric)
     for note in source.order_notes:
         warn(note, SampleOrderWarning)
     if not symmetric:
         diagonals = [_diagonal(K, source.samples) for K in opened]
         with_all = all(diagonal is not None for diagonal in diagonals)
         source.labels.diagonal = np.concatenate(diagonals) if with_all else None  # type: ignore[arg-type]
-    kernels.choose_features(source.samples)
+    source.choose_features(source.samples)
     ingest(
         path,
         source,
@@ -167,16 +167,18 @@ class _StoredKernels(KernelSource):
         writer.keep_factors({j: self.records[j] | {"identity": self.identity(j)} for j in kept})
 
     def record(self, j: int) -> dict[str, Any]:
-        """See `KernelSource`."""
-        return self.records[j]
+        """See `KernelSource`: that of another order holds positions of samples."""
+        return self.records[j] if self.is_in_order(j) else {}
 
     def link(self, writer: StoreWriter, j: int, provenance: dict[str, Any], diagonal: Array | None) -> bool:
-        """See `KernelSource`."""
+        """See `KernelSource`: no kernel is linked whose samples are in another order."""
+        if not self.is_in_order(j):
+            return False
         K, k = self.parts[j]
         kept = j in kept_as_factors(self.records)
         return kept or writer.link_kernel(j, provenance, _reader(K), int(K.view.kernels[k]), diagonal)
 
-    def matrices(self) -> Iterator[Matrix]:
+    def unordered(self) -> Iterator[Matrix]:
         """See `KernelSource`."""
         for K, k in self.parts:
             yield Lazy(K.shape[1:], K.dtype, partial(_entries, K.view, int(K.view.kernels[k])))
@@ -185,7 +187,7 @@ class _StoredKernels(KernelSource):
         """See `KernelSource`."""
         return [K.dtype for K, _ in self.parts]
 
-    def identity(self, j: int) -> dict[str, Any]:
+    def content(self, j: int) -> dict[str, Any]:
         """See `KernelSource`."""
         K, k = self.parts[j]
         return {"set": K.content_id, "kernel": K.names[k], "features": "function" in self.records[j]}

@@ -16,7 +16,7 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import SampleOrderWarning, refuse, warn
-from dmkl.inputs.kernels import JoinedSource, as_source
+from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data, matched
 from dmkl.inputs.labels import Labels, labels_in
 from dmkl.inputs.names import Join, sample_names, unique_names
@@ -857,13 +857,12 @@ def create(
     SampleOrderWarning
         If kernels, labels or splits without names are matched by position with samples that have names.
     """
-    given, unjoined = given_data(labels=labels, splits=splits), as_source(kernels, names)
-    source = JoinedSource(
-        unjoined,
+    given, source = given_data(labels=labels, splits=splits), as_source(kernels, names)
+    source.join(
         join,
         samples=sample_names("samples", samples),
         train_samples=sample_names("train_samples", train_samples),
-        read_data=[item for item in unjoined.side_data if item.role not in {other.role for other in given}],
+        read_data=[item for item in source.side_data if item.role not in {other.role for other in given}],
         given=given,
         symmetric=symmetric,
     )

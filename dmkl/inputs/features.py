@@ -18,15 +18,14 @@ from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.inputs.columns import (
     ROLES,
     Columns,
-    axis_names,
     find_names,
     float_dtype,
     is_title,
     plain_title,
     without_codes,
 )
-from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, stem, vector
+from dmkl.inputs.formats.compressed import stem
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, vector
 from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names_of_arrays
 from dmkl.inputs.formats.tables import Text
@@ -35,22 +34,19 @@ from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import (
     Lazy,
-    as_numpy,
-    dense_rows,
     is_sparse,
-    known_shape,
     n_condensed,
     open_alone,
-    plain,
     square,
     transposed,
     upper_triangles,
 )
 from dmkl.inputs.names import Join, Named, Names, listed_names, places, sample_names
+from dmkl.inputs.objects import holds_arrays, recognize
 from dmkl.settings import check_memory
 
 if TYPE_CHECKING:
-    import xarray as xr
+    pass
 
 _LABEL_ROLES = ("labels", "splits", "tasks")
 """Roles of side data of features, apart from the names of samples."""
@@ -243,18 +239,15 @@ def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: li
 
 
 def _matrix(
-    name: str, values: Any, *, samples: Names = None, columns: Names = None, open: Any = None, **more: Any
+    name: str, values: FileArray | Lazy, *, samples: Names = None, columns: Names = None, open: Any = None, **more: Any
 ) -> FeatureMatrix:
     """Return an array, which `open` returns, as a feature matrix; a vector of all pairs holds distances (`square`)."""
-    shape = known_shape(f"features {name!r}", values)
-    given = values = dense_rows(values) if is_sparse(values) else as_numpy(values)
-    dtype = np.dtype(values.dtype)
-    get = open or (lambda: given)
+    shape, dtype, get = values.shape, np.dtype(values.dtype), open or (lambda: values)
     n = n_condensed(*shape) if len(shape) == 1 and dtype.kind == "f" else None
     if n is not None:
         more["holds"] = "distances"
         vector_of, get = get, lambda: square(vector_of(), n)
-        values, shape = square(values, n), (n, n)
+        shape = n, n
     if len(shape) == 3 and shape[1] == shape[2] > 1:
         stack_of, get = get, lambda: upper_triangles(f"features {name!r}", stack_of())
         more["note"] = f"features {name!r} are the entries above the diagonals of {shape[0]} matrices {shape[1:]}"
@@ -344,9 +337,8 @@ def _find_features(features: Any, wanted: Sequence[str] | None) -> _Unaligned:
     """Find feature matrices, labels, splits and names in files, of which only headers are read, or in memory."""
     unaligned = _Unaligned()
     paths = [features] if isinstance(features, str | os.PathLike) else features
-    is_dataset = is_instance(features, "xarray", "Dataset")
-    if is_dataset or is_annotated_object(features):
-        arrays = _dataset_arrays(features) if is_dataset else annotated_arrays(features)
+    if holds_arrays(features):
+        arrays = recognize("features", features)
         files = [array.path for array in arrays[:1]]
         for path in files:
             _take_arrays(path, arrays, unaligned)
@@ -412,17 +404,15 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
         unaligned.places.append((path, variable.name))
 
 
+def _reversed(variable: FileArray) -> FileArray:
+    """Return an array whose axes are in reverse order."""
+    return replace(variable, shape=variable.shape[::-1], open=lambda: transposed(variable.open()), matlab=False)
+
+
 def _samples_first(variable: FileArray) -> FileArray:
-    """Return matrices (m, m, samples) of MATLAB as (samples, m, m)."""
-    if not variable.matlab or variable.cell or len(variable.shape) != 3 or variable.shape[0] != variable.shape[1]:
-        return variable
-    shape = variable.shape[::-1]
-
-    def opened() -> Lazy:
-        stack = variable.open()
-        return Lazy(shape, variable.dtype, lambda key: np.moveaxis(np.asarray(stack[key[1], key[2], key[0]]), 2, 0))
-
-    return replace(variable, shape=shape, open=opened, matlab=False)
+    """Return symmetric matrices (m, m, samples) of MATLAB as (samples, m, m)."""
+    of_matrices = len(variable.shape) == 3 and variable.shape[0] == variable.shape[1]
+    return _reversed(variable) if variable.matlab and not variable.cell and of_matrices else variable
 
 
 def _is_features(variable: FileArray) -> bool:
@@ -452,26 +442,7 @@ def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list
     why += ", though the columns are as many" * (len(fitting) > 1)
     what = f"feature matrices, of which the {('rows', 'columns')[axis]} were taken for samples"
     notes.append(f"{variable.where}: {len(variable.views)} {what} ({lengths[axis].pop()}, {why})")
-    if axis == 0:
-        return list(variable.views)
-    turned = (partial(lambda part: transposed(part.open()), view) for view in variable.views)
-    return [replace(view, shape=view.shape[::-1], open=read) for view, read in zip(variable.views, turned, strict=True)]
-
-
-def _dataset_arrays(dataset: xr.Dataset) -> list[FileArray]:
-    """Return the variables of a dataset as arrays; samples lie along the first dimension of its first matrix."""
-    variables = {str(key): dataset[key] for key in dataset.variables if key not in dataset.dims}
-    features = [key for key, v in variables.items() if v.ndim == 2 and ROLES.get(plain_title(key)) in (None, "names")]
-    arrays, first = [], variables[features[0]].dims[0] if features else ""
-    for key, values in variables.items():
-        if key in features and values.dims[0] != first:
-            refuse(f"features {key!r} have the dimensions {values.dims}, {features[0]!r} begins with {first!r}")
-        array = values.transpose(first, ...) if first in values.dims else values
-        dtype = np.dtype("U1") if array.dtype.kind in "OSTU" else array.dtype
-        rows, columns = (axis_names(array, axis) if first in array.dims else None for axis in (0, 1))
-        variable = FileArray(Path("the dataset"), key, array.shape, dtype, partial(plain, array))
-        arrays.append(replace(variable, rows=rows, columns=columns))
-    return arrays
+    return list(map(_reversed, variable.views) if axis else variable.views)
 
 
 def _object_matrix(name: str, values: Any) -> FeatureMatrix:
@@ -485,16 +456,7 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         columns = tuple(str(values.columns[at]) for at in rest)
         numbers = [] if samples else [tuple(map(str, range(table.n_rows)))]
         return _matrix(name, table.numbers(rest), samples=samples, columns=columns, numbers=numbers)
-    if is_instance(values, "xarray", "DataArray"):
-        return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):
         refuse(f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file")
-    known_shape(f"features {name!r}", values)
-    try:
-        np.dtype(values.dtype)
-    except (AttributeError, TypeError):
-        try:
-            values = np.asarray(values)
-        except ValueError as error:
-            refuse(f"features {name!r} are no matrix, {error}; every row must be as long", error)
-    return _matrix(name, values)
+    array, *_ = recognize(f"features {name!r}", values)
+    return _matrix(name, array, samples=array.rows, columns=array.columns, open=array.open)

@@ -15,10 +15,9 @@ import numpy as np
 from dmkl.arrays import Index, Mask, is_instance
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import ROLES, axis_names, plain_title
-from dmkl.inputs.formats.annotated import annotated_arrays, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, shape_text, stamp
 from dmkl.inputs.formats.registry import PathLike, check_file, expected_files, find_files, names_of_arrays, short_names
-from dmkl.inputs.label_tables import given_data, read_names, sort_arrays
+from dmkl.inputs.label_tables import OF_AXES, given_data, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, SideData, align, gather
 from dmkl.inputs.matrices import (
     Layer,
@@ -26,14 +25,12 @@ from dmkl.inputs.matrices import (
     Matrix,
     Reordered,
     StripBuffer,
-    as_numpy,
     fingerprint,
     is_sparse,
-    known_shape,
     n_condensed,
-    plain,
 )
 from dmkl.inputs.names import Join, Named, Names, all_names, joined, note_of_order, places
+from dmkl.inputs.objects import holds_arrays, recognize
 from dmkl.settings import check_memory
 
 if TYPE_CHECKING:
@@ -42,8 +39,49 @@ if TYPE_CHECKING:
 _AXES = ("rows", "columns")
 
 
+@dataclass(frozen=True)
+class _Part:
+    """The kernels of one array of a file or in memory."""
+
+    array: FileArray
+    axis: int | None  # the axis of the kernels; None for a matrix
+    shape: tuple[int, int]  # rows and columns of a kernel
+    n_kernels: int
+    axes: Named  # names of the samples
+    stamp: dict[str, Any]  # differs for any other content of its file; empty in memory
+
+    @classmethod
+    def of(cls, array: FileArray, axis: int | None, ordered: Named | None = None, file: Path | None = None) -> _Part:
+        """Return the kernels of an array, of a file, along an axis; `ordered` names their rows."""
+        rows, cols = (length for position, length in enumerate(array.shape) if position != axis)
+        axes = Named(array.where, array.rows, array.numbers, array.columns, rows == cols)
+        if ordered is not None:
+            axes = ordered._replace(columns=ordered.names if rows == cols else array.columns, square=rows == cols)
+        _check_length(axes.where, axes.names, rows, "rows")
+        _check_length(array.where, axes.columns, cols, "columns")
+        identity = {**stamp(file), **({"variable": array.name} if array.name else {})} if file else {}
+        return cls(array, axis, (rows, cols), 1 if axis is None else array.shape[axis], axes, identity)
+
+    def kernel(self, whole: Any, j: int) -> Any:
+        """Return kernel j of the whole array, which `array.open` returns."""
+        return whole if self.axis is None else Layer(whole, self.axis, j)
+
+
+def _part(j: int, kernel: Any) -> _Part:
+    """Return kernel j in memory, or a part as it is."""
+    if isinstance(kernel, _Part):
+        return kernel
+    array, *others = recognize("a kernel", kernel)
+    if others or len(array.shape) != 2:
+        refuse(f"kernel {j} must be a matrix, got an array of shape {array.shape}")
+    return _Part.of(array, None)
+
+
 class KernelSource:
-    """The matrices of a set, read one after another: a list of them can be read again, a generator only once."""
+    """The matrices of a set, read one after another: a list of them can be read again, a generator only once.
+
+    The memory of an array of files is freed when the next one is opened. After `join` each is in the order of the set.
+    """
 
     names: Sequence[str] | None = None  # of the kernels, if the source has any
     n_kernels: int | None = None  # None if it is known only at the end
@@ -52,156 +90,31 @@ class KernelSource:
     notes: Sequence[str] = ()  # on parts that were left out and on choices that could have been otherwise
     symmetric: bool | None = None  # whether names show that rows and columns are the same samples; None if none do
     side_data: Sequence[SideData] = ()  # labels and splits that came with the kernels
+    samples: Names = None  # names of the joined samples in order, if anything has names
+    train_samples: Names = None  # those of the columns
+    labels: Labels  # of the joined samples
+    order_notes: Sequence[str] = ()  # on kernels and labels without names, if other kernels have names
+    _tables: Sequence[Named] = ()  # names that are matched
+    _wanted: tuple[Names, Names] = (None, None)  # names of rows and columns in order
+    _train: Mask | None = None
 
     def __init__(self, kernels: Iterable[Any], names: Sequence[str] | None = None) -> None:
-        self.names, self._kernels = names, kernels
+        self.names, parts = names, map(_part, count(), kernels)
+        self._kernels: list[tuple[_Part, int]] = []  # part of each kernel, and place there; none of a generator
         if isinstance(kernels, Sequence):
-            self.n_kernels, self.axes = len(kernels), list(map(_axes, kernels))
+            self._parts: Iterable[_Part] = list(parts)
+            self._kernels = [(part, j) for part in self._parts for j in range(part.n_kernels)]
+            self.n_kernels, self.axes = len(self._kernels), [part.axes for part, _ in self._kernels]
             if not kernels:
                 refuse("a kernel set needs at least one kernel, got none")
             return
         # The first kernel of a generator gives the names, which all others must have.
-        rest = iter(kernels)
-        first = list(islice(rest, 1))
-        self.axes = list(map(_axes, first))
-        self._kernels = chain((first.pop() for _ in self.axes[:1]), rest)  # no list holds the first while others come
+        first = list(islice(parts, 1))
+        self.axes = [part.axes for part in first]
+        self._parts = chain((first.pop() for _ in self.axes[:1]), parts)  # no list holds the first while others come
 
-    def matrices(self) -> Iterator[Matrix]:
-        """Return the matrices in order; each is read before the next is requested."""
-        for j, kernel in enumerate(self._kernels):
-            if j >= len(self.axes):
-                self.axes = [*self.axes, _axes(kernel)]
-            matrix = plain(kernel)
-            if not (hasattr(matrix, "shape") and hasattr(matrix, "dtype")):
-                matrix = np.asarray(matrix)
-            if len(matrix.shape) != 2:
-                refuse(f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}")
-            yield _in_strips(matrix)
-
-    def dtypes(self) -> list[np.dtype[Any]]:
-        """Return the types of the kernels that are known before these are read: none of a generator."""
-        if not isinstance(self._kernels, Sequence):
-            return []
-        matrices = (kernel if hasattr(kernel, "dtype") else np.asarray(kernel) for kernel in map(plain, self._kernels))
-        return [np.dtype(matrix.dtype) for matrix in matrices]
-
-    def identity(self, j: int) -> dict[str, Any] | None:
-        """Return a record that differs for other content of kernel j, for resumed imports; None if unknown."""
-        if not isinstance(self._kernels, Sequence):
-            return None
-        kernel = plain(self._kernels[j])
-        whole = _whole(kernel)
-        if is_instance(whole, "dask.array", "Array"):
-            return {"dask": whole.name, **({} if kernel is whole else {"index": j})}
-        return {"array": fingerprint(kernel)} if isinstance(whole, np.ndarray | Lazy) else None
-
-    def n_missing(self, j: int) -> int:
-        """Return the number of samples that lack kernel j and get means."""
-        return 0
-
-    def record(self, j: int) -> dict[str, Any]:
-        """Return what is known of how kernel j was made."""
-        return {}
-
-    def begin(self, writer: Any) -> None:
-        """Write what a set has besides its kernels, before these: nothing."""
-
-    def link(self, writer: Any, j: int, provenance: dict[str, Any], diagonal: Any) -> bool:
-        """Write kernel j from a stored set without reading it; False if it has to be read."""
-        return False
-
-
-def _whole(matrix: Any) -> Any:
-    return matrix.array if isinstance(matrix, Layer) else matrix
-
-
-def _in_strips(matrix: Matrix) -> Matrix:
-    """Return a matrix whose chunks span several tiles as one that is read in strips of rows, or as a whole."""
-    # Each read of a Dask block computes whole chunks: strips of rows touch each chunk fewest times.
-    if is_instance(_whole(matrix), "dask.array", "Array"):
-        return StripBuffer(matrix)
-    # A tile would take whole rows, and a chunk of half the kernel would be decoded for each strip of tiles.
-    tall, wide = (2 * n >= m for n, m in zip(getattr(matrix, "chunks", None) or (0, 0), matrix.shape, strict=True))
-    return StripBuffer(matrix, whole=tall) if wide else matrix
-
-
-def _axes(kernel: Any) -> Named:
-    if len(known_shape("a kernel", kernel)) != 2:
-        return Named("", None)
-    names, columns = axis_names(kernel, 0), axis_names(kernel, 1)
-    is_counted = names is None and is_instance(kernel, "pandas", "DataFrame")
-    numbers = [tuple(map(str, kernel.index))] if is_counted else []
-    return Named("", names, numbers, columns, kernel.shape[0] == kernel.shape[1])
-
-
-def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
-    """Return an object that `dmkl.create` accepts as a source."""
-    if isinstance(kernels, KernelSource):
-        return kernels
-    if is_instance(kernels, "xarray", "Dataset"):
-        return _source_of_dataset(kernels, names)
-    own_names: Sequence[str] | None = None
-    axes: Sequence[Named] = ()
-    shape, kernels = known_shape("the array of kernels", kernels), as_numpy(kernels)
-    is_frame = is_instance(kernels, "pandas", "DataFrame")
-    if is_instance(kernels, "xarray", "DataArray") and kernels.ndim == 3:
-        axis = kernels.dims.index("kernel") if "kernel" in kernels.dims else 0
-        own_names = axis_names(kernels, axis)
-        kernels = [kernels.isel({kernels.dims[axis]: j}) for j in range(kernels.shape[axis])]
-    elif is_annotated_object(kernels):
-        arrays = [array for array in annotated_arrays(kernels) if array.holds == "kernel"]
-        if not arrays:
-            refuse("there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)")
-        kernels, own_names = [array.open() for array in arrays], short_names(array.name for array in arrays)
-        axes = [Named("", array.rows, (), array.columns) for array in arrays]
-    elif isinstance(kernels, Mapping):
-        kernels, own_names = list(kernels.values()), list(kernels)
-    elif is_frame or (hasattr(kernels, "shape") and hasattr(kernels, "dtype")):  # NumPy, Dask, Zarr, h5py …
-        if len(shape) != 3:
-            what = "a sparse matrix" if is_sparse(kernels) else "a data frame" if is_frame else "an array"
-            what += f" of shape {shape}"
-            refuse(f"kernels must be (kernel, row, column), got {what}; give one kernel as [K]")
-        kernels = [Layer(kernels, 0, j) for j in range(shape[0])]
-    elif not isinstance(kernels, Iterable) or isinstance(kernels, str | bytes):
-        refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
-    source = KernelSource(kernels, own_names if names is None else names)
-    source.axes = axes or source.axes
-    return source
-
-
-def _source_of_dataset(dataset: xr.Dataset, names: Sequence[str] | None) -> KernelSource:
-    """Return the variable (kernel, row, column) of a dataset, or the square ones, with its labels and splits."""
-    roles = {str(name): ROLES.get(plain_title(str(name))) for name in dataset.data_vars}
-    matrices = {
-        name: dataset[name] for name, role in roles.items() if role in (None, "names") and dataset[name].ndim > 1
-    }
-    stacks = [values for values in matrices.values() if values.ndim == 3]
-    square = {name: values for name, values in matrices.items() if values.ndim == 2 and len(set(values.shape)) == 1}
-    if len(stacks) + bool(square) != 1:
-        found = ", ".join(f"{name} {values.dims}" for name, values in dataset.data_vars.items())
-        refuse(
-            f"a dataset holds one variable (kernel, row, column) or square ones (row, column), got {found or 'none'}"
-        )
-    source = as_source(stacks[0] if stacks else square, names)
-    source.side_data = given_data(*((role, dataset[name]) for name, role in roles.items() if role in OF_SAMPLES))
-    return source
-
-
-class JoinedSource(KernelSource):
-    """The kernels of a source over the joined samples, each in the order of the set, and the labels of the samples.
-
-    A kernel in another order is read in strips of whole rows. With join="outer" a sample that lacks a kernel gets a
-    mean (see `Reordered`) of the training samples of the first split, or of all samples.
-
-    `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `read_data` are labels, splits and such
-    that were read with the kernels, `given` are others; `shape` are the (rows, columns) of the kernels, if known.
-    `samples` and `train_samples` are then the names in order, None if nothing has names, and `order_notes` a note on
-    kernels and labels without names, if other kernels have names.
-    """
-
-    def __init__(
+    def join(
         self,
-        source: KernelSource,
         join: Join,
         samples: Names = None,
         train_samples: Names = None,
@@ -211,12 +124,19 @@ class JoinedSource(KernelSource):
         symmetric: bool | None = None,
         shape: tuple[int, int] | None = None,
     ) -> None:
-        self._source, self.names, self.n_kernels = source, source.names, source.n_kernels
-        notes, numbers = list[str](), range(len(source.axes))
-        if source.n_kernels is None and join != "exact" and any(axes.names or axes.columns for axes in source.axes):
+        """Join the samples of the kernels and of their labels, and put both into the order of the set.
+
+        A kernel in another order is read in strips of whole rows. With join="outer" a sample that lacks a kernel gets a
+        mean (see `Reordered`) of the training samples of the first split, or of all samples.
+
+        `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `read_data` are labels, splits and
+        such that were read with the kernels, `given` are others; `shape` are the (rows, columns) of the kernels, if
+        known.
+        """
+        notes, numbers = list[str](), range(len(self.axes))
+        if self.n_kernels is None and join != "exact" and any(axes.names or axes.columns for axes in self.axes):
             refuse(f"join={join!r} needs the names of all kernels before the first is read; give a list or a mapping")
         self.symmetric = self._find_symmetry(symmetric)
-        self._tables: list[Named] = []
         # The names of the kernels are known before any labels are read.
         tables = [self._named(j)[0] for j in numbers]
         self._tables, self.samples, side_data, self.order_notes = align(
@@ -238,52 +158,79 @@ class JoinedSource(KernelSource):
             pairs = first_names((f"{old} is {new}" for old, new in zip(self.names, names, strict=False)), 3)
             notes.append(f"the kernels were named in the order in which they stand: {pairs}")
         self.names, self.notes = self.names if names is None else names, tuple(dict.fromkeys(notes))
-        self._train: Mask | None = None
         if self.labels.splits is not None and self.samples is not None:
             self._train = np.asarray(self.labels.splits)[0] == 0
 
     def matrices(self) -> Iterator[Matrix]:
-        """See `KernelSource.matrices`."""
-        return map(self._put, count(), self._source.matrices())  # which holds no kernel while the next is read
+        """Return the matrices in order; each is read before the next is requested."""
+        return map(self._put, count(), self.unordered())  # which holds no kernel while the next is read
+
+    def unordered(self) -> Iterator[Matrix]:
+        """Return the matrices with samples in their own order."""
+        for k, part in enumerate(self._parts):
+            if self.n_kernels is None and k >= len(self.axes):
+                self.axes = [*self.axes, part.axes]
+            whole: Any = part.array.open()
+            for index in range(part.n_kernels):
+                if part.axis is not None and hasattr(whole, "check_written"):  # a shape may state any number of kernels
+                    whole.check_written(part.axis, index)
+                yield _in_strips(part.kernel(whole, index))
+            del whole, part  # before the next array is read
 
     def dtypes(self) -> list[np.dtype[Any]]:
-        """See `KernelSource.dtypes`."""
-        return self._source.dtypes()
+        """Return the types of the kernels that are known before these are read: none of a generator."""
+        return [part.array.dtype for part in self._parts] if isinstance(self._parts, Sequence) else []
 
     def identity(self, j: int) -> dict[str, Any] | None:
-        """See `KernelSource.identity`: it includes the order, and for missing samples the training samples."""
-        identity, (rows, cols) = self._source.identity(j), self._places(j)
-        if identity is None or (rows is None and cols is None):
+        """Return a record that differs for other content of kernel j, for resumed imports; None if unknown.
+
+        It includes the order of the samples, and for missing ones the training samples.
+        """
+        identity, (rows, cols) = self.content(j), self._places(j)
+        if identity is None or self.is_in_order(j):
             return identity
-        parts = [rows, cols, self._train if self.n_missing(j) else None]
-        order = b"".join(b"-" if part is None else np.ascontiguousarray(part, "<i8").tobytes() for part in parts)
+        order_of = [rows, cols, self._train if self.n_missing(j) else None]
+        order = b"".join(b"-" if at is None else np.ascontiguousarray(at, "<i8").tobytes() for at in order_of)
         return {**identity, "order": hashlib.blake2b(order, digest_size=16).hexdigest()}
 
+    def content(self, j: int) -> dict[str, Any] | None:
+        """Return a record that differs for other content of kernel j with samples in its own order; None if unknown."""
+        if not self._kernels:
+            return None
+        part, index = self._kernels[j]
+        place = {} if part.axis is None else {"axis": part.axis, "index": index}
+        if part.stamp:
+            return part.stamp | place
+        whole: Any = part.array.open()
+        if is_instance(whole, "dask.array", "Array"):
+            return {"dask": whole.name, **place}
+        return {"array": fingerprint(part.kernel(whole, index))} if isinstance(whole, np.ndarray | Lazy) else None
+
     def n_missing(self, j: int) -> int:
-        """See `KernelSource.n_missing`."""
+        """Return the number of samples that lack kernel j and get means."""
         return max(0 if at is None else int((at < 0).sum()) for at in self._places(j))
 
+    def is_in_order(self, j: int) -> bool:
+        """Whether the samples of kernel j are in the order of the set."""
+        return all(at is None for at in self._places(j))
+
     def record(self, j: int) -> dict[str, Any]:
-        """See `KernelSource.record`: that of another order holds positions of samples."""
-        return self._source.record(j) if self._is_in_order(j) else {}
+        """Return what is known of how kernel j was made."""
+        return {}
 
     def begin(self, writer: Any) -> None:
-        """See `KernelSource.begin`."""
-        self._source.begin(writer)
+        """Write what a set has besides its kernels, before these: nothing."""
 
     def link(self, writer: Any, j: int, provenance: dict[str, Any], diagonal: Any) -> bool:
-        """See `KernelSource.link`: no kernel is linked whose samples are in another order."""
-        return self._is_in_order(j) and self._source.link(writer, j, provenance, diagonal)
-
-    def _is_in_order(self, j: int) -> bool:
-        return all(at is None for at in self._places(j))
+        """Write kernel j from a stored set without reading it; False if it has to be read."""
+        return False
 
     def _title(self, j: int) -> str:
         return f"kernel {j}" if self.names is None or j >= len(self.names) else f"kernel {str(self.names[j])!r}"
 
     def _find_symmetry(self, symmetric: bool | None) -> bool | None:
         """Return whether the kernels are symmetric; None if names do not show it."""
-        for j, axes in enumerate(self._source.axes):
+        for j, axes in enumerate(self.axes):
             others = set(axes.names) ^ set(axes.columns) if axes.names and axes.columns else set[str]()
             if symmetric and others:
                 what = f"the same samples in rows and columns, but {self._title(j)} has {min(others)!r} in one of them"
@@ -294,7 +241,7 @@ class JoinedSource(KernelSource):
 
     def _named(self, j: int) -> tuple[Named, Named]:
         """Return the names of the rows and columns of kernel j; those of a square one are the same."""
-        axes = self._source.axes[j] if j < len(self._source.axes) else Named("", None)
+        axes = self.axes[j] if j < len(self.axes) else Named("", None)
         names = axes.names or (axes.columns if self.symmetric is not False else None)
         rows = self._tables[j] if j < len(self._tables) else Named(self._title(j), names, axes.numbers)
         cols = None if rows.names in axes.numbers else axes.columns
@@ -319,45 +266,67 @@ class JoinedSource(KernelSource):
         return Reordered(matrix, rows, cols, train, self._title(j))
 
 
+def _in_strips(matrix: Matrix) -> Matrix:
+    """Return a matrix whose chunks span several tiles as one that is read in strips of rows, or as a whole."""
+    # Each read of a Dask block computes whole chunks: strips of rows touch each chunk fewest times.
+    if is_instance(matrix.array if isinstance(matrix, Layer) else matrix, "dask.array", "Array"):
+        return StripBuffer(matrix)
+    # A tile would take whole rows, and a chunk of half the kernel would be decoded for each strip of tiles.
+    tall, wide = (2 * n >= m for n, m in zip(getattr(matrix, "chunks", None) or (0, 0), matrix.shape, strict=True))
+    return StripBuffer(matrix, whole=tall) if wide else matrix
+
+
+def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
+    """Return an object that `dmkl.create` accepts as a source."""
+    if isinstance(kernels, KernelSource):
+        return kernels
+    if is_instance(kernels, "xarray", "Dataset"):
+        return _source_of_dataset(kernels, names)
+    own_names: Sequence[str] | None = None
+    what = "the array of kernels"
+    if is_instance(kernels, "xarray", "DataArray") and kernels.ndim == 3:
+        kernels = kernels.transpose("kernel", ..., missing_dims="ignore")
+        own_names, kernels = axis_names(kernels, 0), list(kernels)
+    elif holds_arrays(kernels):
+        arrays = [array for array in recognize(what, kernels) if array.holds == "kernel"]
+        if not arrays:
+            refuse("there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)")
+        kernels, own_names = [_Part.of(array, None) for array in arrays], short_names(array.name for array in arrays)
+    elif isinstance(kernels, Mapping):
+        kernels, own_names = list(kernels.values()), list(kernels)
+    elif hasattr(kernels, "shape") or is_instance(kernels, "dask.delayed", "Delayed"):  # NumPy, Dask, Zarr, h5py …
+        (array,) = recognize(what, kernels)
+        if len(array.shape) != 3:
+            kind = "a sparse matrix" if is_sparse(kernels) else "an array"
+            kind = "a data frame" if is_instance(kernels, "pandas", "DataFrame") else kind
+            what = f"got {kind} of shape {array.shape}; give one kernel as [K]"
+            refuse(f"kernels must be (kernel, row, column), {what}")
+        kernels = [_Part.of(array, 0)]
+    elif not isinstance(kernels, Iterable) or isinstance(kernels, str | bytes):
+        refuse(f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}")
+    return KernelSource(kernels, own_names if names is None else names)
+
+
+def _source_of_dataset(dataset: xr.Dataset, names: Sequence[str] | None) -> KernelSource:
+    """Return the variable (kernel, row, column) of a dataset, or the square ones, with its labels and splits."""
+    roles = {str(name): ROLES.get(plain_title(str(name))) for name in dataset.data_vars}
+    matrices = {
+        name: dataset[name] for name, role in roles.items() if role in (None, "names") and dataset[name].ndim > 1
+    }
+    stacks = [values for values in matrices.values() if values.ndim == 3]
+    square = {name: values for name, values in matrices.items() if values.ndim == 2 and len(set(values.shape)) == 1}
+    if len(stacks) + bool(square) != 1:
+        found = ", ".join(f"{name} {values.dims}" for name, values in dataset.data_vars.items())
+        refuse(
+            f"a dataset holds one variable (kernel, row, column) or square ones (row, column), got {found or 'none'}"
+        )
+    source = as_source(stacks[0] if stacks else square, names)
+    source.side_data = given_data(*((role, dataset[name]) for name, role in roles.items() if role in OF_SAMPLES))
+    return source
+
+
 _KERNEL_BYTES = 512
 """Memory that the name and the record of a kernel take."""
-_OF_AXES = ("samples", "train_samples")
-"""The roles of files that name the samples of rows and columns."""
-
-
-@dataclass(frozen=True)
-class _KernelArray:
-    variable: FileArray
-    axis: int | None  # the axis of the kernels; None for a matrix
-    shape: tuple[int, int]  # rows and columns of a kernel
-    n_kernels: int
-    axes: Named  # names of the samples
-    identity: dict[str, Any]  # differs for any other content of its file
-
-
-class _FileSource(KernelSource):
-    """The kernels of the arrays of files; the memory of an array is freed when the next one is opened."""
-
-    def __init__(self, arrays: Sequence[_KernelArray], names: Sequence[str] | None) -> None:
-        self._arrays, self.names = arrays, names
-        self._parts = [(array, j) for array in arrays for j in range(array.n_kernels)]
-        self.n_kernels, self.axes = len(self._parts), [array.axes for array, _ in self._parts]
-
-    def matrices(self) -> Iterator[Matrix]:
-        for array in self._arrays:
-            opened, axis = array.variable.open(), array.axis
-            for j in range(array.n_kernels):
-                if axis is not None and hasattr(opened, "check_written"):  # a shape may state any number of kernels
-                    opened.check_written(axis, j)
-                yield _in_strips(opened if axis is None else Layer(opened, axis, j))
-            del opened  # before the next array is read
-
-    def dtypes(self) -> list[np.dtype[Any]]:
-        return [array.variable.dtype for array in self._arrays]
-
-    def identity(self, j: int) -> dict[str, Any] | None:
-        array, index = self._parts[j]
-        return array.identity if array.axis is None else {**array.identity, "axis": array.axis, "index": index}
 
 
 def open_files(
@@ -370,7 +339,7 @@ def open_files(
     join: Join = "exact",
     symmetric: bool | None = None,
     **given: PathLike | None,
-) -> tuple[JoinedSource, Labels]:
+) -> tuple[KernelSource, Labels]:
     """Find the kernels in data files, and labels, splits and names of the samples. No kernel is read yet.
 
     `paths` are files of `FORMATS`, prefixes of relationship matrices of GCTA and PLINK, or a folder with one kernel a
@@ -394,13 +363,13 @@ def open_files(
         listing = ", ".join(map(str, [paths] if isinstance(paths, str | os.PathLike) else paths)) or "no files"
         refuse(f"there are no kernels in {listing}; expected {expected_files('kernels')}")
     ordered = None if order is None else Named(str(order), read_names(Path(order)))
-    parts, inside = list[_KernelArray](), list[SideData]()
+    parts, inside = list[_Part](), list[SideData]()
     for path in files:
         arrays = check_file(path, "kernels").arrays(path)
         chosen = _choose_arrays(path, arrays, variables)
         along = [_kernel_axis(variable, kernel_axis, notes) for variable in chosen]
         data, side_arrays = sort_arrays(path, arrays, chosen, notes, along, ordered=ordered is not None)
-        parts += [_kernel_array(variable, axis, ordered) for variable, axis in zip(data, along, strict=True)]
+        parts += [_Part.of(variable, axis, ordered, path) for variable, axis in zip(data, along, strict=True)]
         for item in side_arrays:
             item.name_rows(data[0].rows)
         inside += side_arrays
@@ -409,13 +378,13 @@ def open_files(
     check_memory(f"the list of {n_kernels:,} kernels", n_kernels * _KERNEL_BYTES, way_out)
     # Shapes may differ if names match the samples.
     if any(part.axes.names is None for part in parts) and len({part.shape for part in parts}) > 1:
-        shapes = [f"{part.variable.name or part.variable.path.name} {shape_text(part.shape)}" for part in parts]
+        shapes = [f"{part.array.name or part.array.path.name} {shape_text(part.shape)}" for part in parts]
         place = files[0] if len(files) == 1 else os.path.commonpath([path.absolute() for path in files])
         what = f"the kernels in {place} differ in shape: {first_names(shapes, 8)}; all kernels of a set have one"
         refuse(f"{what}; name the arrays, or give the files, of one shape (variables=[…], --variable)")
     kernel_names = None if names is None else list(map(str, names))
     if names is None and not (len(parts) == 1 and parts[0].axis is not None):  # an array of kernels gives them no names
-        titles = names_of_arrays([(part.variable.path, part.variable.name) for part in parts], files)
+        titles = names_of_arrays([(part.array.path, part.array.name) for part in parts], files)
         titled = [(title, part, j) for title, part in zip(titles, parts, strict=True) for j in range(part.n_kernels)]
         kernel_names = [title if part.axis is None else f"{title}_{j}" for title, part, j in titled]
     replaced = {role: Path(file) for role, file in given.items() if file is not None}
@@ -423,11 +392,9 @@ def open_files(
     side_files = [*((role, path) for role, path in side_files if role not in ignored), *replaced.items()]
     wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, notes) for axis in (0, 1))
     read_data = [item for item in inside if item.role not in ignored]
-    in_files = given_data(*((role, path) for role, path in side_files if role not in _OF_AXES))
-    files_source, shape = _FileSource(parts, kernel_names), parts[0].shape
-    source = JoinedSource(
-        files_source, join, wanted, wanted_cols, read_data=read_data, given=in_files, symmetric=symmetric, shape=shape
-    )
+    in_files = given_data(*((role, path) for role, path in side_files if role not in OF_AXES))
+    source, shape = KernelSource(parts, kernel_names), parts[0].shape
+    source.join(join, wanted, wanted_cols, read_data=read_data, given=in_files, symmetric=symmetric, shape=shape)
     source.notes = tuple(dict.fromkeys([*notes, *source.notes, *source.order_notes]))
     return source, source.labels
 
@@ -437,9 +404,9 @@ def _check_length(source: str, names: Names, length: int, axis: str) -> None:
         refuse(f"{source}: found {len(names)} names of samples, expected one for each of the {length} {axis}")
 
 
-def _wanted(files: Mapping[str, Path], axis: int, parts: Sequence[_KernelArray], notes: list[str]) -> Names:
+def _wanted(files: Mapping[str, Path], axis: int, parts: Sequence[_Part], notes: list[str]) -> Names:
     """Return the samples in a separate file; they name the rows of kernels without names, one after another."""
-    file = files.get(_OF_AXES[axis])
+    file = files.get(OF_AXES[axis])
     if file is None:
         return None
     names = read_names(file, all_names(part.axes.names for part in parts) or None)
@@ -521,16 +488,3 @@ def _kernel_axis(variable: FileArray, asked: int | None, notes: list[str]) -> in
     if note:
         notes.append(f"{variable.where} is {shape_text(lengths)}: {note}")
     return axis
-
-
-def _kernel_array(variable: FileArray, axis: int | None, ordered: Named | None) -> _KernelArray:
-    """Return the kernels of an array along an axis; `ordered` names their rows."""
-    lengths = variable.shape
-    rows, cols = (length for position, length in enumerate(lengths) if position != axis)
-    axes = Named(variable.where, variable.rows, variable.numbers, variable.columns, rows == cols)
-    if ordered is not None:
-        axes = ordered._replace(columns=ordered.names if rows == cols else variable.columns, square=rows == cols)
-    _check_length(axes.where, axes.names, rows, "rows")
-    _check_length(variable.where, axes.columns, cols, "columns")
-    identity = {**stamp(variable.path), **({"variable": variable.name} if variable.name else {})}
-    return _KernelArray(variable, axis, (rows, cols), 1 if axis is None else lengths[axis], axes, identity)

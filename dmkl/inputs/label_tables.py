@@ -28,7 +28,7 @@ from dmkl.inputs.names import Expected, Individual, Names, listed_names, names_a
 if TYPE_CHECKING:
     import pandas as pd
 
-_OF_AXES = ("samples", "train_samples")
+OF_AXES = ("samples", "train_samples")
 """The roles of names of rows and columns."""
 _COVARIATES = (".covar", ".qcovar", ".eigenvec")
 """GCTA's files of categories, of numbers and of principal components."""
@@ -164,7 +164,7 @@ def sort_arrays(
     usable = {variable.name: variable for variable in rest if not variable.problem}
     of_role: dict[str, Names] = {}
     for variable in usable.values():
-        if variable.role in _OF_AXES and variable.role not in of_role:
+        if variable.role in OF_AXES and variable.role not in of_role:
             of_role[variable.role] = sample_names(variable.where, read_array(variable).values.ravel().tolist())
     vectors, lengths = dict[str, Array](), {*chain(*sides), n_kernels}
     for name, variable in usable.items():

@@ -98,11 +98,11 @@ def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) 
     """Return the note on classes with a single sample; None if there are none, or labels are no classes."""
     if labels.ndim != 1 or labels.dtype.kind == "f":
         return None
-    if 1 not in Counter(labels.tolist()).values():
-        return None
     values = [as_text(value) for value in labels.tolist()]
     times = Counter(values)
     single = [name for name, n in times.items() if n == 1]
+    if not single:
+        return None
     text = f"{len(single)} of the {len(times)} classes have one sample each ({listed_names(single)})"
     if len(single) == 1:
         first = values.index(single[0])

@@ -134,9 +134,9 @@ def square(values: Any, n: int) -> Lazy:
     return Lazy((n, n), values.dtype, distances_of)
 
 
-def transposed(matrix: Any) -> Lazy:
-    """Return a matrix whose columns are read as rows."""
-    return Lazy(matrix.shape[::-1], matrix.dtype, lambda key: np.asarray(matrix[key[::-1]]).T)
+def transposed(array: Any) -> Lazy:
+    """Return an array whose last axis is read as its first: of a matrix the columns as rows."""
+    return Lazy(array.shape[::-1], array.dtype, lambda key: np.asarray(array[key[::-1]]).T)
 
 
 def upper_triangles(what: str, stack: Any) -> Lazy:

@@ -1,5 +1,7 @@
 """Relationship matrices of GCTA and PLINK, and phenotypes by family and individual."""
 
+import gzip
+
 import numpy as np
 import pytest
 from helpers.references import psd
@@ -109,6 +111,17 @@ def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
     path = written(tmp_path, name)
     spoil(path)
     with pytest.raises(InputError, match=message):
+        ingest(tmp_path / "set.zarr", *open_files(path))
+
+
+@pytest.mark.parametrize(("name", "first", "more"), [("a.grm.sp", 0, ""), ("a.grm.gz", 1, "\t100")])
+def test_a_pair_of_gcta_in_both_orders_is_refused(tmp_path, name, first, more):
+    places = [(i, k) for i in range(M) for k in range(i + 1)]
+    places[places.index((3, 1))] = (1, 2)  # beside (2, 1)
+    lines = "".join(f"{i + first}\t{k + first}{more}\t{1 + (i == k)}\n" for i, k in places).encode()
+    path = written(tmp_path, "a.grm.bin").with_name(name)
+    path.write_bytes(gzip.compress(lines) if more else lines)
+    with pytest.raises(InputError, match="lists a pair more than once"):
         ingest(tmp_path / "set.zarr", *open_files(path))
 
 

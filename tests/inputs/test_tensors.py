@@ -50,6 +50,11 @@ def test_a_tensor_that_cannot_be_read_is_refused():
         dmkl.create(None, WithGradient(np.ones((1, 3, 3))))
 
 
+def test_rows_of_unlike_lengths_are_refused():
+    with pytest.raises(InputError, match=r"the rows of a kernel are no matrix, .*; every row must be as long"):
+        dmkl.create(None, [[[1.0, 2.0], [3.0]]])
+
+
 def test_arrays_of_dask_whose_shape_is_unknown_are_refused():
     K = da.from_array(np.eye(6), chunks=3)
     unknown = K[da.from_array(np.arange(6) >= 0, chunks=3)]

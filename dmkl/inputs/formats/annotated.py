@@ -45,11 +45,6 @@ _OBJECT = Path("the annotated data")
 """The name of an object in memory in messages."""
 
 
-def is_annotated_object(values: Any) -> bool:
-    """Whether this is AnnData or MuData, whose library is imported then."""
-    return is_instance(values, "anndata", "AnnData") or is_instance(values, "mudata", "MuData")
-
-
 def is_annotated(path: Path) -> bool:
     """Whether a folder is AnnData or MuData in Zarr."""
     if not is_zarr(path):

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 from zipfile import ZipFile
 
-from dmkl.errors import DmklError, needing, one_line, refuse
+from dmkl.errors import needing
+from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.settings import check_memory, memory_budget_bytes
 
 
@@ -48,23 +49,18 @@ def content_name(name: str) -> str:
     return name[: name.rindex(".")] if name.endswith(COMPRESSED) else name
 
 
+def stem(path: Path) -> str:
+    """Return the name of a file without its extension, without both if it has two, as .csv.gz and .grm.bin."""
+    return Path(path.stem).stem if path.suffix.lower() in (*COMPRESSED, ".bin", ".zip") else path.stem
+
+
 @contextmanager
 def stream(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, compressed or not; a stream of zstd cannot seek. InputError if it is not whole."""
     suffix = path.suffix.lower()
-    with _damage_refused(path, suffix, _ERRORS if suffix in COMPRESSED else ()):
+    with damaged_as(f"{path} is not a whole {suffix} file", *(_ERRORS if suffix in COMPRESSED else ())):
         with _OPENERS.get(suffix, open)(path, "rb") as file:
             yield file
-
-
-@contextmanager
-def _damage_refused(path: Path, suffix: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-    try:
-        yield
-    except DmklError:
-        raise
-    except errors as error:
-        refuse(f"{path} is not a whole {suffix} file: {one_line(error)}", error)
 
 
 @cache
@@ -85,7 +81,7 @@ def unpacked(path: Path) -> Path:
     shutil.rmtree(copy.parent, ignore_errors=True)
     copy.parent.mkdir()
     if path.suffix.lower() == ".zip":
-        with _damage_refused(path, ".zip", (Exception,)), ZipFile(path) as archive:
+        with damaged_as(f"{path} is not a whole .zip file", Exception), ZipFile(path) as archive:
             n_bytes = sum(member.file_size + _FILE_BYTES for member in archive.infolist())
             check_memory(f"the content of {path}", n_bytes, way_out)
             copy.mkdir()  # also for no members

@@ -17,7 +17,6 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
 from dmkl.inputs.columns import ROLES, plain_title
-from dmkl.inputs.formats.compressed import COMPRESSED
 from dmkl.inputs.matrices import Lazy, Matrix, dense_rows
 from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
@@ -165,11 +164,6 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
         raise
     except errors as error:
         refuse(f"{what}: {one_line(error)}", error)
-
-
-def stem(path: Path) -> str:
-    """Return the name of a file without its extension, without both if it has two, as .csv.gz and .grm.bin."""
-    return Path(path.stem).stem if path.suffix.lower() in (*COMPRESSED, ".bin", ".zip") else path.stem
 
 
 def stamp(path: Path) -> dict[str, Any]:

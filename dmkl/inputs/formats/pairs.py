@@ -72,7 +72,7 @@ def pairs_of(text: Text) -> list[FileArray]:
     more |= {"notes": tuple(text.notes)}
     for k in layout.values:
         kept = None if arrays else read
-        opened = partial(lambda k, kept: _matrix(text, similar, *(kept or _read(text, layout, k))), k, kept)
+        opened = partial(lambda k, kept: _matrix(text.path, similar, *(kept or _read(text, layout, k))), k, kept)
         name = "" if len(layout.values) == 1 else layout.titles[k]
         arrays.append(
             FileArray(text.path, name, (n, n), np.dtype(float), opened, rows=samples, columns=samples, **more)
@@ -129,18 +129,16 @@ def _read(text: Text, layout: _Layout, column: int) -> tuple[tuple[str, ...], In
     return samples if layout.families else tuple(map(str, samples)), first, second, frame[column].to_numpy()
 
 
-def _matrix(text: Text, similar: bool, samples: tuple[str, ...], rows: Index, cols: Index, entries: Float) -> Float:
-    if similar and not (rows == cols).any():
-        what = f"{text.path} lists each sample with others and none with itself, which a kernel needs"
-        refuse(f"{what}; add a line for each: 0.5 is the kinship with itself without inbreeding, 1 the share of genome")
-    return matrix_of_pairs(text.path, len(samples), rows, cols, entries)
+def _matrix(path: Path, similar: bool, samples: tuple[str, ...], rows: Index, cols: Index, entries: Float) -> Float:
+    """Return the matrix of samples with entries at positions from 0, each pair in one order or in both.
 
-
-def matrix_of_pairs(path: Path, n: int, rows: Index, cols: Index, entries: Float) -> Float:
-    """Return the matrix (n, n) of entries at positions from 0, each pair in one order or in both.
-
-    The setting ``dmkl.duplicates`` is the rule for pairs with several values. A diagonal without entries is zero.
+    The setting ``dmkl.duplicates`` is the rule for pairs with several values. A diagonal without entries is zero, or
+    refused if entries are similarities.
     """
+    if similar and not (rows == cols).any():
+        what = f"{path} lists each sample with others and none with itself, which a kernel needs"
+        refuse(f"{what}; add a line for each: 0.5 is the kinship with itself without inbreeding, 1 the share of genome")
+    n = len(samples)
     check_memory(f"the matrix of {path}", 16 * n * n, "save it in a binary format, or allow more")
     rule = settings.get("duplicates")
     if rule not in _RULES:

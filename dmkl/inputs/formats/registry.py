@@ -15,8 +15,8 @@ from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats import text_kernels
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
-from dmkl.inputs.formats.compressed import COMPRESSED, content_name, unpacked
-from dmkl.inputs.formats.file_arrays import FileArray, natural_order, stem
+from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stem, unpacked
+from dmkl.inputs.formats.file_arrays import FileArray, natural_order
 from dmkl.inputs.formats.genotypes import bed_arrays
 from dmkl.inputs.formats.libsvm import is_libsvm, libsvm_arrays, libsvm_labels
 from dmkl.inputs.formats.matlab import matlab_arrays
@@ -56,8 +56,7 @@ def _zip_arrays(path: Path) -> list[FileArray]:
     folder = folder if is_zarr(folder) or len(inside) != 1 else inside[0]
     if not is_zarr(folder):
         refuse(f"{path} holds no Zarr folder, expected one; unzip it, and give the files inside")
-    read = annotated_arrays if is_annotated(folder) else zarr_arrays
-    return [replace(array, path=path) for array in read(folder)]
+    return [replace(array, path=path) for array in check_file(folder, "kernels").arrays(folder)]
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,7 @@ FORMATS = (
     Format((".parquet",), text_kernels.parquet_arrays, columns=parquet_columns),
     Format((".mtx",), text_kernels.mtx_arrays, is_folder=text_kernels.is_10x, streams=True),
     Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),
-    Format((".grm.gz",), text_kernels.gcta_text_arrays, ("kernels",)),
-    Format((".grm.sp",), text_kernels.gcta_sparse_arrays, ("kernels",)),
+    Format((".grm.gz", ".grm.sp"), text_kernels.gcta_text_arrays, ("kernels",)),
     Format((".rel", ".rel.gz"), text_kernels.plink_text_arrays, ("kernels",)),
     Format((".bed",), bed_arrays),
     Format((".h5ad", ".h5mu"), annotated_arrays, labels=annotation, is_folder=is_annotated),

@@ -92,10 +92,10 @@ class Text(Columns):
         # A file of comments alone holds rows that begin so.
         rest, comments = (rest, comments) if rest else (lines, [])
         texts = [text for _, text in rest if not _is_comment(text, expected)] or [text for _, text in rest]
-        self.delimiter, self.decimal_comma = _delimiter(texts, expected)
-        if separator:
-            self.delimiter = separator[1]
-            self.decimal_comma = separator[1] != "," and _has_decimal_commas([t.split(separator[1]) for t in texts])
+        self.delimiter = separator[1] if separator else _delimiter(texts, expected)
+        cells = [cell for text in texts[1:] or texts for cell in _cells(text, self.delimiter)]
+        has_commas = self.delimiter != "," and any(map(_DECIMAL_COMMA.fullmatch, cells))
+        self.decimal_comma = has_commas and not any("." in cell and is_numeral(cell) for cell in cells)
         # The most frequent number of cells after the first row; in a tie that of the first row, or the larger.
         first, *others = (len(self._split(text)) for text in texts)
         times = Counter(others or [first])
@@ -475,27 +475,26 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
             position += len(raw)
 
 
-def _delimiter(lines: Sequence[str], expected: Expected) -> tuple[str | None, bool]:
-    """Return the delimiter (None: white space, "": lines are single cells), and whether numbers have decimal commas."""
-    split = {mark: [_cells(line, mark) for line in lines] for mark in (*_MARKS, None)}
+def _delimiter(lines: Sequence[str], expected: Expected) -> str | None:
+    """Return the delimiter; None for white space, "" if lines are single cells."""
+    split: dict[str | None, list[list[str]]] = {m: [_cells(line, m) for line in lines] for m in (*_MARKS, None)}
     for mark, rows in split.items():
         if len(rows) > 2 and all(np.diff([len(row) for row in rows]) == 1):
-            return mark, mark != "," and _has_decimal_commas(rows)  # a triangle
-    body = {mark: rows[1:] or rows for mark, rows in split.items()}
+            return mark  # a triangle
     shares: dict[str | None, float] = {}
-    for mark, rows in body.items():
-        length, times = Counter(map(len, rows)).most_common(1)[0]
-        shares[mark] = times / len(rows) if length > 1 else 0.0
-    blank = body[None]
+    for mark, rows in split.items():
+        length, times = Counter(map(len, rows[1:] or rows)).most_common(1)[0]
+        shares[mark] = times / len(rows[1:] or rows) if length > 1 else 0.0
+    blank = split[None][1:] or split[None]
     commas = [cell for row in blank for cell in row if "," in cell]
     if shares[None] > 0.5 and commas and all(map(_DECIMAL_COMMA.fullmatch, commas)) and not shares["\t"] + shares[";"]:
-        return None, True
+        return None
     best = max(shares, key=lambda mark: shares[mark])
     if shares[best] == 0 or (best is None and not _are_columns(split[None], expected, lines)):
         marks = [mark for mark in _MARKS if any(mark in line for line in lines)]
         ragged = max(map(len, blank)) > 1 and all(is_number(cell) for row in blank for cell in row[1:])
-        return (marks[0] if marks else None if ragged else ""), False
-    return best, best != "," and _has_decimal_commas(body[best])
+        return marks[0] if marks else None if ragged else ""
+    return best
 
 
 def _are_columns(rows: Sequence[Sequence[str]], expected: Expected, lines: Sequence[str]) -> bool:
@@ -511,11 +510,6 @@ def _are_columns(rows: Sequence[Sequence[str]], expected: Expected, lines: Seque
     # Names of individuals, or of families and individuals, are unique.
     keys = list(zip(*whole, strict=True)) if len(rows[-1]) == 2 else [tuple(tuple(row[:2]) for row in whole)]
     return len(whole) > 1 and any(len(set(key)) == len(whole) for key in keys)
-
-
-def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
-    cells = [cell.strip() for row in rows for cell in row]
-    return any(map(_DECIMAL_COMMA.fullmatch, cells)) and not any("." in cell and is_numeral(cell) for cell in cells)
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:

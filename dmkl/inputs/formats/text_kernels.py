@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dmkl.arrays import Array, Float, Index, is_numeral
+from dmkl.arrays import Array, Float, is_numeral
 from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
 from dmkl.inputs.formats.compressed import COMPRESSED, unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.pairs import matrix_of_pairs, pairs_of
+from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
 from dmkl.inputs.matrices import Lazy, dense_rows
@@ -166,38 +166,29 @@ def binary_arrays(path: Path) -> list[FileArray]:
 
 
 def gcta_text_arrays(path: Path) -> list[FileArray]:
-    """Return the relationship matrix of GCTA in NAME.grm.gz: lines of row, column (from 1), variants and entry."""
-    names = _individuals(path)
-    n, text = len(names), Text(path)
-    n_pairs = n * (n + 1) // 2
-    if text.n_columns != 4 or text.n_rows != n_pairs:
-        expected = f"{n_pairs} of 4 (row, column, variants, entry), one for each pair of the {n} individuals of the .id"
-        refuse(f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {expected} file beside it")
-    *at, entries = text.read_frame([], [0, 1, 3]).to_numpy().T
-    rows, cols = _positions(path, at, n, 1)
-    return [_array(text, (n, n), partial(matrix_of_pairs, path, n, rows, cols, entries), names)]
+    """Return the relationship matrix of GCTA in lines of row, column and entry, each pair of individuals once.
 
-
-def gcta_sparse_arrays(path: Path) -> list[FileArray]:
-    """Return the sparse relationship matrix of GCTA in NAME.grm.sp: lines of row, column (from 0) and entry."""
+    NAME.grm.gz lists all pairs and counts individuals from 1, with the number of variants before the entry. The sparse
+    NAME.grm.sp counts them from 0 and leaves out pairs whose entry is zero.
+    """
     import scipy.sparse
 
-    names = _individuals(path)
+    names, is_whole = _individuals(path), path.name.lower().endswith(".gz")
     n, text = len(names), Text(path)
-    *at, entries = text.read_frame([], [0, 1, 2]).to_numpy().T
-    rows, cols = _positions(path, at, n, 0)
+    n_pairs, n_columns = n * (n + 1) // 2, 4 if is_whole else 3
+    if is_whole and (text.n_columns != n_columns or text.n_rows != n_pairs):
+        expected = f"{n_pairs} of 4 (row, column, variants, entry), one for each pair of the {n} individuals of the .id"
+        refuse(f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {expected} file beside it")
+    *at, entries = text.read_frame([], [0, 1, n_columns - 1]).to_numpy().T
+    if not np.isin(at, np.arange(is_whole, n + is_whole)).all():
+        places = f"{int(is_whole)} to {n + is_whole - 1}"
+        refuse(f"{path} has positions outside {places}, the individuals of the .id file beside it")
+    cols, rows = np.sort(np.array(at, np.int64) - is_whole, axis=0)
     half = scipy.sparse.csr_array((entries, (rows, cols)), shape=(n, n))
     if not np.isfinite(entries).all() or half.nnz < len(entries):
         refuse(f"{path} lacks a value, or lists a pair more than once; expected each pair once; write it again")
     matrix = half + half.T - scipy.sparse.diags_array(half.diagonal())
     return [_array(text, (n, n), partial(dense_rows, matrix), names)]
-
-
-def _positions(path: Path, at: Sequence[Array], n: int, first: int) -> list[Index]:
-    """Return the positions from 0 of the individuals of rows and columns, which are counted from `first`."""
-    if not np.isin(at, np.arange(first, n + first)).all():
-        refuse(f"{path} has positions outside {first} to {n + first - 1}, the individuals of the .id file beside it")
-    return [part.astype(np.int64) - first for part in at]
 
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
