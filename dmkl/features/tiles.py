@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -101,6 +101,10 @@ _Rows = dict[int, tuple[tuple[str, int], Array]]
 """For each axis, rows of a table that a stream keeps from one tile to the next, and which rows these are."""
 
 
+_MOST_KEPT = 16
+"""Products ZᵀV that are kept with a table."""
+
+
 class FeatureFactors:
     """The features of linear kernels, and of cosine kernels divided by their norms, as `dmkl.passes.view.Factors`.
 
@@ -125,6 +129,22 @@ class FeatureFactors:
         """See `Factors`. Those of the table of the widest kernel: opening all tables takes milliseconds for each."""
         recipe = self._recipes[int(np.argmax(self.widths))]
         return table_of(recipe, self._axes[1]).chunk_rows
+
+    def kept(self, kernels: Index, vectors: Sequence[Array], compute: Callable[[], Float]) -> Float:
+        """See `Factors`. The products are kept with the first table of the column samples."""
+        recipes = [self._recipes[k] for k in kernels]
+        tables = [table_of(recipe, self._axes[1]) for recipe in recipes]
+        digest = hashlib.blake2b(digest_size=16)
+        for V in vectors[:1] if all(V is vectors[0] for V in vectors) else vectors:
+            digest.update(np.ascontiguousarray(V).data)
+        of_kernels = ((t.content, r.function, r.columns) for t, r in zip(tables, recipes, strict=True))
+        key, computed = (digest.digest(), vectors[0].shape, vectors[0].dtype.str, *of_kernels), tables[0].computed
+        if key not in computed:
+            if len(computed) >= _MOST_KEPT:
+                computed.clear()
+            computed[key] = compute()
+        result: Float = computed[key]
+        return result
 
     def read(self, kernels: Index, axis: int, rows: slice) -> Array:
         """See `Factors`. The columns of a table that several kernels share are read once."""

@@ -238,7 +238,10 @@ def warn_of_scale(recipe: Recipe, table: FeatureTable, new: FeatureMatrix, prese
     scale = (transform or recipe.made).get("scale")
     if scale is None and (transform is not None or table.shape[0] == 1):
         return
-    training = Scale.of(table, np.arange(table.shape[0]), present) if scale is None else Scale(**scale)
+    key = present.tobytes()
+    if scale is None and key not in table.computed:
+        table.computed[key] = Scale.of(table, np.arange(table.shape[0]), present)
+    training: Scale = table.computed[key] if scale is None else Scale(**scale)
     of_dosages = new.genotypes or (transform is not None and transform["steps"][0]["step"] in GENETIC)
     same_columns = scale is None or len(present) == table.shape[1]
     differing = training.differences(Scale.of(new, np.arange(new.shape[0]), at), of_dosages, same_columns)

@@ -30,12 +30,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Array, Index, Tiling
+from dmkl.arrays import Array, Float, Index, Tiling
 from dmkl.numerics.compiling import SMALL, gather
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, strips
@@ -593,6 +593,15 @@ def _by_factors(lenses: Sequence[Lens], unit: Unit, columns: Sequence[Columns]) 
     ends_of_columns = np.cumsum([c.width for c in columns]).tolist()
     together = max(1, _PRODUCT_BYTES // (8 * max(tiling.rows, tiling.cols) * max(1, ends_of_columns[-1])))
 
+    def inner_products(stored: Index, ends: Index, vectors: Sequence[Array]) -> Float:
+        inner = np.zeros((ends[-1], ends_of_columns[-1]))
+        blocks = np.split(inner, ends[:-1])
+        for strip in strips(len(inner), slice(0, tiling.cols)):
+            Z = factors.read(stored, 1, strip).astype(vectors[0].dtype, copy=False)
+            for block, part, V in zip(blocks, np.split(Z, ends[:-1], axis=1), vectors, strict=True):
+                block += part.T @ V[strip]
+        return inner
+
     def carried(k: int) -> tuple[Array, Sequence[Any]]:
         blocks, offsets = zip(*(_carried(lenses[c.lens], k, c) for c in columns), strict=True)
         return np.concatenate(blocks, axis=1), offsets
@@ -601,12 +610,11 @@ def _by_factors(lenses: Sequence[Lens], unit: Unit, columns: Sequence[Columns]) 
     for group in (unit.kernels[start : start + together] for start in range(0, len(unit.kernels), together)):
         stored, vectors = view.kernels[group], [of_all or carried(int(k)) for k in group]
         ends, dtype = np.cumsum(factors.widths[stored]), vectors[0][0].dtype
-        inner = np.zeros((ends[-1], ends_of_columns[-1]))
+        carried_blocks = [V for V, _ in vectors]
+        compute = partial(inner_products, stored, ends, carried_blocks)
+        # Vectors of a square set change with every iteration of a fit.
+        inner = compute() if view.source.symmetric else factors.kept(stored, carried_blocks, compute)
         blocks = np.split(inner, ends[:-1])
-        for strip in strips(len(inner), slice(0, tiling.cols)):
-            Z = factors.read(stored, 1, strip).astype(dtype, copy=False)
-            for block, part, (V, _) in zip(blocks, np.split(Z, ends[:-1], axis=1), vectors, strict=True):
-                block += part.T @ V[strip]
         products = [np.empty((0, 0))] * len(group)
         if any(c.want != "project" for c in columns):
             products = [np.empty((tiling.rows, ends_of_columns[-1])) for _ in group]

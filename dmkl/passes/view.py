@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Index, Tiling
+from dmkl.arrays import Array, Float, Index, Tiling
 from dmkl.errors import refuse
 from dmkl.numerics.steps import STEPS, Fitted, Residualize, Step, Take, Weighing, restricted, unpenalized
 from dmkl.passes.execute import machine
@@ -42,6 +42,9 @@ class Factors(Protocol):
 
         In the precision of the source, or in a lower one that represents all values exactly.
         """
+
+    def kept(self, kernels: Index, vectors: Sequence[Array], compute: Callable[[], Float]) -> Float:
+        """The products Z_jᵀV_j of some kernels with these vectors, computed once: a model's primal weights."""
 
 
 class TileSource(Protocol):

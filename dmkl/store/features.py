@@ -50,6 +50,14 @@ class FeatureTable:
     center: Float  # the column means, (columns,), subtracted before distances are computed
     n_missing: int  # samples that lack the table; an upper bound for some rows of a table
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key not in ("_opened", "_whole", "computed")}
+
+    @cached_property
+    def computed(self) -> dict[Any, Any]:
+        """Small values that were computed from the table, for the next prediction of a model that keeps it."""
+        return {}
+
     @property
     def chunk_rows(self) -> int:
         """Rows that are read and unpacked together."""
@@ -101,9 +109,6 @@ class StoredTable(FeatureTable):
             n_missing = int(group.attrs["n_missing"])
         columns = None if names is None else tuple(str(column) for column in names)
         return cls(name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing, location, path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key not in ("_opened", "_whole")}
 
     @property
     def _values(self) -> Any:

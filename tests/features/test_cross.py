@@ -359,3 +359,23 @@ def test_kernels_of_the_former_function_random_are_read(tmp_path):
     same(dmkl.load(tmp_path / "model").decision_function(K), model.decision_function(K))
     with pytest.raises(InputError, match="kernel 'random_rbf-seed0' was not computed from features"):
         dmkl.build_cross(K, {"a": table})
+
+
+def test_linear_models_keep_their_primal_weights(tmp_path, monkeypatch):
+    """A loaded model reads the training samples for its first prediction alone, also of models on the same features."""
+    monkeypatch.setattr("dmkl.store.features._SMALL_BYTES", 0)  # as of large tables
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(60, 4)), {"x": rng.normal(size=(9, 4))}
+    specs = [{"function": "linear", "columns": {"left": [0, 1], "right": [3, 2]}}, {"function": "cosine"}]
+    y = (X[:, 0] + 0.5 * rng.normal(size=60) > 0).astype(int)
+    K = dmkl.build(None, {"x": X}, specs, labels=y)
+    first, second = (dmkl.MKFDA(lam=lam).fit(K) for lam in (0.01, 1.0))
+    first.save(tmp_path / "first")
+    loaded = dmkl.load(tmp_path / "first")
+    scores = [model.decision_function(features=new) for model in (first, second, first, loaded)]
+    assert not np.allclose(scores[0], scores[1])
+    for again in scores[2:]:
+        xr.testing.assert_identical(again, scores[0])
+    chunk = tmp_path / "first/features/0/values/c/0/0"
+    chunk.rename(tmp_path / "moved")
+    xr.testing.assert_identical(loaded.decision_function(features=new), scores[0])
