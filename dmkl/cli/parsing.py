@@ -48,14 +48,20 @@ def parse_steps(text: str, samples: Iterable[str] | None = None) -> tuple[Any, .
     """Names of steps, separated by commas or +; "none" is no step.
 
     ``residualize=FILE`` removes the covariates of a table with names of columns and samples; ``residualize=FILE:NAME``
-    removes one column of it, or of obs of an .h5ad; ``residualize=FILE&FILE`` removes those of several. `samples` are
-    the names of the samples of the set, which identify the column of names.
+    removes one column of it, or of obs of an .h5ad, ``residualize=FILE:NAME+NAME`` several, and
+    ``residualize=FILE&FILE`` those of several files. `samples` are the names of the samples of the set, which identify
+    the column of names.
     """
-    from dmkl.numerics.steps import as_steps
+    from dmkl.numerics.steps import STEPS, as_steps
 
     if "residualize=" not in text:
         return as_steps(text)
-    parts = [part.strip() for part in re.split("[,+]", text)]
+    parts: list[str] = []
+    for part in map(str.strip, re.split("[,+]", text)):
+        if parts and re.match("residualize=.*:", parts[-1]) and part not in STEPS and "=" not in part:
+            parts[-1] += f"+{part}"  # one more column of the same file
+        else:
+            parts.append(part)
     return as_steps([read_covariates(part, samples) if part.startswith("residualize=") else part for part in parts])
 
 
@@ -67,7 +73,11 @@ def read_covariates(given: str, samples: Iterable[str] | None = None) -> Any:
     from dmkl.numerics.covariates import residualize
 
     try:
-        tables = [read_covariates(Path(file), samples) for file in given.partition("=")[2].split("&")]
+        parts = [part.rpartition(":") for part in given.partition("=")[2].split("&")]
+        files = [
+            f"{file}{colon}{name}" for file, colon, names in parts for name in (names.split("+") if colon else [names])
+        ]
+        tables = [read_covariates(Path(file), samples) for file in files]
         table = tables[0] if len(tables) == 1 else pd.concat(tables, axis=1, join="inner")
     except InputError as error:
         refuse(f"the covariates of {given} cannot be read: {error}", error)

@@ -78,6 +78,7 @@ def predict(
     contributions: str | None = option("File or URL for each kernel's share in the scores; one more pass.", "FILE"),
     kernel_scores: str | None = option("File or URL for R² and correlation by kernel; one more pass.", "FILE"),
     plot: Path | None = option("Draw the confusion matrix (PNG, PDF or SVG).", "FILE.png"),
+    report: Path | None = option("Write a page: scores, calibration, least sure samples, drift.", "FILE.html"),
     anndata: Path | None = _anndata_option("Put predictions into this .h5ad or .h5mu, by name.", "FILE"),
     key: str = _anndata_option("Name of the scores in obsm.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
@@ -101,6 +102,7 @@ def predict(
         dmkl predict model --features query.h5ad --labels query.h5ad:cell_type
         dmkl predict model kernels.zarr --anndata cells.h5ad
         dmkl predict model new.zarr --out sets.csv --coverage 0.9
+        dmkl predict model new.zarr --report prediction.html
     """
     import numpy as np
     import pandas as pd
@@ -114,6 +116,8 @@ def predict(
         check_table(place)
         lock_output(place, overwrite=overwrite, what="file")
     lock_pictures(plot, overwrite=overwrite)
+    if report is not None:
+        lock_output(report, overwrite=overwrite, what="file")
     _check_source(store, features, None if records else labels, split, rows, join, missing, missing_features)
     if features and records:
         refuse("--records is for STORE, whose samples have several records; give each row in --features")
@@ -241,6 +245,8 @@ def predict(
             more["obs/confidence"], obsm[f"{key}_probability"] = calibrated.max("class"), calibrated.drop_vars("class")
             more[f"uns/{key}_classes"] = xr.DataArray(estimator.classes_.astype(str).astype(object))
         into_annotated(anndata, scores=obsm, more=more, overwrite=overwrite)
+        entries = [*more, *(f"obsm/{name}" for name in obsm if name != key)]
+        also = ", ".join(f"{part}[{name!r}]" for part, _, name in (entry.partition("/") for entry in entries))
     if contributions is not None and shares is not None:
         frame = as_frame(shares, "kernel")
         write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
@@ -250,6 +256,21 @@ def predict(
         write_table(as_place(kernel_scores), frame, parts, overwrite=overwrite)
     if result is not None and result.figures:
         save_figure(result.figures["Confusion matrix"].draw, plot)
+    region_lines = []
+    if coverage is not None:
+        observed = f"; they hold {of_regions['observed_coverage']:.3g} of the true labels" if truth is not None else ""
+        size = (
+            f"mean width {of_regions['mean_size']:.3g}"
+            if regression
+            else f"{of_regions['mean_size']:.3g} labels on average"
+        )
+        kind, holding = "Intervals" if regression else "Sets", of_regions["guarantee"]
+        region_lines = [f"{kind}: {size}{observed}. They hold the labels of {holding}."]
+    if report is not None:
+        from dmkl.reports.predictions import describe_prediction
+
+        known = None if truth is None else estimator._truth(None, truth, unknown=unknown)
+        dmkl.report(describe_prediction(estimator, scores, known, result, where, region_lines), report)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
@@ -274,20 +295,15 @@ def predict(
         show_scores(result)
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
-    if coverage is not None:
-        observed = f"; they hold {of_regions['observed_coverage']:.3g} of the true labels" if truth is not None else ""
-        size = (
-            f"mean width {of_regions['mean_size']:.3g}"
-            if regression
-            else f"{of_regions['mean_size']:.3g} labels on average"
-        )
-        kind, holding = "Intervals" if regression else "Sets", of_regions["guarantee"]
-        say(f"{kind}: {size}{observed}. They hold the labels of {holding}.")
+    for line in region_lines:
+        say(line)
     if out is not None:
         on = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
         say(f"Predictions are in {out}{on}.")
+    if report is not None:
+        say(f"The page is {report}; open it in a browser.")
     if anndata is not None:
-        say(f"Scores are in obsm[{key!r}] of {anndata}.")
+        say(f"Scores are in obsm[{key!r}]{also and f', and more in {also}'} of {anndata}.")
     elif result is None and out is None and contributions is None:
         say("Write them to a file with --out FILE.")
     if contributions is not None:

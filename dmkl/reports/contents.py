@@ -231,6 +231,13 @@ def _took(result: Result, description: Description) -> str:
     return f"{' '.join(costs)}; {result.data.attrs['created_by']}"
 
 
+@page_of.register
+def _described(description: Description) -> Page:
+    lead, sections = _sections(description)
+    answer, notes = sentences(description.lines(without={"notes"})), tuple(description.lines("notes"))
+    return Page(description.headline, answer, dict(description.facts()), notes, tuple(sections), lead)
+
+
 # --- several results on the same data ---------------------------------------------------------------------------------
 
 _HEADINGS: dict[type[Any], str] = {

@@ -430,8 +430,10 @@ class SearchResult(GridResult):
 
     @property
     def chosen(self) -> xr.Dataset:
-        """The chosen point: `scores` at `best_index_`, over fold and task if these have separate choices."""
-        return self._data.isel(self.best_index_)
+        """The chosen point: what `scores` has of points, at `best_index_`, over fold and task if these choose alone."""
+        of_any = {*self._data["score"].dims, *self._data["weight"].dims} - {*self.parameters}
+        of_points = [n for n, of in self._data.items() if {*self.parameters} & {*of.dims} or of_any >= {*of.dims}]
+        return self._data[of_points].isel(self.best_index_)
 
     @property
     def best_params_(self) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model,
     expected[:45, :45] = weighted.values
     np.testing.assert_array_equal(anndata.read_h5ad(both).obsp["weighted"], expected[np.ix_(order, order)])
     predict = ("predict", model, store, "--rows", "40:45", "--anndata", both)
-    assert "Scores are in obsm['dmkl']" in output_of(*predict)
+    out = output_of(*predict)
+    assert "Scores are in obsm['dmkl'], and more in obs['predicted'], obs['confidence'], uns['dmkl_classes']" in out
     estimator, K = dmkl.load(model), dmkl.open(store)
     scores = estimator.decision_function(K[40:45, K.split(0).train])
     data = anndata.read_h5ad(both)

@@ -87,3 +87,17 @@ def test_records_with_names_in_python(trial):
     np.testing.assert_allclose(np.asarray(K.interaction("A", "B"))[2], dense[0] * dense[1], rtol=1e-12)
     with pytest.raises(dmkl.errors.InputError, match="call it before rows are chosen, and name repeated ones"):
         dmkl.open(path / "k").repeat(table["animal"]).with_labels(table["milk"])
+
+
+@pytest.mark.parametrize("columns", ["milk+age", "milk,age"])
+def test_several_columns_of_a_table_are_covariates(trial, output_of, tmp_path, columns):
+    path, table, *_ = trial
+    of_animals = table.groupby("animal")[["milk", "age"]].mean()
+    of_animals.to_csv(tmp_path / "table.csv", index_label="sample")
+    arguments = ["--model", "mkridge", "--steps", f"residualize={tmp_path / 'table.csv'}:{columns},trace"]
+    (tmp_path / "y.csv").write_text("sample,y\n" + "".join(f"{name},{k}\n" for k, name in enumerate(ANIMALS)))
+    output_of("fit", path / "k", tmp_path / "m", "--labels", tmp_path / "y.csv:y", *arguments)
+    reference = dmkl.MKRidge(steps=(dmkl.residualize(of_animals), "trace")).fit(
+        dmkl.open(path / "k"), pd.Series(np.arange(20.0), ANIMALS)
+    )
+    np.testing.assert_allclose(dmkl.load(tmp_path / "m").weights_, reference.weights_)

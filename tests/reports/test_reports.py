@@ -306,3 +306,25 @@ def test_evidence_of_every_kind(output_of, K, tmp_path):
     text = Reader(dmkl.report([made["found"], other]))
     assert "is of a search of another grid" in text
     assert "dmkl.evaluate estimates the score" in text
+
+
+def test_the_page_of_a_prediction_has_the_least_sure_samples_and_drift(tmp_path, output_of):
+    rng, y = np.random.default_rng(0), np.arange(60) % 2
+    X = rng.normal(size=(60, 4)) + y[:, None]
+    X[40:] *= 4.0  # new samples lie beyond those of training, whose probabilities are less sure
+    names, classes = [f"s{i}" for i in range(60)], np.array(["no", "yes"])[y]
+    K = dmkl.create(tmp_path / "k", {"a": X @ X.T}, labels=classes, samples=names)
+    model = dmkl.MKFDA(p=2).fit(K[:40, :40])
+    model.save(tmp_path / "m")
+    output_of("predict", tmp_path / "m", tmp_path / "k", "--report", tmp_path / "p.html")
+    page = Reader((tmp_path / "p.html").read_text(encoding="utf-8"))
+    assert {"Calibration", "Confusion matrix", "Least sure samples", "Classes here and in training"} <= {*page.of("h2")}
+    probability = model.predict_proba(K[40:, :40])
+    accuracy = (model.predict(K[40:, :40]) == classes[40:]).mean()
+    assert f"Accuracy {100 * accuracy:.2f} % on 20 samples" in page
+    expected = float((probability**2).sum("class").mean())
+    (warning,) = [text for text in page.of("p") if text.startswith("The probability of the true class")]
+    assert f" is {expected:.4g} ± " in warning
+    assert warning.endswith("these samples are unlike those of training.")
+    order, cells = probability.max("class").argsort().values, page.of("td")
+    assert [name for name in cells if name in names] == [names[40 + k] for k in order]

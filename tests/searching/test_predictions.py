@@ -85,6 +85,7 @@ def test_a_search_predicts_test_rows_where_folds_have_any_and_names_groups():
     fold, more = tuple(np.split(np.arange(90), 3)), {"groups": groups, "baselines": "none", "refit": False}
     result = dmkl.search(dmkl.MKSVM(), K, y, {"C": [1.0]}, fold, **more)
     held_out = result.predictions
+    assert {*result.chosen.dims} <= {"fold", "kernel", "class"}  # what belongs to no point is left out
     assert held_out["sample"].values.tolist() == K.samples[60:].astype(str).tolist()
     assert set(held_out["sample_group"].values) == {"east"}
     assert "probability" not in held_out  # the label has the largest score
