@@ -226,21 +226,6 @@ def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
     np.testing.assert_array_equal(loaded.decision_function(new_set()), scores)
 
 
-PARTS = ["weights_", "dual_coef_/c", "part_0_step_0_col_mean", "history", "history/gap/c/0"]
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_a_model_with_a_part_missing_or_cut_short(tmp_path, part):
-    path = tmp_path / "model"
-    fitted("Uniform").save(path)
-    if (path / part).is_file():
-        (path / part).write_bytes((path / part).read_bytes()[:-5])
-    else:
-        (path / part).rename(tmp_path / "lost")
-    with pytest.raises(StoreError, match=r"the model at .*model is damaged .*save it again"):
-        dmkl.load(path)
-
-
 # --- scikit-learn's conventions -----------------------------------------------------------------------------
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_neither_checked_nor_copied_before_fit(name):

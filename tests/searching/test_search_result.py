@@ -362,15 +362,20 @@ def test_a_newer_format_and_a_choice_by_no_rule(tmp_path, saved):
         dmkl.load(path)
 
 
-@pytest.mark.parametrize("part", ["score", "fold/c", "best/weights_/c/0"])
+OF_MODEL = ["weights_", "weights_/c/0", "dual_coef_/c", "part_0_step_0_col_mean", "history", "history/gap/c/0"]
+
+
+@pytest.mark.parametrize("part", ["score", "fold/c", *(f"best/{part}" for part in OF_MODEL)])
 def test_a_search_with_a_part_missing_or_cut_short(tmp_path, saved, part):
+    """Or its model, which is read alone as well."""
     path = shutil.copytree(saved, tmp_path / "search")
     if (path / part).is_file():
         (path / part).write_bytes((path / part).read_bytes()[:-5])
     else:
         (path / part).rename(tmp_path / "lost")
-    with pytest.raises(StoreError, match=r"the (search|model) at .*search.* is damaged .*save it again"):
-        dmkl.load(path)
+    for kind, at in [("search|model", path), *([("model", path / "best")] if "best" in part else [])]:
+        with pytest.raises(StoreError, match=rf"the ({kind}) at .*search.* is damaged .*save it again"):
+            dmkl.load(at)
 
 
 # --- pictures -----------------------------------------------------------------------------------------------
