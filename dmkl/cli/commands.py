@@ -18,7 +18,7 @@ _MODULES = {
     "analyzing": ("analyze",),
     "associating": ("associate",),
     "learning": (*LEARNING, "compare"),
-    "predicting": ("predict", "export", "compact", "report"),
+    "predicting": ("predict", "transform", "export", "compact", "report"),
     "running": ("run", "submit"),
 }
 COMMANDS = {name: module for module, names in _MODULES.items() for name in names}

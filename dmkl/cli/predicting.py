@@ -1,4 +1,4 @@
-"""Using saved models and results: `dmkl predict`, `dmkl export`, `dmkl compact` and `dmkl report`."""
+"""Using saved models and results: `dmkl predict`, `dmkl transform`, `dmkl export`, `dmkl compact` and `dmkl report`."""
 
 from __future__ import annotations
 
@@ -118,9 +118,7 @@ def predict(
     lock_pictures(plot, overwrite=overwrite)
     if report is not None:
         lock_output(report, overwrite=overwrite, what="file")
-    _check_source(store, features, None if records else labels, split, rows, join, missing, missing_features)
-    if features and records:
-        refuse("--records is for STORE, whose samples have several records; give each row in --features")
+    _check_source(store, features, None if records else labels, split, rows, join, missing, missing_features, records)
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model, show_scores  # after `import_base`
     from dmkl.learners.conformal import holds, mean_size
@@ -321,6 +319,7 @@ def _check_source(
     join: str,
     missing: str | None,
     missing_features: str,
+    records: Path | None,
 ) -> None:
     if bool(store) == bool(features):
         refuse(
@@ -339,6 +338,8 @@ def _check_source(
     for name, given in of_features.items():
         if store and given:
             refuse(f"--{name} is for --features; leave it out with {store}")
+    if features and records:
+        refuse("--records is for STORE, whose samples have several records; give each row in --features")
 
 
 def _check_probabilities(estimator: Any, out: str | Path | None, *, unassigned: bool) -> None:
@@ -454,85 +455,125 @@ def _tables(
     return prediction_table(dataset), dataset
 
 
-def export(
+def transform(
     model: options.SavedModel,
-    store: Store,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin, .h5ad or .hsq.")],
     resources: Resources,
-    coordinates: int | None = option("Coordinates of kernel PCA instead: .csv, .parquet or .zarr.", "N", min=1),
+    out: Annotated[str, option("File or URL for the coordinates: .csv, .parquet or .zarr (xarray).", "FILE")],
+    store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
+    features: list[Path] | None = samples_option("Features of new samples instead of STORE; repeatable.", "FILE"),
+    components: int = option("Number of coordinates.", "N", min=1, default=2),
     of: str | None = option("The class, task or pair whose weights are taken, if each has its own.", "NAME"),
     rows: options.Rows = None,
     records: options.Records = None,
     covariates: options.Covariates = None,
     plot: Path | None = option("Draw the first two coordinates, colored by label (PNG, PDF or SVG).", "FILE.png"),
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Write coordinates of samples in the principal directions of a model's weighted kernel (kernel PCA).
+
+    The directions are those of the training samples, and other samples are projected on them: all samples of STORE, a
+    set with the training samples and any others, or those of --rows; or new samples by --features, whose columns are
+    matched by name.
+
+    Examples
+    --------
+        dmkl transform model kernels.zarr --out coordinates.csv --components 10 --plot samples.png
+        dmkl transform model --features new.npz --out coordinates.csv
+    """
+    import numpy as np
+    import pandas as pd
+
+    from dmkl.outputs import as_frame, check_table, write_table
+
+    place = as_place(out)
+    check_table(place)
+    lock_output(place, overwrite=overwrite, what="file")
+    lock_pictures(plot, overwrite=overwrite)
+    _check_source(store, features, None, None, rows, "exact", None, "refuse", records)
+    estimator = _load_model(model)
+    K: KernelSet | None = None
+    source: dict[str, Any] = {}
+    names: Any
+    labels: Any
+    shown: Any = slice(None)
+    if store is not None:
+        K = open_kernels(store, None, records)
+        names, labels = sample_names(K), K.labels
+        shown = shown if rows is None else select_rows(K, rows)
+    else:
+        from dmkl.inputs import as_features
+
+        source["features"] = tables = as_features(features or [])
+        names, labels = tables.samples, tables.labels.labels
+    removed = None if covariates is None else read_covariates(f"--covariates={covariates}", names)
+    with ConsoleWatch(), resources.computing(reading=K):
+        array = estimator.kernel_pca(K, components, covariates=removed, **source)
+    array = _select_label(array.isel(sample=shown), of)
+    if plot is not None:
+        has_labels = labels is not None and np.ndim(labels) == 1
+        by_name = pd.Series(np.asarray(labels)[shown], array["sample"].values) if has_labels else None
+        save_figure(partial(dmkl.plot_components, array, by_name), plot)
+    write_table(place, as_frame(array, "component", "component "), array.to_dataset(), overwrite=overwrite)
+    if as_json:
+        print_json({"model": model, "store": store, "out": out, "dims": list(array.dims), "shape": list(array.shape)})
+        return
+    say(f"{count(components, 'coordinate')} of {count(array.sizes['sample'], 'sample')}: {out}.")
+
+
+def export(
+    model: options.SavedModel,
+    store: Store,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin, .h5ad or .hsq.")],
+    resources: Resources,
+    of: str | None = option("The class, task or pair whose weights are taken, if each has its own.", "NAME"),
+    rows: options.Rows = None,
+    records: options.Records = None,
+    covariates: options.Covariates = None,
     anndata: Path | None = _anndata_option("Copy the contents of this .h5ad file too.", "FILE"),
     key: str = _anndata_option("Name of the kernel in obsp.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write the weighted kernel of a model for other programs, or coordinates of its kernel PCA.
+    """Write the weighted kernel of a model for other programs.
 
     The kernel is that of all samples of STORE after the steps of the model, with the statistics of its training
     samples; of a rectangular set, and with --rows, it is that of the rows against the training samples. The ending of
     OUT gives the format: .npy, .zarr (with names, for xarray), .grm.bin (for GCTA, with .grm.id and .grm.N.bin),
-    .h5ad (AnnData, in obsp), or .hsq (the table of variance components, as GCTA writes it). Kernel PCA is computed on
-    the training samples; other samples are projected.
+    .h5ad (AnnData, in obsp), or .hsq (the table of variance components, as GCTA writes it).
 
     Examples
     --------
         dmkl export model kernels.zarr weighted.npy
         dmkl export model kernels.zarr weighted.grm.bin
         dmkl export model kernels.zarr cells.h5ad --anndata data.h5ad --key weighted
-        dmkl export model kernels.zarr coordinates.csv --coordinates 10 --plot samples.png
         dmkl export model kernels.zarr height.hsq
     """
-    import numpy as np
-    import pandas as pd
+    from dmkl.outputs import check_kernel_file, write_kernel
 
-    from dmkl.outputs import as_frame, check_kernel_file, check_table, write_kernel, write_table
-
-    place = as_place(out)
-    if plot is not None and coordinates is None:
-        refuse("--plot draws coordinates; give their number too, such as --coordinates 2")
-    lock_pictures(plot, overwrite=overwrite)
-    is_hsq = out.lower().endswith(".hsq")
-    if coordinates is not None:
-        check_table(place)
-    elif not is_hsq:
+    place, is_hsq = as_place(out), out.lower().endswith(".hsq")
+    if not is_hsq:
         check_kernel_file(place, overwrite=overwrite)
     lock_output(place, overwrite=overwrite, what="file")
     if is_hsq:
         _write_hsq(place, _load_model(model), of)
         say(f"Variances, shares and their test, as GCTA writes them: {out}.")
         return
-    if anndata is not None and (coordinates is not None or not out.lower().endswith(".h5ad")):
+    if anndata is not None and not out.lower().endswith(".h5ad"):
         refuse(f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so")
     estimator, K = _load_model(model), open_kernels(store, None, records)
-    chosen = None if rows is None else select_rows(K, rows)
     removed = None if covariates is None else read_covariates(f"--covariates={covariates}", sample_names(K))
     with ConsoleWatch(), resources.computing(reading=K):
-        if coordinates is not None:
-            array = estimator.kernel_pca(K, coordinates, covariates=removed)
-            shown = np.arange(K.shape[1]) if chosen is None else chosen
-            array = _select_label(array.isel(sample=shown), of)
-            if plot is not None:
-                labels = None if K.labels is None or K.labels.ndim > 1 else K.labels[shown]
-                by_name = None if labels is None else pd.Series(labels, array["sample"].values)
-                save_figure(partial(dmkl.plot_components, array, by_name), plot)
-            write_table(place, as_frame(array, "component", "component "), array.to_dataset(), overwrite=overwrite)
-            summary = f"{count(coordinates, 'coordinate')} of {count(array.sizes['sample'], 'sample')}"
-        else:
-            if chosen is not None:
-                K = K[chosen, columns_of_model(K, estimator, model)]
-            array = _select_label(estimator.combined_kernel(K, covariates=removed), of)
-            annotated: dict[str, Any] = {"key": key, "source": anndata} if out.lower().endswith(".h5ad") else {}
-            write_kernel(place, array, overwrite=overwrite, **annotated)
-            *_, n_rows, n_cols = array.shape
-            summary = f"The weighted kernel of {n_rows:,} × {n_cols:,} samples"
+        if rows is not None:
+            K = K[select_rows(K, rows), columns_of_model(K, estimator, model)]
+        array = _select_label(estimator.combined_kernel(K, covariates=removed), of)
+        annotated: dict[str, Any] = {"key": key, "source": anndata} if out.lower().endswith(".h5ad") else {}
+        write_kernel(place, array, overwrite=overwrite, **annotated)
     if as_json:
         print_json({"model": model, "store": store, "out": out, "dims": list(array.dims), "shape": list(array.shape)})
         return
-    say(f"{summary}: {out}.")
+    *_, n_rows, n_cols = array.shape
+    say(f"The weighted kernel of {n_rows:,} × {n_cols:,} samples: {out}.")
 
 
 def compact(

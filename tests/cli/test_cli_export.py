@@ -73,25 +73,37 @@ def test_anndata_by_the_names_of_observations(output_of, tmp_path, store, model,
     assert (predicted == "unassigned").tolist() == (largest < limit).values.tolist()
 
 
-def test_coordinates_as_csv_parquet_and_zarr(error_of, output_of, tmp_path, store, model):
+def test_coordinates_as_csv_parquet_and_zarr(output_of, tmp_path, store, model):
     expected = dmkl.load(model).kernel_pca(dmkl.open(store), 3)
     for name in ("c.csv", "c.parquet", "c.zarr"):
-        text = output_of("export", model, store, tmp_path / name, "--coordinates", 3)
+        text = output_of("transform", model, store, "--out", tmp_path / name, "--components", 3)
     assert "3 coordinates of 45 samples" in text
-    drawn, plot = tmp_path / "c.png", ("--coordinates", 2, "--plot", tmp_path / "c.png")
-    output_of("export", model, store, tmp_path / "two.csv", *plot)
+    drawn = tmp_path / "c.png"
+    output_of("transform", model, store, "--out", tmp_path / "two.csv", "--plot", drawn)
     assert drawn.read_bytes().startswith(b"\x89PNG")
-    assert "--coordinates 2" in error_of("export", model, store, tmp_path / "k.npy", *plot[2:], "--overwrite")
     csv, parquet = pd.read_csv(tmp_path / "c.csv"), pd.read_parquet(tmp_path / "c.parquet")
     assert csv.columns.tolist() == parquet.columns.tolist() == ["sample", *(f"component {k}" for k in (1, 2, 3))]
     np.testing.assert_allclose(csv.iloc[:, 1:], expected.values, rtol=1e-8)
     np.testing.assert_array_equal(parquet.iloc[:, 1:], expected.values)
     with xr.open_zarr(tmp_path / "c.zarr") as opened:
         np.testing.assert_array_equal(opened["principal"].values, expected.values)
-    output_of("export", model, store, tmp_path / "some.csv", "--coordinates", 1, "--rows", "7")
+    output_of("transform", model, store, "--out", tmp_path / "some.csv", "--components", 1, "--rows", "7")
     some = pd.read_csv(tmp_path / "some.csv")
     assert some["sample"].tolist() == ["s07"]
     np.testing.assert_allclose(some["component 1"], expected.values[7, 0], rtol=1e-8)
+
+
+def test_coordinates_of_new_samples_by_their_features(error_of, output_of, tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 3)) + np.arange(40)[:, None] % 2
+    built = dmkl.build(tmp_path / "built.zarr", {"x": x[:30]}, {"function": "linear"}, labels=np.arange(30) % 2)
+    dmkl.MKFDA(lam=0.1).fit(built).save(tmp_path / "m")
+    np.savez(tmp_path / "new.npz", x=x[30:])
+    transform = ("transform", tmp_path / "m", "--out", tmp_path / "new.csv")
+    assert "2 coordinates of 10 samples" in output_of(*transform, "--features", tmp_path / "new.npz")
+    everything = dmkl.build(None, {"x": x}, {"function": "linear"})
+    expected = dmkl.load(tmp_path / "m").kernel_pca(everything)[30:]
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "new.csv").iloc[:, 1:], expected, rtol=1e-6, atol=1e-9)
+    assert "samples come from either STORE or --features FILE" in error_of(*transform, "--overwrite")
 
 
 def test_a_class_of_several(error_of, output_of, tmp_path, store):
