@@ -25,7 +25,7 @@ from dmkl.inputs.columns import (
     without_codes,
 )
 from dmkl.inputs.formats.compressed import stem
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, vector
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, array_of, vector
 from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.registry import PathLike, check_file, find_files, names_of_arrays
 from dmkl.inputs.formats.tables import Text
@@ -238,20 +238,18 @@ def _aligned(matrix: FeatureMatrix, samples: Names, mask: Mask | None, notes: li
     return replace(matrix, shape=(len(order), matrix.shape[1]), samples=None, order=order)
 
 
-def _matrix(
-    name: str, values: FileArray | Lazy, *, samples: Names = None, columns: Names = None, open: Any = None, **more: Any
-) -> FeatureMatrix:
-    """Return an array, which `open` returns, as a feature matrix; a vector of all pairs holds distances (`square`)."""
-    shape, dtype, get = values.shape, np.dtype(values.dtype), open or (lambda: values)
+def _matrix(name: str, array: FileArray, **more: Any) -> FeatureMatrix:
+    """Return an array as a feature matrix; a vector of all pairs holds distances (`square`)."""
+    shape, dtype, columns, get = array.shape, array.dtype, array.columns, array.open
+    more["holds"] = "" if array.holds == "features" else array.holds
     n = n_condensed(*shape) if len(shape) == 1 and dtype.kind == "f" else None
     if n is not None:
         more["holds"] = "distances"
-        vector_of, get = get, lambda: square(vector_of(), n)
-        shape = n, n
+        shape, get = (n, n), lambda: square(array.open(), n)
     if len(shape) == 3 and shape[1] == shape[2] > 1:
-        stack_of, get = get, lambda: upper_triangles(f"features {name!r}", stack_of())
         more["note"] = f"features {name!r} are the entries above the diagonals of {shape[0]} matrices {shape[1:]}"
         shape, columns = (shape[0], shape[1] * (shape[1] - 1) // 2), None
+        get = partial(lambda stack: upper_triangles(f"features {name!r}", stack()), array.open)
     if len(shape) != 2:
         way_out = "; give one column as values.reshape(-1, 1)" if len(shape) == 1 else ""
         refuse(f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}")
@@ -262,7 +260,8 @@ def _matrix(
         way_out += "; give real and imaginary parts as columns of their own" * (dtype.kind == "c")
         kind = "Python objects" if dtype.kind == "O" else dtype
         refuse(f"features {name!r} hold {kind}, expected real numbers{way_out}")
-    names = sample_names(f"features {name!r}", samples, shape[0])
+    more |= {"numbers": array.numbers, "by_name": array.by_name, "genotypes": array.genotypes}
+    names = sample_names(f"features {name!r}", array.rows, shape[0])
     return FeatureMatrix(name, shape, float_dtype(dtype), columns, names, get, **more)
 
 
@@ -309,7 +308,7 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
     if table.titles is None:
         table.notes.append(f"{table.where}: its columns have no names, since its first line holds numbers")
     unaligned.notes += table.notes
-    return _matrix(name, table.numbers(features), samples=names, columns=table.titles_of(features), is_table=True)
+    return _matrix(name, array_of(table, features, names, table.titles_of(features)), is_table=True)
 
 
 def _check_first_column(table: Columns, features: Sequence[int]) -> None:
@@ -396,11 +395,8 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
     unaligned.side_data += [item for item in side if item.role in _LABEL_ROLES]
     for variable in data:
         opened = partial(open_alone, unaligned.last, (path, variable.name), variable.open)
-        holds = variable.holds if variable.holds != "features" else ""
         unaligned.keep |= {variable.name} if variable.holds == "features" and variable.name else set()
-        more: Any = {"samples": variable.rows, "columns": variable.columns, "by_name": variable.by_name}
-        more |= {"genotypes": variable.genotypes, "numbers": variable.numbers}
-        unaligned.matrices.append(_matrix(variable.name or stem(path), variable, **more, open=opened, holds=holds))
+        unaligned.matrices.append(_matrix(variable.name or stem(path), replace(variable, open=opened)))
         unaligned.places.append((path, variable.name))
 
 
@@ -455,8 +451,7 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
             _refuse_columns(table, rest, "; names of samples go into the index (set_index)")
         columns = tuple(str(values.columns[at]) for at in rest)
         numbers = [] if samples else [tuple(map(str, range(table.n_rows)))]
-        return _matrix(name, table.numbers(rest), samples=samples, columns=columns, numbers=numbers)
+        return _matrix(name, array_of(table, rest, samples, columns, numbers=numbers))
     if isinstance(values, str | os.PathLike):
         refuse(f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file")
-    array, *_ = recognize(f"features {name!r}", values)
-    return _matrix(name, array, samples=array.rows, columns=array.columns, open=array.open)
+    return _matrix(name, recognize(f"features {name!r}", values)[0])

@@ -26,6 +26,7 @@ from dmkl.inputs.formats.file_arrays import (
     SPARSE_PARTS,
     TEXT_BYTES,
     FileArray,
+    array_of,
     damaged_as,
     n_bytes,
     sparse_array,
@@ -133,8 +134,8 @@ def _table(path: Path, name: str, frame: pd.DataFrame) -> FileArray:
     table = Columns(f"variable {name!r} of {path}", frame)
     if not all(table.numeric):
         return unreadable(path, name, frame.shape, "not numbers", "holds columns that are no numbers")
-    values = table.numbers(range(table.n_columns))
-    return FileArray(path, name, frame.shape, values.dtype, lambda: values, columns=tuple(map(str, frame.columns)))
+    columns = tuple(map(str, frame.columns))
+    return replace(array_of(table, range(table.n_columns), None, columns), path=path, name=name)
 
 
 def _parts_of_object(data: Any) -> Iterator[_Part]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
-from dmkl.inputs.columns import ROLES, plain_title
+from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.matrices import Lazy, Matrix, dense_rows
 from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
@@ -104,6 +104,13 @@ class FileArray:
         name = self.name or self.path.name
         shown = name if name.isprintable() and len(name) < 100 else reprlib.repr(name)
         return f"{shown} ({shape_text(self.shape) or 'one'} {kind}{problem})"
+
+
+def array_of(table: Columns, columns: Sequence[int], rows: Names, titles: Names, **more: Any) -> FileArray:
+    """Return some columns of numbers of a table as an array, with the names of its rows and their titles."""
+    values = table.numbers(columns)
+    path = Path(table.where)
+    return FileArray(path, "", values.shape, values.dtype, lambda: values, rows=rows, columns=titles, **more)
 
 
 def unreadable(

@@ -6,7 +6,7 @@ Files of Matrix Market, .mtx, sparse or dense, are read by SciPy in a child proc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from dmkl.arrays import Array, Float, is_numeral
 from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
 from dmkl.inputs.formats.compressed import COMPRESSED, unpacked
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.file_arrays import FileArray, array_of, damaged_as
 from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
@@ -79,15 +79,7 @@ def _labelled(table: Columns) -> FileArray:
     if rows is None and titles is None and written is not None and not counts(written):
         what = f"{table.where}: its names of rows and columns only count, as R writes those of a matrix without names"
         table.notes.append(f"{what}; give the names of the rows in their order with --order FILE (order=)")
-    numbers = table.numbers(columns)
-    return _array(table, numbers.shape, lambda: numbers, rows, columns=titles, dtype=numbers.dtype)
-
-
-def _array(
-    table: Columns, shape: tuple[int, ...], opened: Callable[[], Any], rows: Names, *, dtype: Any = float, **more: Any
-) -> FileArray:
-    path, notes = Path(table.where), tuple(table.notes)
-    return FileArray(path, "", shape, np.dtype(dtype), opened, rows=rows, notes=notes, **more)
+    return array_of(table, columns, rows, titles, notes=tuple(table.notes))
 
 
 def _row_names(table: Columns) -> tuple[Names, list[int]]:
@@ -121,7 +113,8 @@ def _ragged_matrix(text: Text) -> FileArray:
     names = tuple(row[0] for row in rows) if named else None
     # Rows of distances end before the diagonal, or are zero there.
     of_distances = len(rows[0]) == named or not values.diagonal().any()
-    return _array(text, values.shape, lambda: values, names, holds="distances" if of_distances else "")
+    more: Any = {"rows": names, "notes": tuple(text.notes), "holds": "distances" if of_distances else ""}
+    return FileArray(text.path, "", values.shape, values.dtype, lambda: values, **more)
 
 
 def _matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma: bool = False) -> Float:
@@ -188,7 +181,7 @@ def gcta_text_arrays(path: Path) -> list[FileArray]:
     if not np.isfinite(entries).all() or half.nnz < len(entries):
         refuse(f"{path} lacks a value, or lists a pair more than once; expected each pair once; write it again")
     matrix = half + half.T - scipy.sparse.diags_array(half.diagonal())
-    return [_array(text, (n, n), partial(dense_rows, matrix), names)]
+    return [FileArray(path, "", (n, n), matrix.dtype, partial(dense_rows, matrix), rows=names)]
 
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
