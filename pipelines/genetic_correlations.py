@@ -55,7 +55,7 @@ def main() -> None:
     started = time.monotonic()
     tables = [estimates(K, markers, rng) for _ in range(args.repetitions)]
     seconds = (time.monotonic() - started) / args.repetitions
-    pairs = xr.concat(tables, "repetition").isel(target=0, target_2=1)
+    pairs = xr.concat(tables, "repetition", data_vars="all").isel(target=0, target_2=1)
     truth = np.concatenate([COVARIANCES, COVARIANCES[:-1].sum(axis=0, keepdims=True)])
     roots = np.sqrt(truth[:, 0, 0] * truth[:, 1, 1])
     print(f"{'':24} truth  estimate  standard error  deviation  covered")
