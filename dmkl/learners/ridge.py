@@ -158,7 +158,7 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
     sigma: Prices = 1.0
     constraints: Constraints = None
     weights: Given | Literal["shared"] = None
-    n_candidates: int = 20
+    n_candidates: int = 50
     random_state: int = 0
     candidate: int | Sequence[int] | None = None
     refine: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -14,6 +15,8 @@ from dmkl.errors import printable
 
 FIRST_ROWS, MOST_ROWS = 10, 200
 """Rows of a table that are shown at once, and after it is unfolded."""
+_CSV_BYTES = 2**18
+"""Most characters of a table that a page holds as a CSV file."""
 _WRAPPED = 16
 """Least width of a column of long texts, in characters; twice that in broad windows."""
 _ON_PAPER = 80
@@ -77,6 +80,12 @@ class Section:
             least, broad = (max(min(word, _WRAPPED), cell) for cell in cells)
             columns.append(Column(title, number, least, broad, word > _WRAPPED))
         return columns
+
+    @property
+    def csv(self) -> str:
+        """The whole table as the address of a CSV file; empty if there is none, or it is too large for a page."""
+        text = "" if self.table is None else self.table.frame.to_csv(index=False)
+        return f"data:text/csv;base64,{b64encode(text.encode()).decode()}" if 0 < len(text) <= _CSV_BYTES else ""
 
     @property
     def parts(self) -> list[list[int]]:

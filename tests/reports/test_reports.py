@@ -1,7 +1,9 @@
 """Pages of models and results, one or several: their content, without other files."""
 
 import ast
+import base64
 import html
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -59,8 +61,8 @@ def test_a_page_stands_alone_and_nothing_of_it_is_empty(kind, report):
     answer = page.of("p")[0]
     assert answer[0] == answer[0].upper()
     assert answer.endswith(".")
-    wanted = [value for name, value in page.attributes if name in ("src", "href") and not value.startswith("#")]
-    assert wanted == []  # no other file
+    wanted = [value for name, value in page.attributes if name in ("src", "href")]
+    assert all(value.startswith(("#", "data:text/csv;base64,")) for value in wanted)  # no other file
     assert "<svg" in text
     assert "<script" not in text
     for section in re.findall(r"<section>.*?</section>", text, flags=re.DOTALL):
@@ -225,6 +227,11 @@ def test_tables_unfold_and_columns_where_nothing_stands_are_left_out():
     assert page.of("summary") == [f"{MOST_ROWS - FIRST_ROWS} more rows"]
     assert f"… and {2000 - MOST_ROWS} more rows in found.zarr." in page.of("p")
     assert "There are no rows." in Reader(page_of(frame[:0])).of("p")
+    whole = dict(page.attributes)["href"].removeprefix("data:text/csv;base64,")
+    pd.testing.assert_frame_equal(
+        pd.read_csv(io.BytesIO(base64.b64decode(whole))), frame.astype({"name": int}).assign(nothing=np.nan)
+    )
+    assert "href" not in dict(Reader(page_of(frame.loc[np.arange(40_000) % 2000])).attributes)
 
 
 def test_broad_tables_are_parted_on_paper_and_keep_their_first_column():
