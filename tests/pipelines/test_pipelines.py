@@ -57,6 +57,10 @@ def views(tmp_path_factory):
             [r"^binary +MK-SVM +1 +14 +120 ", r"^multiclass +MK-FDA +2 +3 +101 .* [0-9.]+e-[0-9]+$"],
         ),
         (
+            "loss_grids.py kernels.zarr --two --folds 2",
+            [r"^MK-FDA +240 .* 240 ", r"^logistic +\d+ +\d+ .*0\.\d{4}$"],
+        ),
+        (
             "compare_solvers.py --sizes 2x100 --norms 1 2 --lams 0.01 --output out",
             [r"1 0\.01 direct, Taylor cuts +\d+ ", r"2 0\.01 +dual +\d+ "],
         ),
