@@ -58,7 +58,7 @@ def views(tmp_path_factory):
         ),
         (
             "loss_grids.py kernels.zarr --two --folds 2",
-            [r"^MK-FDA +240 .* 240 ", r"^logistic +\d+ +\d+ .*0\.\d{4}$"],
+            [r"^MK-FDA +240 .* 240 ", r"^logistic +\d+ +\d+ .*[01]\.\d{4}$"],
         ),
         (
             "compare_solvers.py --sizes 2x100 --norms 1 2 --lams 0.01 --output out",
