@@ -24,7 +24,7 @@ from scipy.special import expit, logit
 from sklearn.base import clone
 
 from dmkl import progress
-from dmkl._version import RELEASE, version
+from dmkl._version import version
 from dmkl.arrays import Array, Float, Index, Mask, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.files.writing import lock
@@ -285,7 +285,6 @@ class Question:
         folds: list[Array] = [part for fold in self.folds for part in (fold.train, fold.validation, fold.test)]
         folds += [fold.counts for fold in self.folds if fold.counts is not None]
         return {
-            "dmkl": RELEASE,
             "the kernels' content": K.content_id,
             "the kernels chosen": ", ".join(K.names),
             "the samples": digest(*view.final_positions(), view.rows, view.cols, *of_steps),

@@ -160,7 +160,9 @@ class Workspace:
         return Path(tempfile.mkdtemp(prefix="dmkl-", dir=temporary_root()))
 
     def _check(self, before: dict[str, str]) -> None:
-        # A property that an older version did not write has the default value that it had then.
+        # A property that an older version did not write has the default value that it had then. The release that
+        # version 0.1.0 wrote does not count: whatever release solved a problem, its solution has a proven gap.
+        before = {name: value for name, value in before.items() if name != "dmkl"}
         were = {**self._unsaid, **before}
         changed = [name for name in {**before, **self.identity} if were.get(name) != self.identity.get(name)]
         if changed:

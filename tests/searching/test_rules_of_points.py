@@ -50,6 +50,22 @@ def test_scores_of_a_search_are_those_of_fits_at_every_point(make, n_classes, sh
             assert abs(float(at.score - scores.sel(measure="balanced_accuracy"))) < 1e-9
 
 
+@pytest.mark.slow
+def test_rules_of_a_large_grid_are_learnt_at_each_point():
+    """Beside flat kernels, the leverages of a plain sum differ from those of learnt weights."""
+    K, train, test = kernels(900, 2, 0.85), np.arange(600), np.arange(600, 900)
+    grid = {"p": [1.0, 2.0], "lam": np.logspace(-6, 1, 41).tolist()}
+    search = dmkl.search(
+        dmkl.MKFDA(), K, grid=grid, cv=[(train, test)], scoring="neg_log_loss", baselines="none", refit=False
+    )
+    for p in grid["p"]:
+        for lam in grid["lam"][::20]:
+            model = dmkl.MKFDA(p, lam).fit(K[train, train])
+            expected = float(dmkl.assess(model, K[test, train], scoring="neg_log_loss").score[0])
+            score = float(search.scores["score"].isel(fold=0).sel(p=p, lam=lam))
+            assert abs(score - expected) < 1e-4
+
+
 LARGE_GRID = {"p": [1.0, 2.0, np.inf], "lam": np.logspace(-3, 0, 4).tolist()}
 
 
