@@ -415,6 +415,10 @@ def auto(
         If a name is no model, two have the same name, a fold tests on rows that another trains or validates on (such
         folds choose a model each by `dmkl.compare`), or as in `dmkl.search`.
 
+    Notes
+    -----
+    `pipelines/choice_rules.py` measures this rule beside others on published sets.
+
     Examples
     --------
     >>> import dmkl

@@ -86,6 +86,10 @@ def views(tmp_path_factory):
             "missing_samples.py views.npz --repetitions 1 --output out",
             [r"kept \(outer\) 0 120", r"left out \(inner\).*\n.*\n\Z"],
         ),
+        (
+            "choice_rules.py --sets --npz views.npz --models sum mkfda --most 90 --output out",
+            [r"^views +(\d\.\d{3} +){6}\d\.\d{3}$", r"^paired error +[01]\.\d+ "],
+        ),
         ("large_build.py -n 2 -m 300 -d 5 --cluster threads", ["floor / measured"]),
         ("ncuts.py views.npz --noise 0 2 --models ncuts 'uniform Fisher' --output out", ["weight of noise"]),
         ("noise_kernels.py views.npz --noise 0 2 --ps 1 2 --lams 0.01 --output out", ["learnt"]),
