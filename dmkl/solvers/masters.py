@@ -89,8 +89,9 @@ class LineSearch:
         if gradient is None:
             self._go(self._factor * self._length)
             return
-        # The derivative along the direction is positive at the start; at the point it is −after.
-        before, after = float(np.vdot(self._gradient, self._direction)), -float(np.vdot(gradient, self._direction))
+        # The derivative along the direction is positive at the start, but for rounding; at the point it is −after.
+        before = max(float(np.vdot(self._gradient, self._direction)), 0.0)
+        after = -float(np.vdot(gradient, self._direction))
         cut = float(np.clip(before / (before + after), 0.1, 0.9)) if after > 0 else 0.5
         self._go(cut * self._length)
 
