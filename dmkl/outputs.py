@@ -130,7 +130,7 @@ def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, 
     if len(kernel_dims) > 2:
         what = f"{place.name} holds one matrix, and there is one for each {kernel_dims[0]}"
         refuse(f"{what}; choose one (--of), or write all of them to .zarr")
-    if kernel_dims[1] != "sample_2" and write is not _write_npy:
+    if kernel_dims[1] != "sample_2" and write not in (_write_npy, _write_csv):
         what = f"{place.name} holds a square matrix, and these are rows against training samples"
         refuse(f"{what}; take a square set with the training samples in it, or write .npy or .zarr")
 
@@ -138,14 +138,14 @@ def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, 
 def write_kernel(place: Place, kernel: xr.DataArray, *, overwrite: bool = False, **more: Any) -> None:
     """Write a kernel matrix, (sample, sample_2) or (sample, train_sample), in the format of the place's suffix.
 
-    ``.npy``: the numbers alone, float64. ``.zarr``: with the names, and with all weights if there are several; xarray
-    opens it. ``.grm.bin``: for GCTA, the lower triangle in single precision, the names as family and individual in
-    ``.grm.id`` and, since no variants were counted, ones in ``.grm.N.bin``. ``.h5ad``: in ``obsp``, see
-    `into_annotated`.
+    ``.npy``: the numbers alone, float64. ``.csv``: with the names of rows and columns. ``.zarr``: with the names, and
+    with all weights if there are several; xarray opens it. ``.grm.bin``: for GCTA, the lower triangle in single
+    precision, the names as family and individual in ``.grm.id`` and, since no variants were counted, ones in
+    ``.grm.N.bin``. ``.h5ad``: in ``obsp``, see `into_annotated`.
 
-    Only ``.npy`` and ``.zarr`` may be URLs. `more` has for ``.h5ad`` the `key` in ``obsp``, and `source`, an .h5ad file
-    whose contents are copied. InputError as `check_kernel_file`; if names cannot be written in this format, or entries
-    are NaN.
+    Only ``.npy``, ``.csv`` and ``.zarr`` may be URLs. `more` has for ``.h5ad`` the `key` in ``obsp``, and `source`, an
+    .h5ad file whose contents are copied. InputError as `check_kernel_file`; if names cannot be written in this format,
+    or entries are NaN.
     """
     check_kernel_file(place, tuple(map(str, kernel.dims)), overwrite=overwrite)
     _writer(place)(place, kernel, overwrite, **more)
@@ -189,6 +189,14 @@ def _write_npy(place: Place, kernel: xr.DataArray, overwrite: bool) -> None:
             file.write(np.ascontiguousarray(strip, dtype="<f8").tobytes())
 
 
+def _write_csv(place: Place, kernel: xr.DataArray, overwrite: bool) -> None:
+    names, columns = (kernel[dim].values.astype(str) for dim in kernel.dims)
+    with _rows(place, kernel) as strips, replacing(place, "w", encoding="utf-8", newline="") as file:
+        for start, strip in strips:
+            frame = pd.DataFrame(strip, names[start : start + len(strip)], columns)
+            frame.to_csv(file, index_label="sample", header=start == 0)
+
+
 def _grm_files(place: Path) -> list[Path]:
     stem = place.name[: -len(_GRM)]
     return [place.with_name(f"{stem}.grm{end}") for end in (".id", ".N.bin", ".bin")]
@@ -229,6 +237,7 @@ def _write_anndata(
 
 _WRITERS: dict[str, Callable[..., None]] = {
     ".npy": _write_npy,
+    ".csv": _write_csv,
     ".zarr": _write_zarr,
     _GRM: _write_grm,
     ".h5ad": _write_anndata,

@@ -524,7 +524,9 @@ def transform(
 def export(
     model: options.SavedModel,
     store: Store,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="File to write: .npy, .zarr, .grm.bin, .h5ad or .hsq.")],
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help="File to write: .npy, .csv, .zarr, .grm.bin, .h5ad or .hsq.")
+    ],
     resources: Resources,
     of: str | None = option("The class, task or pair whose weights are taken, if each has its own.", "NAME"),
     rows: options.Rows = None,
@@ -539,7 +541,7 @@ def export(
 
     The kernel is that of all samples of STORE after the steps of the model, with the statistics of its training
     samples; of a rectangular set, and with --rows, it is that of the rows against the training samples. The ending of
-    OUT gives the format: .npy, .zarr (with names, for xarray), .grm.bin (for GCTA, with .grm.id and .grm.N.bin),
+    OUT gives the format: .npy, .csv or .zarr (with names), .grm.bin (for GCTA, with .grm.id and .grm.N.bin),
     .h5ad (AnnData, in obsp), or .hsq (the table of variance components, as GCTA writes it).
 
     Examples

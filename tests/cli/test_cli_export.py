@@ -25,6 +25,10 @@ def test_npy_and_zarr(error_of, json_of, output_of, tmp_path, store, model, weig
     with xr.open_zarr(tmp_path / "k.zarr") as opened:
         np.testing.assert_array_equal(opened["combined"].values, weighted.values)
         assert opened["sample_2"].values.tolist() == weighted["sample"].values.tolist()
+    output_of(*export, tmp_path / "k.csv")
+    table = pd.read_csv(tmp_path / "k.csv", index_col="sample", float_precision="round_trip")
+    np.testing.assert_array_equal(table, weighted.values)
+    assert list(table.index) == list(table.columns) == list(weighted["sample"].values)
     assert "k.npy exists already" in error_of(*export, tmp_path / "k.npy")
     output_of(*export, tmp_path / "k.zarr", "--overwrite")
     output_of(*export, tmp_path / "rows.npy", "--rows", "40:,3")  # columns: the training samples
@@ -122,7 +126,11 @@ EXPORT, PREDICT = ("export",), ("predict", "--out", "p.csv")
 @pytest.mark.parametrize(
     ("command", "options", "words"),
     [
-        (EXPORT, ["k.mat"], "is written to a file with one of the suffixes .npy, .zarr, .grm.bin, .h5ad, got 'k.mat'"),
+        (
+            EXPORT,
+            ["k.mat"],
+            "is written to a file with one of the suffixes .npy, .csv, .zarr, .grm.bin, .h5ad, got 'k.mat'",
+        ),
         (EXPORT, ["memory://x/k.grm.bin"], "has to be a file of this machine; write .npy or .zarr there"),
         (EXPORT, ["k.grm.bin", "--rows=0:3"], "holds a square matrix, and these are rows against training samples"),
         (EXPORT, ["k.npy", "--anndata=cells.h5ad"], "--anndata is for a kernel in a file that ends in .h5ad"),
