@@ -18,7 +18,7 @@ import json
 import os
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -61,10 +61,21 @@ def zarr_store(location: str | Path | Url | Store) -> Store:
     if isinstance(location, Store):
         return location
     if not is_url(location):
-        return ZipStore(location, mode="r") if _is_archive(location) else PlainStore(str(location))  # type: ignore[arg-type]
+        return _Archive(location, mode="r") if _is_archive(location) else PlainStore(str(location))  # type: ignore[arg-type]
     return _url_store(
         str(as_place(str(location))), json.dumps(storage_options(), sort_keys=True, default=str), os.getpid()
     )
+
+
+class _Archive(ZipStore):
+    """An archive that lists what is in a folder; the base class also lists `term_2` for `term`."""
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """See `zarr.abc.store.Store.list_prefix`."""
+        folder = prefix.rstrip("/") + "/"
+        async for key in super().list_prefix(prefix):
+            if folder == "/" or key == prefix or key.startswith(folder):
+                yield key
 
 
 @lru_cache(maxsize=32)

@@ -103,7 +103,9 @@ def test_covariances_and_errors_are_those_of_dense_regression(rows, tmp_path):
         error = np.sqrt(slope @ joint[k] @ slope)
         assert table.trait_correlation_se[k, 1, 0] == pytest.approx(error, rel=1e-5)
     model.save(tmp_path / "model")
-    xr.testing.assert_identical(dmkl.load(tmp_path / "model").trait_covariances_, table)
+    model.save(tmp_path / "model.zip", compact=True)
+    for name in ("model", "model.zip"):
+        xr.testing.assert_identical(dmkl.load(tmp_path / name).trait_covariances_, table)
 
 
 def test_random_vectors_and_small_memory_come_near(monkeypatch):
