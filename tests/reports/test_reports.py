@@ -315,6 +315,7 @@ def test_evidence_of_every_kind(output_of, K, tmp_path):
     assert "dmkl.evaluate estimates the score" in text
 
 
+@pytest.mark.slow
 def test_the_page_of_a_prediction_has_the_least_sure_samples_and_drift(tmp_path, output_of):
     rng, y = np.random.default_rng(0), np.arange(60) % 2
     X = rng.normal(size=(60, 4)) + y[:, None]

@@ -91,6 +91,7 @@ def test_features_are_taken_over_and_factors_kept_if_all_kernels_have_features(s
     assert not any("storage" in record for record in mixed.provenance)
 
 
+@pytest.mark.slow
 def test_new_samples_against_training_samples_are_combined(tmp_path):
     rng, kernels = np.random.default_rng(5), {}
     for name, rows in (("a", [0, 1, 2]), ("b", [2, 0, 1])):
