@@ -171,6 +171,9 @@ def predict(
         if truth is not None and not has_label.all():
             say_aside("note", f"{count(int((~has_label).sum()), 'sample')} without a label: predicted and not scored")
             truth = truth[np.maximum(0, np.cumsum(has_label) - 1)]  # any label for those, which are left out of scores
+    if truth is not None and labels is None and estimator.kind_ == "regression" and truth.dtype.kind not in "biuf":
+        say_aside("note", f"the labels of {store} are no numbers, which the model predicts: nothing is scored")
+        truth = None
     names = source["features"].samples if K is None else sample_names(K)
     if covariates is not None:
         source["covariates"] = read_covariates(f"--covariates={covariates}", names)

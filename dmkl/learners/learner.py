@@ -69,7 +69,7 @@ from dmkl.learners.traits import (
     labeled_table,
 )
 from dmkl.numerics.covariates import Covariates, of_new, regress
-from dmkl.numerics.fisher import Targets, encode_targets, encode_values, with_unknown, zero_or_one
+from dmkl.numerics.fisher import Targets, encode_targets, encode_values, target_values, with_unknown, zero_or_one
 from dmkl.numerics.steps import FittedStep, Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.interface import Outcome, Step, worst
@@ -1055,7 +1055,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
             A code of values that are unknown, as in `fit`.
         """
         truth = self._truth(K, y, unknown=unknown)
-        return mean_r2(truth, self._decision_to_score(K, **new).values, sample_weight)
+        return mean_r2(target_values(truth), self._decision_to_score(K, **new).values, sample_weight)
 
 
 def _permuted_residuals(labels: Array, order: Array, design: Array) -> Array:

@@ -230,7 +230,7 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
     labels = _shaped(y, n_samples)
     if labels.ndim == 1:
         _refuse_missing(labels)
-    labels = _as_numbers(labels, "the targets of a regression are numbers; for classes take a classifier")
+    labels = target_values(labels)
     columns = labels.reshape(n_samples, -1)
     has_value = ~np.isnan(columns)
     rows = _labeled_rows(has_value)
@@ -298,6 +298,11 @@ def _refuse_missing(labels: Array) -> None:
             f"y holds {missing} labels that are missing; leave those samples out, as K[known, known] and y[known]: "
             "unknown labels are for tasks, the columns of a two-dimensional y"
         )
+
+
+def target_values(labels: Array) -> Float:
+    """Targets of a regression as float64, NaN if unknown; InputError if a value is not a number."""
+    return _as_numbers(labels, "the targets of a regression are numbers; for classes take a classifier")
 
 
 def _as_numbers(labels: Array, rule: str) -> Float:

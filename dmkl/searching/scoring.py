@@ -27,7 +27,7 @@ from sklearn.metrics import (
 from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.learners.decisions import index_of
-from dmkl.numerics.fisher import Kind
+from dmkl.numerics.fisher import Kind, target_values
 from dmkl.numerics.survival import concordance, concordance_ipcw, mean_dynamic_auc
 
 Metric = Callable[[Array, Array, Array], float]
@@ -520,10 +520,11 @@ def evaluate_each(
     points) or (metrics, points, tasks or targets).
     """
     truth, decisions, classes = np.asarray(truth), np.asarray(decisions), np.asarray(classes)
-    as_number = {"multilabel": np.int64, "regression": np.float64}.get(kind)
+    if kind == "regression":
+        truth = target_values(truth)
 
     def score(metric: Metric, truth: Array, decisions: Array) -> Array:
-        truth = truth if as_number is None else truth.astype(as_number)
+        truth = truth.astype(np.int64) if kind == "multilabel" else truth
         if metric in _OF_SEVERAL:
             return np.asarray(metric(truth, decisions, classes))
         return np.array([metric(truth, decision, classes) for decision in decisions])

@@ -252,6 +252,14 @@ def test_a_regression_tells_the_effects_of_covariates(json_of, output_of, tmp_pa
     np.testing.assert_allclose(parts["by kernels"], part, atol=1e-6)
 
 
+def test_a_regression_on_a_set_of_classes_scores_nothing(json_of, notes_of, tmp_path):
+    X = np.random.default_rng(0).normal(size=(24, 3))
+    K = dmkl.build(tmp_path / "set.zarr", {"x": X}, {"function": "linear"}, labels=np.where(X[:, 0] > 0, "hi", "lo"))
+    dmkl.MKRidge().fit(K[:16, :16], X[:16, 1]).save(tmp_path / "model")
+    assert "no numbers, which the model predicts" in notes_of("predict", tmp_path / "model", tmp_path / "set.zarr")
+    assert json_of("predict", tmp_path / "model", tmp_path / "set.zarr")["samples"] == 8
+
+
 def test_exposures_of_counts_are_the_column_of_a_file(error_of, output_of, tmp_path):
     rng = np.random.default_rng(0)
     X, years = rng.standard_normal((45, 5)), rng.uniform(1, 9, 45)

@@ -58,6 +58,14 @@ def test_bad_targets_are_refused(y, message):
         dmkl.MKRidge().fit(K[TRAIN, TRAIN], y)
 
 
+def test_classes_are_no_truth_of_a_regression():
+    K, _, y = problem()
+    model = dmkl.MKRidge().fit(K[TRAIN, TRAIN], y[TRAIN, 2])
+    for ask in (model.score, lambda *given: dmkl.assess(model, *given)):
+        with pytest.raises(InputError, match=r"the targets of a regression are numbers; .*; found 'hi'"):
+            ask(K[TEST, TRAIN], ["hi", "lo"] * 15)
+
+
 # --- searches --------------------------------------------------------------------------------------------------------
 def test_scores_of_a_search_are_those_of_the_sum_of_kernels_at_infinite_p():
     K, kernels, y = problem()
