@@ -27,7 +27,7 @@ from dmkl.store.writer import StoreWriter
 from dmkl.store.zarr_groups import Location
 
 _FACTS = ("n_missing", "repair", "indefinite", "mirrored", "symmetrized")
-"""What the record of a kernel says besides its recipe."""
+"""Fields of the record of a kernel besides its recipe."""
 
 
 @one_blas_thread

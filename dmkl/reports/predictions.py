@@ -1,4 +1,4 @@
-"""What a page of a prediction has: scores, calibration, the least sure samples, and how they differ from training."""
+"""Pages of predictions: scores, calibration, the least sure samples, and differences from training."""
 
 from __future__ import annotations
 

@@ -419,7 +419,7 @@ def auto(
 
     Notes
     -----
-    `pipelines/choice_rules.py` measures this rule beside others on published sets: there the largest mean, and one
+    `pipelines/choice_rules.py` measures this rule and others on published sets: there the largest mean, and one
     standard error, chose models that were worse than the plain sum on new samples.
 
     Examples
