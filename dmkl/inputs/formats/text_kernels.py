@@ -178,6 +178,7 @@ def gcta_text_arrays(path: Path) -> list[FileArray]:
         refuse(f"{path} has positions outside {places}, the individuals of the .id file beside it")
     cols, rows = np.sort(np.array(at, np.int64) - is_whole, axis=0)
     half = scipy.sparse.csr_array((entries, (rows, cols)), shape=(n, n))
+    half.sum_duplicates()  # SciPy 1.13 keeps entries of a pair apart
     if not np.isfinite(entries).all() or half.nnz < len(entries):
         refuse(f"{path} lacks a value, or lists a pair more than once; expected each pair once; write it again")
     matrix = half + half.T - scipy.sparse.diags_array(half.diagonal())
