@@ -158,13 +158,13 @@ class _StoredKernels(KernelSource):
         if any("function" not in record for record in self.records) or len(set(self.dtypes())) > 1:
             for record in self.records:
                 record.pop("storage", None)
-        self.n_kept = len(kept_as_factors(self.records))
+        self.kept = kept_as_factors(self.records)
+        self.n_kept = len(self.kept)
 
     def begin(self, writer: StoreWriter) -> None:
         """See `KernelSource`."""
         writer.copy_features(list(self.tables.values()))
-        kept = kept_as_factors(self.records)
-        writer.keep_factors({j: self.records[j] | {"identity": self.identity(j)} for j in kept})
+        writer.keep_factors({j: self.records[j] | {"identity": self.identity(j)} for j in self.kept})
 
     def record(self, j: int) -> dict[str, Any]:
         """See `KernelSource`: that of another order holds positions of samples."""
@@ -175,8 +175,7 @@ class _StoredKernels(KernelSource):
         if not self.is_in_order(j):
             return False
         K, k = self.parts[j]
-        kept = j in kept_as_factors(self.records)
-        return kept or writer.link_kernel(j, provenance, _reader(K), int(K.view.kernels[k]), diagonal)
+        return j in self.kept or writer.link_kernel(j, provenance, _reader(K), int(K.view.kernels[k]), diagonal)
 
     def unordered(self) -> Iterator[Matrix]:
         """See `KernelSource`."""

@@ -47,7 +47,7 @@ def recognize(what: str, values: Any) -> list[FileArray]:
         try:
             array = np.asarray(array)
         except ValueError as error:
-            refuse(f"the rows of {what} are no matrix, {error}; every row must be as long", error)
+            refuse(f"the rows of {what} are no matrix, {error}; all rows must have the same length", error)
         shape, dtype = array.shape, array.dtype
     return [FileArray(Path(what), "", shape, dtype, lambda: array, rows=rows, columns=columns, numbers=numbers)]
 

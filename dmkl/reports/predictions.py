@@ -25,9 +25,9 @@ def describe_prediction(
 ) -> Description:
     """A prediction in words, tables and figures.
 
-    `scores` are those of `decision_function`, or numbers; `truth` the true labels, None if none is known, with which
-    `scored` compares them. `of` names the samples, and `lines` are said of them. Probabilities of classes, and errors,
-    show how the samples differ from rows that training held out.
+    `scores` are those of `decision_function`, or predicted numbers; `truth` are the true labels, None if none is
+    known, and `scored` compares the two. `of` names the samples, and `lines` are further sentences about them.
+    Probabilities of classes, and errors of numbers, are compared with those of rows that training held out.
     """
     tables, figures = dict(scored.tables if scored else {}), dict(scored.figures if scored else {})
     said = [*(scored.lines() if scored else ["The true labels are not known."])]

@@ -1,8 +1,8 @@
 """Covariances of two traits by kernel: Haseman-Elston regression of the products of two residuals.
 
 The traits y_t = X_tb_t + Σ_j u_jt + e_t have Cov(u_js, u_jt) = σ_j,stK_j and Cov(e_s, e_t) = σ_e,stI. Each is known for
-some of the samples. P_t projects onto these, and out of them the fixed effects X_t, so that r_t = P_ty_t is zero where
-y_t is unknown. With K_e = I the expected moments are
+some of the samples. P_t sets the entries of the others to zero and takes the fixed effects X_t out, so that
+r_t = P_ty_t is zero where y_t is unknown. With K_e = I the expected moments are
 
     E r_sᵀK_i r_t = Σ_j σ_j,st tr K_iP_sK_jP_t
 
@@ -95,12 +95,12 @@ class TraitCovariances:
         covariance = np.einsum("ki,ipjq,kj->kpq", sums, self.covariance, sums)
         first, shared, second = values.T
         root = np.sqrt(np.where((first > 0) & (second > 0), first * second, np.nan))
-        correlation, one = shared / root, root / root
+        correlation, itself = shared / root, root / root
         slopes = np.stack([-0.5 * correlation / first, 1 / root, -0.5 * correlation / second], axis=1)
         variances = np.einsum("kp,kpq,kq->k", slopes, covariance, slopes)
         squares = np.stack([covariance.diagonal(axis1=1, axis2=2) + 0 * values, variances[:, None] * [0, 1, 0]])
         errors = np.sqrt(np.maximum(squares, 0.0))
-        return np.stack([values, errors[0], np.stack([one, correlation, one], axis=1), errors[1]])
+        return np.stack([values, errors[0], np.stack([itself, correlation, itself], axis=1), errors[1]])
 
 
 def trait_covariances(pair: TraitPair) -> Steps:

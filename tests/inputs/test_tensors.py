@@ -51,7 +51,7 @@ def test_a_tensor_that_cannot_be_read_is_refused():
 
 
 def test_rows_of_unlike_lengths_are_refused():
-    with pytest.raises(InputError, match=r"the rows of a kernel are no matrix, .*; every row must be as long"):
+    with pytest.raises(InputError, match=r"the rows of a kernel are no matrix, .*; all rows must have the same length"):
         dmkl.create(None, [[[1.0, 2.0], [3.0]]])
 
 
