@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from rich.padding import Padding
@@ -79,20 +78,22 @@ def check(
     if kind is not None:
         _check_files(path, kind, strict=strict, as_json=as_json)
         return
-    import numpy as np
-
     from dmkl.health import SEVERITIES
     from dmkl.health import check as check_set
 
     K = open_kernels(path, kernels)
     with ConsoleWatch(), resources.computing(reading=K):
         report = check_set(K, n_steps=steps, seed=seed)
+    columns = (report[name].values.tolist() for name in ("severity", "subject", "message"))
+    findings: list[tuple[str, str, str]] = list(zip(*columns, strict=True))
     if as_json:
-        print_json(_report_as_mapping(K, report))
+        figures = report.drop_dims("finding").to_dataframe().rename_axis("name").reset_index()
+        listed = [{"severity": kind, "kernel": kernel or None, "message": text} for kind, kernel, text in findings]
+        print_json({"content_id": K.content_id, "kernels": figures.to_dict("records"), "findings": listed})
     else:
-        _print_report(K, report)
+        _print_report(K, report, findings)
     failing = SEVERITIES[: 2 if strict else 1]
-    if np.isin(report.severity.values, failing).any():
+    if any(severity in failing for severity, *_ in findings):
         raise typer.Exit(1)
 
 
@@ -191,13 +192,9 @@ def _describe_labels(K: KernelSet) -> dict[str, Any]:
     return {"labels": by_name, "labels_are": kind, "target_range": None}
 
 
-def _is_computed(record: dict[str, Any]) -> bool:
-    return "function" in record and "parameters" in record
-
-
 def _recipe(record: dict[str, Any]) -> dict[str, Any]:
     """How a kernel was made: the record of a build, or that of a file without hashes and time stamps."""
-    if _is_computed(record):
+    if {"function", "parameters"} <= record.keys():
         return {key: value for key, value in record.items() if key not in ("name", "identity", "n_missing")}
     flat: dict[str, Any] = {}
     for key, value in record.items():
@@ -210,9 +207,10 @@ def _recipe(record: dict[str, Any]) -> dict[str, Any]:
 
 def _print_description(description: dict[str, Any]) -> None:
     n, rows, cols = description["shape"]
-    kind = description["labels_are"] or "classes"
-    labels = _list_classes(description["labels"])
-    if description["target_range"] is not None:
+    kind, classes, labels = description["labels_are"] or "classes", description["labels"], ""
+    if classes is not None:
+        labels = f"{len(classes)}: {listed((f'{name} ({n:,})' for name, n in classes.items()), 12)}"
+    elif description["target_range"] is not None:
         low, high = description["target_range"]
         labels = f"{rows:,} numbers from {low:.4g} to {high:.4g}"
     titles = {"tasks": "tasks (positive samples)", "targets": "targets (known values)"}
@@ -236,7 +234,8 @@ def _print_description(description: dict[str, Any]) -> None:
     for kernel in description["kernels"]:
         recipe = _in_words(kernel["made_by"])
         if "factor_columns" in kernel:
-            recipe += f", kept as {_factors_in_words(kernel['factor_columns'], kernel['factor_bytes'])}"
+            size = size_text(kernel["factor_bytes"])
+            recipe += f", kept as factors of {count(kernel['factor_columns'], 'column')}, {size}"
         missing = [f"{kernel['samples_missing']:,}"] if incomplete else []
         kernels.append([kernel["name"], recipe or Text("not recorded", style="dim"), *missing])
     tables = [table("kernel", "how it was made", numbers=["samples missing"] if incomplete else [], rows=kernels)]
@@ -248,7 +247,7 @@ def _print_description(description: dict[str, Any]) -> None:
 
 
 def _in_words(record: dict[str, Any]) -> str:
-    if not _is_computed(record):
+    if not {"function", "parameters"} <= record.keys():
         return ", ".join(_pair(key, value) for key, value in record.items())
     if "approximation" in record:
         made = record["approximation"]
@@ -261,52 +260,19 @@ def _in_words(record: dict[str, Any]) -> str:
     return ", ".join([*parts, *([count(len(record["columns"]), "column")] if "columns" in record else [])])
 
 
-def _factors_in_words(n_columns: int, n_bytes: int) -> str:
-    return f"factors of {count(n_columns, 'column')}, {size_text(n_bytes)}"
-
-
 def _pair(key: str, value: Any) -> str:
-    return f"{key.replace('_', ' ')} {_figure(value)}"
-
-
-def _figure(value: Any) -> str:
-    if isinstance(value, list):
-        return "/".join(map(_figure, value))
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _list_classes(classes: dict[str, int] | None, most: int = 12) -> str:
-    if classes is None:
-        return ""
-    return f"{len(classes)}: {listed((f'{name} ({n:,})' for name, n in classes.items()), most)}"
+    values = value if isinstance(value, list) else [value]
+    texts = [f"{item:.3g}" if isinstance(item, float) else str(item) for item in values]
+    return f"{key.replace('_', ' ')} {'/'.join(texts)}"
 
 
 # --- a kernel set checked ------------------------------------------------------------------------------------------
 
 
-def _report_as_mapping(K: KernelSet, report: xr.Dataset) -> dict[str, Any]:
-    figures = report.drop_dims("finding").to_dataframe().rename_axis("name").reset_index()
-    return {
-        "content_id": K.content_id,
-        "kernels": figures.to_dict("records"),
-        "findings": [
-            {"severity": severity, "kernel": subject or None, "message": message}
-            for severity, subject, message in _findings(report)
-        ],
-    }
-
-
-def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
-    columns = (report[name].values.tolist() for name in ("severity", "subject", "message"))
-    return list(zip(*columns, strict=True))
-
-
-def _print_report(K: KernelSet, report: xr.Dataset) -> None:
-    import numpy as np
-
+def _print_report(K: KernelSet, report: xr.Dataset, findings: Sequence[tuple[str, str, str]]) -> None:
     from dmkl.health import SEVERITIES
 
-    findings, worst = _findings(report), dict[str, str]()
+    worst: dict[str, str] = {}
     for severity, subject, _ in findings:
         worst.setdefault(subject, severity)  # the most severe come first
     shown = ("largest_entry", "trace", "centered_trace", "lowest_eigenvalue", "highest_eigenvalue")
@@ -316,7 +282,7 @@ def _print_report(K: KernelSet, report: xr.Dataset) -> None:
         damaged, tiles, verdict = int(row.damaged_tiles), int(row.tiles), worst.get(name, "ok")
         cell = f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}"
         if row.factor_columns:
-            cell = _factors_in_words(int(row.factor_columns), int(row.factor_bytes))
+            cell = f"factors of {count(int(row.factor_columns), 'column')}, {size_text(int(row.factor_bytes))}"
         figures = (number(float(row[key])) for key in shown)
         rows.append([name, cell, *figures, Text(verdict, style=STYLES.get(verdict, "green"))])
     out, numbers = console(), ("tiles", "largest entry", "trace", "centered trace", "lowest eigenvalue", "highest")
@@ -325,15 +291,14 @@ def _print_report(K: KernelSet, report: xr.Dataset) -> None:
     for severity, subject, message in findings:
         say((severity, STYLES[severity]), " ", (subject or "the set", "bold"))
         out.print(Padding(Text(message), (0, 0, 0, 2)))
-    counts = [count(int(np.count_nonzero(report.severity.values == kind)), kind) for kind in SEVERITIES]
+    counts = [count(sum(severity == kind for severity, *_ in findings), kind) for kind in SEVERITIES]
     say(f"{count(len(K), 'kernel')} checked: {', '.join(counts)}.", style="bold")
 
 
 # --- other kinds ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A kind of folder that commands write, other than kernel sets."""
 
     title: str
@@ -382,8 +347,21 @@ def _as_text(value: Any) -> str:
 
 def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None:
     """Compare files with their checksums; the exit status is 1 for damage, and with `strict` without checksums."""
+    from dmkl.health import damage
+    from dmkl.solvers.workspace import damage_of_state
+    from dmkl.store.saved import Saved
+
     folder = as_place(path)
-    messages = _damage(folder)
+    if kind is _STATE and isinstance(folder, Path):
+        messages = list(damage_of_state(folder))
+    else:
+        messages = list(damage(folder))
+        try:
+            attrs = Saved.open(folder).attrs
+            if not messages and attrs["format"] not in _LABELED:  # which may be larger than memory
+                dmkl.load(folder)
+        except DmklError as error:
+            messages = messages or [str(error)]
     has_checksums = bool(messages) or _has_checksums(folder, kind)
     if as_json:
         findings = [{"severity": "error", "message": message} for message in messages]
@@ -398,24 +376,6 @@ def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None
         say(f"{path}: a {kind.title}, {count(n_files, 'file')} checked: {verdict}.", style="bold")
     if messages or (strict and not has_checksums):
         raise typer.Exit(1)
-
-
-def _damage(folder: Place) -> list[str]:
-    """One sentence for each damaged part."""
-    from dmkl.health import damage
-    from dmkl.solvers.workspace import damage_of_state
-    from dmkl.store.saved import Saved
-
-    if isinstance(folder, Path) and (folder / "state.json").is_file():
-        return list(damage_of_state(folder))
-    messages = list(damage(folder))
-    try:
-        attrs = Saved.open(folder).attrs
-        if not messages and attrs["format"] not in _LABELED:  # which may be larger than memory
-            dmkl.load(folder)
-    except DmklError as error:
-        messages = messages or [str(error)]
-    return messages
 
 
 def _has_checksums(folder: Place, kind: _Kind) -> bool:

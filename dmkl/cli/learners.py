@@ -64,15 +64,9 @@ class _OptionForm:
     """An example of the file that the option takes."""
 
 
-def _read_solver(text: str, _: Names) -> dict[str, Any]:
-    from dmkl.solvers.fisher.problem import parse_solver
-
-    return {"solver": parse_solver(text)}
-
-
 _FORMS = {
     "solver": _OptionForm(
-        _read_solver,
+        lambda text, _: {"solver": import_module("dmkl.solvers.fisher.problem").parse_solver(text)},
         "Solver: auto, direct, cg, anchored, subspace, interleaved, dual, stacked or factors; or one with options: "
         '"subspace(basis=8GiB, finish=report)", "direct(master=taylor)", "cg(master=exact)", "dual(mu=0.1)". For '
         "mkcox, mkglm and mklogistic: auto, memory or subspace.",
@@ -277,7 +271,11 @@ def _of_dmkl() -> dict[str, DeclaredLearner]:
         with suppress(OSError, ValueError, LookupError, TypeError):
             content = json.loads(file.read_text(encoding="utf-8"))
             if content["version"] == made_by:
-                return {name: _declared(**learner) for name, learner in content["learners"].items()}
+                for learner in content["learners"].values():
+                    for name, item in learner["parameters"].items():
+                        values: list[Any] = [tuple(v) if isinstance(v, list) else v for v in item.values()]
+                        learner["parameters"][name] = Parameter(*values)
+                return {name: DeclaredLearner(**learner) for name, learner in content["learners"].items()}
     from dmkl.files.writing import write_whole
 
     read = {name: inspect_class(kind) for name, kind in _public_classes().items()}
@@ -309,15 +307,6 @@ def _files() -> Iterator[Path]:
         yield folder / "dmkl" / f"learners-{crc32(os.fsencode(__file__)):08x}.json"  # one for each installation
 
 
-def _declared(name: str, title: str, parameters: Mapping[str, Any]) -> DeclaredLearner:
-    """A learner from JSON, which has lists in place of tuples."""
-
-    def read(value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-    return DeclaredLearner(name, title, {key: Parameter(*map(read, item.values())) for key, item in parameters.items()})
-
-
 @cache
 def inspect_class(kind: type) -> DeclaredLearner:
     """A learner from its class."""
@@ -325,11 +314,7 @@ def inspect_class(kind: type) -> DeclaredLearner:
 
     hints, parameters = parameter_types(kind), {}  # without a type, values are read as numbers or texts
     for name, item in inspect.signature(kind).parameters.items():
-        if name in (
-            "b",
-            "constraints",
-            "kept_together",
-        ):  # A sets b, constraints is a function, and --groups sets these
+        if name in ("b", "constraints", "kept_together"):  # A sets b, constraints is a function, --groups sets these
             continue
         hint = hints.get(name, bool if isinstance(item.default, bool) else None)
         members = (hint, *get_args(hint))
@@ -418,12 +403,17 @@ def command_for(learner: str | None, command: Callable[..., None]) -> Callable[.
     options: list[inspect.Parameter] = []
     for item in items:
         if item.name == "model":
-            automatic, help = (
-                ((AUTO,), f"Learner, or {AUTO}.") if command.__name__ == "search" else ((), "Learner to train.")
-            )
+            searches = command.__name__ == "search"
+            help = f"Learner, or {AUTO}." if searches else "Learner to train."
             info = typer.Option(metavar="NAME", help=f"{help} [default: {DEFAULT}]", show_default=False)
-            item = item.replace(annotation=Annotated[Literal[(*learners(), *automatic)], info])
-        options.append(item if learner is None else _hidden(item))
+            names = (*learners(), AUTO) if searches else (*learners(),)
+            item = item.replace(annotation=Annotated[Literal[names], info])
+        if learner is not None:  # its help shows its own options only
+            kind, info = get_args(item.annotation)
+            info = copy(info)
+            info.hidden = True
+            item = item.replace(annotation=Annotated[kind, info])
+        options.append(item)
         options += added if item.name == "model" else []
 
     def run(**given: Any) -> None:
@@ -432,14 +422,6 @@ def command_for(learner: str | None, command: Callable[..., None]) -> Callable[.
     run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     run.__doc__ = _help(learner, command)
     return run
-
-
-def _hidden(item: inspect.Parameter) -> inspect.Parameter:
-    """A parameter of a command that its help does not show."""
-    kind, info = get_args(item.annotation)
-    info = copy(info)
-    info.hidden = True
-    return item.replace(annotation=Annotated[kind, info])
 
 
 def _help(learner: str | None, command: Callable[..., None]) -> str:

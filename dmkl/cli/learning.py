@@ -132,13 +132,13 @@ class _Run:
         options: ResultOptions,
         kind: str,
         format_name: str,
-        parameters: Mapping[str, Any] | None,
+        parameters: Mapping[str, Any],
         plot: Path | None = None,
         predictions: str | None = None,
     ) -> None:
         from dmkl.outputs import check_table
 
-        self.options, self.plot = options, plot
+        self.options, self.parameters, self.plot = options, parameters, plot
         self.place = as_place(options.out)
         self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
         lock_pictures(plot, overwrite=options.overwrite)
@@ -147,16 +147,21 @@ class _Run:
             check_table(self.predictions)
             lock_output(self.predictions, overwrite=options.overwrite, what="file")
         self.K = options.open(options.store, options.kernels)
-        self.learner: Any = None
-        if parameters is not None and isinstance(options, QuestionOptions) and options.model != AUTO:
-            self.learner = make_learner(options.model, parameters, self.K)
+        model = getattr(options, "model", AUTO)
+        self.learner: Any = None if model == AUTO else make_learner(model, parameters, self.K)
+        self.chosen: Index
+        self.on: str  # the chosen samples in words
 
-    def compute(self, question: Callable[..., Any], chosen: Index, *arguments: Any, **keywords: Any) -> Any:
+    def values(self, grid: GridOptions) -> Any:
+        """The values of each parameter of the learner."""
+        return grid.values(self.learner, self.K[self.chosen, self.chosen], self.parameters.get("steps"))
+
+    def compute(self, question: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Answer the question on the chosen samples, with a checkpoint and progress, and save the result."""
         from dmkl.outputs import write_table
         from dmkl.solvers.workspace import remove_state
 
-        options, K = self.options, self.K
+        options, K, chosen = self.options, self.K, self.chosen
         groups = None if options.groups is None else read_groups(options.groups, K.samples, chosen)
         if options.restart:
             remove_state(self.folder)
@@ -183,29 +188,27 @@ class _Run:
             say_aside("note", f"out-of-fold predictions are in {self.predictions}")
         return result
 
-    def as_mapping(self, result: Any, chosen: Index) -> dict[str, Any]:
+    def as_mapping(self, result: Any) -> dict[str, Any]:
         """The result for JSON: what all results have, and its own facts and tables."""
         attrs, description = result.data.attrs, result.describe()
-        shared = {"path": self.options.out, "samples": len(chosen), "summary": description.as_mapping()}
+        shared = {"path": self.options.out, "samples": len(self.chosen), "summary": description.as_mapping()}
         shared |= {name: attrs[name] for name in ("estimator", "scoring") if name in attrs}
         return {**shared, **description.as_data(), "passes": result.n_passes_, "seconds": attrs["seconds"]}
 
-    def print(self, result: Any, chosen: Index, on: str) -> None:
+    def print(self, result: Any) -> None:
         """Print the summary with tables below its first line, or all as JSON."""
         if self.options.as_json:
-            print_json(self.as_mapping(result, chosen))
+            print_json(self.as_mapping(result))
             return
-        self.print_summary(result.describe(), chosen, on)
+        self.print_summary(result.describe())
         say(f"Saved in {self.options.out}; dmkl.load reads it.")
 
-    def print_summary(
-        self, description: Description, chosen: Index, on: str, omit: Collection[str] = (), *in_table: Key
-    ) -> None:
+    def print_summary(self, description: Description, omit: Collection[str] = (), *in_table: Key) -> None:
         """Print the tables but those to omit, and the sentences but those that tables have.
 
         Choices and comparisons are printed as sentences.
         """
-        say(f"{description.headline}, on {count(len(chosen), 'sample')} ({on})\n", style="bold")
+        say(f"{description.headline}, on {count(len(self.chosen), 'sample')} ({self.on})\n", style="bold")
         show_description(description, {"choices", "comparison", *omit}, "losses", *in_table)
 
 
@@ -214,7 +217,7 @@ def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[
     import numpy as np
 
     split, default = samples.split, samples.train is None and not samples.every
-    folds = None if cv is None else parse_cv(cv)
+    folds = parse_cv(cv)
     if folds is None and K.splits is not None and (split is not None or samples.train is not None):
         folds = 5  # stored splits divide the whole set, not a part of it
     if folds == "splits" and split is not None and default:
@@ -362,7 +365,7 @@ def search(
     run = _Run(question, "a search", "dmkl-search", parameters, predictions=predictions)
     lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
     K = run.K
-    chosen, on, folds = _samples_and_folds(K, cv, question)
+    run.chosen, run.on, folds = _samples_and_folds(K, cv, question)
     if question.model == AUTO:
         others = {"baselines": baselines != "sum", "no-refit": not refit, "choice": choice, **parameters}
         given = [name for name, value in {**others, "p": grid.p, "lam": grid.lam, "C": grid.C}.items() if value]
@@ -371,29 +374,24 @@ def search(
                 f"--model auto searches several models, whose values --grid MODEL:NAME=V,… gives; found {given[0]!r}"
             )
         by_model = _grids_by_model(grid.grid, K)
-        result = run.compute(partial(_auto, by_model), chosen, folds, rule=rule.replace("-", "_"))
+
+        def auto(_: None, K: KernelSet, y: None, **keywords: Any) -> SearchResult:
+            return dmkl.auto(K, y, None, by_model, folds, **keywords)
+
+        result = run.compute(auto, rule=rule.replace("-", "_"))
     else:
-        values = grid.values(run.learner, K[chosen, chosen], parameters.get("steps"))
-        result = run.compute(
-            dmkl.search,
-            chosen,
-            values,
-            folds,
-            refit=refit,
-            rule=rule.replace("-", "_"),
-            choice=choice,
-            baselines=baselines,
-        )
+        keywords: dict[str, Any] = {"refit": refit, "choice": choice, "baselines": baselines}
+        result = run.compute(dmkl.search, run.values(grid), folds, rule=rule.replace("-", "_"), **keywords)
     over_p = result.plot_weights_over if len(result.grid.get("p", [])) > 1 else None
     save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
     if question.as_json:
-        mapping = run.as_mapping(result, chosen)
+        mapping = run.as_mapping(result)
         if best := getattr(result, "best_", None):
             seconds = run.seconds - result.scores.attrs["seconds"]
             mapping["model"] = _model_as_mapping(best, str(run.place / BEST), seconds)
         print_json(mapping)
         return
-    _print_search(result, run, chosen, on)
+    _print_search(result, run)
 
 
 def _model_as_mapping(model: Any, path: str, seconds: float) -> dict[str, Any]:
@@ -403,7 +401,7 @@ def _model_as_mapping(model: Any, path: str, seconds: float) -> dict[str, Any]:
     return {**model_facts(model), "path": path, "training_samples": len(model.train_samples_), "seconds": seconds}
 
 
-def _print_search(result: SearchResult, run: _Run, chosen: Index, on: str) -> None:
+def _print_search(result: SearchResult, run: _Run) -> None:
     from dmkl.cli import tables
     from dmkl.learners.tables import describe_model
 
@@ -411,7 +409,7 @@ def _print_search(result: SearchResult, run: _Run, chosen: Index, on: str) -> No
     many = math.prod(result.scores.sizes[dim] for dim in result.choosers) > MOST_ROWS
     # The table has the choices of folds and tasks already, but not those of classes.
     in_table: tuple[Key, ...] = ("choice", "choices") if result.choosers and not (result.by_class or many) else ()
-    run.print_summary(result.describe(), chosen, on, {"points"} if many else (), *in_table)
+    run.print_summary(result.describe(), {"points"} if many else (), *in_table)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")
         return
@@ -454,18 +452,9 @@ def evaluate(
         dmkl evaluate kernels.zarr estimate --outer splits
     """
     run = _Run(question, "an evaluation", "dmkl-evaluation", parameters, plot, predictions)
-    chosen, on = question.choose(run.K, all_by_default=True)
-    values = grid.values(run.learner, run.K[chosen, chosen], parameters.get("steps"))
-    result = run.compute(
-        dmkl.evaluate,
-        chosen,
-        values,
-        outer=None if outer is None else parse_cv(outer, "--outer"),
-        inner=None if inner is None else parse_cv(inner, "--inner"),
-        rule=rule.replace("-", "_"),
-        baselines=baselines,
-    )
-    run.print(result, chosen, on)
+    run.chosen, run.on = question.choose(run.K, all_by_default=True)
+    values, folds = run.values(grid), {"outer": parse_cv(outer, "--outer"), "inner": parse_cv(inner, "--inner")}
+    run.print(run.compute(dmkl.evaluate, values, **folds, rule=rule.replace("-", "_"), baselines=baselines))
 
 
 def compare(
@@ -491,19 +480,13 @@ def compare(
         dmkl compare kernels.zarr compared --models mkfda,stack,sum,single
         dmkl compare kernels.zarr compared --models mkfda,mksvm --grid mkfda:p=1,2 --grid mkfda:lam=1e-3,0.1
     """
-    run = _Run(question, "a comparison", "dmkl-comparison", None, plot)
+    run = _Run(question, "a comparison", "dmkl-comparison", {}, plot)
     run.learner = None if models is None else models.split(",")
-    chosen, on = question.choose(run.K, all_by_default=True)
-    result = run.compute(
-        dmkl.compare,
-        chosen,
-        _grids_by_model(grid, run.K),
-        outer=None if outer is None else parse_cv(outer, "--outer"),
-        inner=None if inner is None else parse_cv(inner, "--inner"),
-        rule=rule.replace("-", "_"),
-        competitors=() if competitors is None else competitors.split(","),
-    )
-    run.print(result, chosen, on)
+    run.chosen, run.on = question.choose(run.K, all_by_default=True)
+    grids = _grids_by_model(grid, run.K)
+    folds = {"outer": parse_cv(outer, "--outer"), "inner": parse_cv(inner, "--inner")}
+    others = () if competitors is None else competitors.split(",")
+    run.print(run.compute(dmkl.compare, grids, **folds, rule=rule.replace("-", "_"), competitors=others))
 
 
 def _grids_by_model(grid: list[str] | None, K: KernelSet) -> dict[str, dict[str, Any]]:
@@ -515,10 +498,6 @@ def _grids_by_model(grid: list[str] | None, K: KernelSet) -> dict[str, dict[str,
             refuse(f"--grid of several models takes a model and its values, such as mkfda:p=1,2, got {text!r}")
         by_model.setdefault(model, []).append(values)
     return {model: parse_grid(texts, sample_names(K)) for model, texts in by_model.items()}
-
-
-def _auto(grids: Mapping[str, Any], _: None, K: KernelSet, y: None, folds: Any, **options: Any) -> SearchResult:
-    return dmkl.auto(K, y, None, grids, folds, **options)
 
 
 def importance(
@@ -552,12 +531,10 @@ def importance(
     """
     run = _Run(question, "an importance of kernels", "dmkl-importance", parameters, plot)
     kernel_groups = _kernel_groups(kernel_group or [], run.K.names)
-    chosen, on, folds = _samples_and_folds(run.K, cv, question)
-    values = grid.values(run.learner, run.K[chosen, chosen], parameters.get("steps"))
+    run.chosen, run.on, folds = _samples_and_folds(run.K, cv, question)
     result = run.compute(
         dmkl.importance,
-        chosen,
-        values,
+        run.values(grid),
         cv=folds,
         kernel_groups=kernel_groups,
         choose=choose,
@@ -566,7 +543,7 @@ def importance(
         rule=rule.replace("-", "_"),
         choice=choice,
     )
-    run.print(result, chosen, on)
+    run.print(result)
 
 
 def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
@@ -616,17 +593,9 @@ def stability(
         dmkl stability kernels.zarr trust --how bootstrap --groups subjects.txt
     """
     run = _Run(question, "a result of resampling", "dmkl-stability", parameters, plot)
-    chosen, on = question.choose(run.K)
-    result = run.compute(
-        dmkl.stability,
-        chosen,
-        resamples,
-        how=how,
-        n_selected=selected,
-        threshold=threshold,
-        random_state=seed,
-    )
-    run.print(result, chosen, on)
+    run.chosen, run.on = question.choose(run.K)
+    keywords: dict[str, Any] = {"how": how, "n_selected": selected, "threshold": threshold}
+    run.print(run.compute(dmkl.stability, resamples, random_state=seed, **keywords))
 
 
 def permute(
@@ -665,17 +634,15 @@ def permute(
         dmkl permute kernels.zarr significance --groups subjects.csv --blocks sites.csv
     """
     run = _Run(question, "a permutation test", "dmkl-permutation-test", parameters, plot)
-    chosen, on = question.choose(run.K, all_by_default=True)
-    values = grid.values(run.learner, run.K[chosen, chosen], parameters.get("steps"))
+    run.chosen, run.on = question.choose(run.K, all_by_default=True)
     result = run.compute(
         dmkl.permutation_test,
-        chosen,
-        values,
+        run.values(grid),
         permutations,
-        cv=None if cv is None else parse_cv(cv),
-        blocks=None if blocks is None else read_groups(blocks, run.K.samples, chosen),
+        cv=parse_cv(cv),
+        blocks=None if blocks is None else read_groups(blocks, run.K.samples, run.chosen),
         exchange=exchange,
         choose=choose,
         random_state=seed,
     )
-    run.print(result, chosen, on)
+    run.print(result)

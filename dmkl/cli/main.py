@@ -51,7 +51,9 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
 
     The other commands have a line of help and no options, which would take time to make.
     """
-    arguments = arguments or _arguments_to_complete()
+    if not arguments and "_DMKL_COMPLETE" in os.environ:  # a shell asks for completions of this command line
+        line = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
+        arguments = line.split()[1:]
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
     app = typer.Typer(
         name="dmkl",
@@ -68,12 +70,6 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         else:
             app.command(name, help=line_of_help(name) if listed else "")(lambda: None)
     return app
-
-
-def _arguments_to_complete() -> list[str]:
-    """The arguments on the command line of a shell that asks for completions."""
-    line = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
-    return line.split()[1:] if "_DMKL_COMPLETE" in os.environ else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -79,11 +79,7 @@ Covariates = Annotated[Path | None, samples_option("Covariates of new samples, a
 Offset = Annotated[str | None, samples_option("Offsets of new samples, as for fit, or one number.", "FILE[:NAME]|O")]
 Strata = Annotated[str | None, samples_option("Strata of new samples for --times, as for fit.", "FILE[:NAME]")]
 Unknown = Annotated[
-    str | None,
-    samples_option(
-        "Code of missing values, such as -9999; 0, 1 and -1 only in labels of tasks.",
-        "CODE",
-    ),
+    str | None, samples_option("Code of missing values, such as -9999; 0, 1 and -1 only in labels of tasks.", "CODE")
 ]
 SampleNames = Annotated[Path | None, labels_option("Name of each sample (row).", "FILE")]
 Splits = Annotated[Path | None, labels_option("Parts: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]")]
@@ -174,21 +170,24 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         for name, parameter in parameters.items()
         for item in (_options_of(groups[name]) if name in groups else [parameter])
     ]
-    keyword = [
-        item if item.kind is item.VAR_KEYWORD else item.replace(kind=item.KEYWORD_ONLY)
-        for item in sorted(expanded, key=_rank)
-    ]
-    run.__signature__ = signature(command).replace(parameters=keyword)  # type: ignore[attr-defined]
+    run.__signature__ = signature(command).replace(parameters=sorted(expanded, key=_rank))  # type: ignore[attr-defined]
     return run
 
 
+def _options_of(group: Any) -> list[Parameter]:
+    hints = get_type_hints(group, include_extras=True)  # those of bases are in the terms of other modules
+    return [item.replace(annotation=hints[item.name]) for item in signature(group).parameters.values()]
+
+
 def _annotated(item: Parameter) -> Parameter:
-    """A parameter whose default value may be an option, with the option in its type."""
-    if not isinstance(item.default, OptionInfo):
+    """A parameter by keyword, with the option in its type that may be its default value."""
+    if item.kind is item.VAR_KEYWORD:
         return item
+    if not isinstance(item.default, OptionInfo):
+        return item.replace(kind=item.KEYWORD_ONLY)
     info = copy(item.default)
     default, info.default = None if info.default is ... else info.default, ...
-    return item.replace(annotation=Annotated[item.annotation, info], default=default)
+    return item.replace(kind=item.KEYWORD_ONLY, annotation=Annotated[item.annotation, info], default=default)
 
 
 def _rank(item: Parameter) -> int:
@@ -197,8 +196,3 @@ def _rank(item: Parameter) -> int:
         return len(_LAST_PANELS) + 1
     panel = getattr((*get_args(item.annotation), None, None)[1], "rich_help_panel", None)
     return _LAST_PANELS.index(panel) + 1 if panel in _LAST_PANELS else 0
-
-
-def _options_of(group: Any) -> list[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [item.replace(annotation=hints[item.name]) for item in signature(group).parameters.values()]

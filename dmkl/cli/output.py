@@ -104,9 +104,12 @@ def show_description(description: Description, omit: Collection[str] = (), *with
 
 
 def _with_bar(cell: Cell, broadest: int, width: int) -> Text:
+    """The text of a cell, and a bar that fills its share of `width` characters, in eighths."""
     if math.isnan(cell.bar):
         return Text(cell.text)
-    return Text.assemble(f"{cell.text:{broadest}} ", (bar(cell.bar, width), "cyan"))
+    whole, rest = divmod(round(8 * width * min(max(cell.bar, 0.0), 1.0)), 8)
+    bar = "█" * whole + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])
+    return Text.assemble(f"{cell.text:{broadest}} ", (bar, "cyan"))
 
 
 def say(*parts: Any, style: str = "") -> None:
@@ -233,23 +236,14 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
-def bar(part: float, width: int = 20) -> str:
-    """A bar that fills the share `part` of `width` characters, in eighths."""
-    eighths = round(8 * width * min(max(part, 0.0), 1.0))
-    whole, rest = divmod(eighths, 8)
-    return "█" * whole + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])
-
-
 # --- log files -----------------------------------------------------------------------------------------------------
 
 
-class _Printable(logging.Formatter):
+class _LogFile(logging.FileHandler):
     def format(self, record: logging.LogRecord) -> str:
         """Replace control characters."""
         return printable(super().format(record))
 
-
-class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Go on without the line: a full disk must not end a computation."""
 
@@ -263,11 +257,9 @@ def logging_to(path: Path) -> Iterator[None]:
             check_regular(path, links=False)
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
-        refuse(
-            f"no log can be written to {path}: {error.strerror}; choose a file in a folder that can be written to",
-            error,
-        )
-    handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+        way_out = "choose a file in a folder that can be written to"
+        refuse(f"no log can be written to {path}: {error.strerror}; {way_out}", error)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = LOGGER.level
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.DEBUG)

@@ -194,14 +194,14 @@ def parse_grid(texts: Sequence[str], samples: Iterable[str] | None = None) -> di
 # --- folds ---------------------------------------------------------------------------------------------------------
 
 
-def parse_cv(text: str, option: str = "--cv") -> Any:
-    """Folds: a number, "splits", or a splitter of scikit-learn with its arguments, as in Python.
+def parse_cv(text: str | None, option: str = "--cv") -> Any:
+    """Folds: a number, "splits", or a splitter of scikit-learn with its arguments, as in Python; None for None.
 
     The text is parsed and never evaluated: a name of ``sklearn.model_selection`` with literal arguments. A splitter
     that shuffles without a random_state gets 0, so that the same text always gives the same folds.
     """
-    word = text.strip()
-    if word == "splits":
+    word = text and text.strip()
+    if word is None or word == "splits":
         return word
     with suppress(ValueError):
         return int(word)
