@@ -1,11 +1,13 @@
-"""Types of arrays, their division into tiles, and questions to arrays and labels of any library: class, text, gaps."""
+"""Types of arrays, those read in parts, division into tiles, and questions to arrays and labels of any library."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +116,48 @@ def refuse_codes(what: str, values: npt.ArrayLike, way_out: str) -> None:
             f"{what} numbers, but for {' and '.join(map(repr, codes))}: if that stands for a missing value, "
             f"{way_out.format(code=codes[0])}; if it is a class or a category, give all of them names with letters"
         )
+
+
+def n_bytes(shape: Sequence[int], itemsize: int) -> int:
+    """Return the bytes of an array as a Python integer, which does not overflow."""
+    return math.prod(map(int, shape)) * int(itemsize)
+
+
+class Matrix(Protocol):
+    """A matrix, or several in one array, that is read in parts: NumPy, memory maps, h5py, Zarr."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, cols) of a matrix."""
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Read a part, as anything that `numpy.asarray` accepts."""
+
+
+class Lazy:
+    """An array whose parts a function computes by their key."""
+
+    def __init__(self, shape: Iterable[int], dtype: Any, read: Callable[[Any], Any], chunks: Any = None) -> None:
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.chunks, self._read = chunks, read
+
+    def __getitem__(self, key: Any) -> Array:
+        return np.asarray(self._read(key))
+
+
+def fingerprint(matrix: Matrix) -> str:
+    """Return a digest of a matrix: BLAKE2b over its type, shape and rows."""
+    digest = hashlib.blake2b(f"{np.dtype(matrix.dtype).str} {tuple(matrix.shape)}".encode(), digest_size=16)
+    rows, cols = matrix.shape
+    step = max(1, 2**20 // max(1, cols))  # a few megabytes at a time: the matrix may be a memory map
+    for start in range(0, rows, step):
+        digest.update(np.ascontiguousarray(matrix[start : min(start + step, rows), 0:cols]).tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import kernelset, settings
-from dmkl.arrays import Array, Index, Mask, note_of_code
+from dmkl.arrays import Array, Index, Lazy, Mask, note_of_code
 from dmkl.errors import FeatureWarning, StoreError, damage, first_names, refuse, warn
 from dmkl.features.approximation import approximate, tables_of_new
 from dmkl.features.functions import WORDS
@@ -27,7 +27,6 @@ from dmkl.inputs.features import FeatureMatrix, Features, against, as_features
 from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData, labels_in
-from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Join, listed_names, places
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.determined import label_columns

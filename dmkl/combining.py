@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Lazy, Matrix
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import LabelTable, SideData
-from dmkl.inputs.matrices import Lazy, Matrix
 from dmkl.inputs.names import Join, Named, Names
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import open as open_set

@@ -37,11 +37,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, Lazy
 from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
 from dmkl.features.recipes import GENETIC, IMPUTING, Recipe
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Names
 from dmkl.store.features import FeatureTable, check_rows, strips, table_in_memory
 

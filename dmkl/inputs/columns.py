@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import UNKNOWN_TEXTS, Array, is_instance, is_numeral
+from dmkl.arrays import UNKNOWN_TEXTS, Array, Lazy, is_instance, is_numeral
 from dmkl.errors import refuse
-from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Individual, Names, as_text, pair_names
 
 if TYPE_CHECKING:

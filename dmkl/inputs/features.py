@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Mask, is_instance, is_numeral, refuse_codes
+from dmkl.arrays import Array, Lazy, Mask, is_instance, is_numeral, refuse_codes
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.inputs.columns import (
     ROLES,
@@ -32,21 +32,10 @@ from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.formats.text_kernels import names_beside
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, gather
-from dmkl.inputs.matrices import (
-    Lazy,
-    is_sparse,
-    n_condensed,
-    open_alone,
-    square,
-    transposed,
-    upper_triangles,
-)
+from dmkl.inputs.matrices import is_sparse, n_condensed, open_alone, square, transposed, upper_triangles
 from dmkl.inputs.names import Join, Named, Names, listed_names, places, sample_names
 from dmkl.inputs.objects import holds_arrays, recognize
 from dmkl.settings import check_memory
-
-if TYPE_CHECKING:
-    pass
 
 _LABEL_ROLES = ("labels", "splits", "tasks")
 """Roles of side data of features, apart from the names of samples."""

@@ -12,23 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import Index, Mask, is_instance
+from dmkl.arrays import Index, Lazy, Mask, Matrix, fingerprint, is_instance
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import ROLES, axis_names, plain_title
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, shape_text, stamp
 from dmkl.inputs.formats.registry import PathLike, check_file, expected_files, find_files, names_of_arrays, short_names
 from dmkl.inputs.label_tables import OF_AXES, given_data, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, SideData, align, gather
-from dmkl.inputs.matrices import (
-    Layer,
-    Lazy,
-    Matrix,
-    Reordered,
-    StripBuffer,
-    fingerprint,
-    is_sparse,
-    n_condensed,
-)
+from dmkl.inputs.matrices import Layer, Reordered, StripBuffer, is_sparse, n_condensed
 from dmkl.inputs.names import Join, Named, Names, all_names, joined, note_of_order, places
 from dmkl.inputs.objects import holds_arrays, recognize
 from dmkl.settings import check_memory

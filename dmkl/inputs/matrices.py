@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index, Mask, is_instance
+from dmkl.arrays import Array, Float, Index, Lazy, Mask, Matrix, is_instance
 from dmkl.errors import refuse
 from dmkl.settings import check_memory
 
 _STRIP_ENTRIES = 2**20
 """Entries of a kernel that are in memory at a time while means are computed."""
-
-
-class Matrix(Protocol):
-    """A matrix, or several in one array, that is read in parts: NumPy, memory maps, h5py, Zarr."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, cols) of a matrix."""
-
-    @property
-    def dtype(self) -> Any:
-        """Type of the entries."""
-
-    def __getitem__(self, key: Any) -> Any:
-        """Read a part, as anything that `numpy.asarray` accepts."""
 
 
 def known_shape(what: str, values: Any) -> tuple[int, ...]:
@@ -67,28 +51,6 @@ def as_numpy(values: Any) -> Any:
             f"gradient ({error}); give a copy there, such as tensor.detach().cpu()",
             error,
         )
-
-
-def fingerprint(matrix: Matrix) -> str:
-    """Return a digest of a matrix: BLAKE2b over its type, shape and rows."""
-    digest = hashlib.blake2b(f"{np.dtype(matrix.dtype).str} {tuple(matrix.shape)}".encode(), digest_size=16)
-    rows, cols = matrix.shape
-    step = max(1, 2**20 // max(1, cols))  # a few megabytes at a time: the matrix may be a memory map
-    for start in range(0, rows, step):
-        digest.update(np.ascontiguousarray(matrix[start : min(start + step, rows), 0:cols]).tobytes())
-    return digest.hexdigest()
-
-
-class Lazy:
-    """An array whose parts a function computes by their key."""
-
-    def __init__(self, shape: Iterable[int], dtype: Any, read: Callable[[Any], Any], chunks: Any = None) -> None:
-        self.shape: tuple[int, ...] = tuple(shape)
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self.chunks, self._read = chunks, read
-
-    def __getitem__(self, key: Any) -> Array:
-        return np.asarray(self._read(key))
 
 
 def open_alone(last: list[Any], key: Any, open: Callable[[], Any]) -> Any:

@@ -23,8 +23,8 @@ from zarr.core.sync import sync
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import DmklError, StoreError, damage, refuse
+from dmkl.files.plain import check_chunks
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.format import check_tables, create_array, create_strings
 from dmkl.store.tiles import FileVersion, root_version

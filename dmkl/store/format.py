@@ -21,7 +21,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array, Tiling
 from dmkl.errors import StoreError, refuse
-from dmkl.inputs.formats.zarr_folders import KERNEL_SET, check_chunks
+from dmkl.files.plain import check_chunks
+from dmkl.inputs.formats.zarr_folders import KERNEL_SET
 from dmkl.settings import check_memory, memory_budget_bytes
 
 FORMAT: Final = KERNEL_SET

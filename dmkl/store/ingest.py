@@ -12,11 +12,10 @@ import numpy.typing as npt
 from zarr.abc.store import Store
 
 from dmkl import progress, settings
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, Lazy, Matrix, fingerprint
 from dmkl.errors import IndefiniteKernelWarning, InputError, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
-from dmkl.inputs.matrices import Lazy, Matrix, fingerprint
 from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.semidefinite import Repair, repair_psd, worst_minor

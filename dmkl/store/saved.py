@@ -18,6 +18,7 @@ import xarray as xr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl._version import version
+from dmkl.arrays import n_bytes
 from dmkl.description import Description
 from dmkl.errors import (
     DmklError,
@@ -28,10 +29,9 @@ from dmkl.errors import (
     damage,
     refuse,
 )
+from dmkl.files.plain import TEXT_BYTES, check_chunks
 from dmkl.files.urls import Place, Url, as_place, resolved
 from dmkl.files.writing import current, lock, refuse_existing, remove_leftovers, replacing_path, reporting_full_disk
-from dmkl.inputs.formats.file_arrays import TEXT_BYTES, n_bytes
-from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.settings import check_memory
 from dmkl.store.zarr_groups import CHECKSUM, check_version, consolidate, open_group, root_attributes, upload
 from dmkl.variables import describe

@@ -18,22 +18,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import zarr
 
-from dmkl.arrays import Array, is_instance
+from dmkl.arrays import Array, is_instance, n_bytes
 from dmkl.errors import needing, refuse
+from dmkl.files.plain import TEXT_BYTES, check_chunks
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
     SPARSE_PARTS,
-    TEXT_BYTES,
     FileArray,
     array_of,
     damaged_as,
-    n_bytes,
     sparse_array,
     unreadable,
     vector,
 )
-from dmkl.inputs.formats.zarr_folders import check_chunks, is_zarr, nodes_in, open_node, zarr_array
+from dmkl.inputs.formats.zarr_folders import is_zarr, nodes_in, open_node, zarr_array
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable
 from dmkl.inputs.matrices import plain
 from dmkl.inputs.names import Names, as_text

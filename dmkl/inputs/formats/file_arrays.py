@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Lazy, Matrix
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
+from dmkl.files.plain import ranges_of
 from dmkl.inputs.columns import ROLES, Columns, plain_title
-from dmkl.inputs.matrices import Lazy, Matrix, dense_rows
+from dmkl.inputs.matrices import dense_rows
 from dmkl.inputs.names import Names, as_text
 from dmkl.settings import check_memory
 
@@ -34,8 +35,6 @@ PROBLEMS = {
     "machine. Set dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
 }
 """Why an array is not read, and the message."""
-TEXT_BYTES = 64
-"""Memory that a string of an array takes at most in addition to its characters."""
 SPARSE_PARTS = ("data", "indices", "indptr")
 """The names of the vectors of a sparse matrix, as SciPy and AnnData write them."""
 
@@ -179,22 +178,6 @@ def stamp(path: Path) -> dict[str, Any]:
     status = [os.stat(file) for file in (inside if path.is_dir() else [path])]
     changed = max((file.st_mtime_ns for file in status), default=0)
     return {"path": str(path.absolute()), "bytes": sum(file.st_size for file in status), "mtime_ns": changed}
-
-
-def n_bytes(shape: Sequence[int], itemsize: int) -> int:
-    """Return the bytes of an array as a Python integer, which does not overflow."""
-    return math.prod(map(int, shape)) * int(itemsize)
-
-
-def ranges_of(shape: Sequence[int], key: Any) -> list[range]:
-    """Return the positions that a key of Ellipsis, slices, positions or arrays of these spans along each axis."""
-    parts = () if key is Ellipsis else key if isinstance(key, tuple) else (key,)
-    ranges = []
-    for length, part in zip(shape, (*parts, *[slice(None)] * (len(shape) - len(parts))), strict=False):
-        positions = np.zeros(0) if isinstance(part, slice) else np.atleast_1d(part)
-        spanned = range(int(positions.min()), int(positions.max()) + 1) if positions.size else range(0)
-        ranges.append(range(*part.indices(length)) if isinstance(part, slice) else spanned)
-    return ranges
 
 
 def check_part(what: str, shape: Sequence[int], chunks: Sequence[int], key: Any, itemsize: int) -> int:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Lazy
 from dmkl.errors import first_names, needing, refuse
 from dmkl.files.regular import check_regular
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Individual
 
 

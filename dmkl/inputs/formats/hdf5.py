@@ -14,18 +14,17 @@ import h5py
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import Array
+from dmkl.arrays import Array, n_bytes
 from dmkl.errors import refuse
+from dmkl.files.plain import TEXT_BYTES
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
     PACKED,
     SPARSE_PARTS,
-    TEXT_BYTES,
     FileArray,
     check_part,
     damaged_as,
     is_packed,
-    n_bytes,
     natural_order,
     sparse_array,
     unreadable,

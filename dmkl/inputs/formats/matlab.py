@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Lazy, n_bytes
 from dmkl.errors import needing, refuse
-from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, damaged_as, n_bytes, unreadable
+from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, damaged_as, unreadable
 from dmkl.inputs.formats.reader_process import run
-from dmkl.inputs.matrices import Lazy
 from dmkl.settings import check_memory
 
 TEXT = np.dtype("U1")

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, n_bytes
 from dmkl.errors import refuse
-from dmkl.inputs.formats.file_arrays import OBJECTS, FileArray, damaged_as, n_bytes, sparse_array, unreadable
+from dmkl.inputs.formats.file_arrays import OBJECTS, FileArray, damaged_as, sparse_array, unreadable
 from dmkl.inputs.matrices import open_alone
 from dmkl.settings import check_memory
 

@@ -17,12 +17,11 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import UNKNOWN_TEXTS, Array, is_numeral
+from dmkl.arrays import UNKNOWN_TEXTS, Array, Lazy, is_numeral
 from dmkl.errors import needing, refuse
 from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share, without_codes
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stream
 from dmkl.inputs.formats.file_arrays import damaged_as
-from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import Expected, Names, listed_names
 from dmkl.settings import check_memory
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dmkl.arrays import Array, Float, is_numeral
+from dmkl.arrays import Array, Float, Lazy, is_numeral
 from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
 from dmkl.inputs.formats.compressed import COMPRESSED, unpacked
@@ -23,7 +23,7 @@ from dmkl.inputs.formats.file_arrays import FileArray, array_of, damaged_as
 from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
-from dmkl.inputs.matrices import Lazy, dense_rows
+from dmkl.inputs.matrices import dense_rows
 from dmkl.inputs.names import Individual, Names
 from dmkl.settings import check_memory
 
