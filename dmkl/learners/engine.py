@@ -1,6 +1,6 @@
 """The engine runs a plan in passes that all its fits share.
 
-It calls the hooks of `dmkl.learners.plan.Learner` in this order, and returns a `FitOutcome` for each row:
+It calls the hooks of `dmkl.learners.learner.KernelLearner` in this order, and returns a `FitOutcome` for each row:
 
     check       parameters and labels, before the first pass
     statistics  of the steps of all training sets                              one pass, or none
@@ -329,7 +329,7 @@ def _without(constant: Mapping[Training, Mask], data: TrainingSet) -> TrainingSe
 
 
 def _prepare(sets: Sequence[TrainingSet], workspace: Workspace, tally: Tally) -> tuple[list[Any], float]:
-    """The results of `Learner._prepare` for each row, one for each part, and the passes that all of them took.
+    """The results of `KernelLearner._prepare` for each row, one for each part, and the passes that all of them took.
 
     Work with equal parameters on equal training sets is done once; all of it shares passes.
     """

@@ -21,9 +21,7 @@ from dmkl.learners.checks import (
     Given,
     KernelGroups,
     Prices,
-    WeightRules,
     check_count,
-    check_numbers,
     check_positive,
     one_for_each,
     one_of,
@@ -51,7 +49,7 @@ from dmkl.learners.plan import (
 )
 from dmkl.learners.traits import TEXT, TEXTS, json_value, labeled_array
 from dmkl.numerics.discriminant import excess, is_determined, leave_one_out, null_leverages
-from dmkl.numerics.fisher import Targets, as_exponent
+from dmkl.numerics.fisher import Targets
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens, has_thin_factors
 from dmkl.solvers.fisher.problem import (
@@ -67,7 +65,6 @@ from dmkl.solvers.fisher.problem import (
 )
 from dmkl.solvers.fisher.registry import FACTORS, SOLVERS, FisherMethod, check_solver, least_lam, name_of
 from dmkl.solvers.jobs import Job, Training
-from dmkl.solvers.weight_sets import WeightSet
 from dmkl.variables import describe
 
 _TOGETHER = 2**22
@@ -76,47 +73,8 @@ _THREADS = 2
 """Number of threads that learn rules; more threads gain nothing, since Python works between the array operations."""
 
 
-class LearntWeights(KernelLearner, abstract=True):
-    """Weights learnt in a set that parameters describe, with a ridge: a norm ball, groups, prices, constraints."""
-
-    def _exponents(self) -> list[float]:
-        """The norm, or one for each problem."""
-        return [as_exponent(p) for p in check_numbers("p", getattr(self, "p", np.inf))]
-
-    def _ridges(self) -> list[float]:
-        return check_positive("lam", self.lam)
-
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        super()._check_data(K, targets)
-        rules = self._rules()
-        for p in self._exponents():
-            rules.weights(p, K.names)
-
-    def _rules(self) -> WeightRules:
-        """The set of weights that the parameters of the class describe."""
-        names = [name for name in ("kernel_groups", "sigma", "constraints") if hasattr(self, name)]
-        given = None if self._judges else getattr(self, "weights", None)
-        return WeightRules(**{name: getattr(self, name) for name in names}, given=given)
-
-    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
-        return super()._parameter_texts(names) | self._rules().texts(names)
-
-    def _points(self, data: TrainingSet) -> list[tuple[float, WeightSet, Float | None, str]]:
-        """λ, the set of weights, the initial weights if there are any, and the name in messages, of each problem."""
-        problems = data.problems  # values of all problems once: a permutation test has tens of thousands of fits
-        exponents = one_for_each("p", self._exponents(), len(problems))
-        ridges, rules, points = one_for_each("lam", self._ridges(), len(problems)), self._rules(), []
-        for k, (p, lam) in enumerate(zip(exponents, ridges, strict=True)):
-            weights, start = rules.weights(p, data.training.names), data.start(k)
-            if data.fit.kernels is not None:
-                weights = weights.select(data.fit.kernels)
-            start = None if start is None else weights.start(data.n_kernels, start)
-            points.append((lam, weights, start, f"{data.training.title}{problems.title(k)}"))
-        return points
-
-
 @dataclass(eq=False, repr=False)
-class LeastSquares(LearntWeights, abstract=True):
+class LeastSquares(KernelLearner, abstract=True):
     """Regularized least squares on a weighted sum of kernels, the weights learnt in an ℓp ball.
 
     The common base of Fisher discriminants and ridge regression, which solve the same problem S(α, β) of
@@ -130,7 +88,9 @@ class LeastSquares(LearntWeights, abstract=True):
     max_iter: int = 200
 
     traits = KernelLearner.traits.but(
-        takes_sample_weight=True, rules={"lam": check_positive, "tol": check_positive, "max_iter": check_count}
+        takes_sample_weight=True,
+        weight_set=True,
+        rules={"lam": check_positive, "tol": check_positive, "max_iter": check_count},
     )
 
     @classmethod
@@ -157,9 +117,7 @@ class LeastSquares(LearntWeights, abstract=True):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        rules = self._rules()
-        rules.check()
-        check_solver(name_of(self.solver), self._options(), self._exponents(), rules.beyond)
+        check_solver(name_of(self.solver), self._options(), self._exponents(), self._weight_rules().beyond)
 
     def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
         plain = super()._of_plain_sum(grid)
@@ -236,9 +194,9 @@ class FisherClassifier(LeastSquares, KernelClassifier, abstract=True):
     def _units(self, targets: Targets) -> list[Float]:
         # Scores Σ_j β_j K_j α = 2λf become g = P(k | x) − π_k = s·f with s of `excess`.
         if self.sharing == "none" and targets.kind == "multiclass":
-            ridges = one_for_each("lam", self._ridges(), len(targets.classes))
+            ridges = one_for_each("lam", check_positive("lam", self.lam), len(targets.classes))
             return [excess(targets.sizes[0]) / (2.0 * np.array(ridges))]
-        ridges = one_for_each("lam", self._ridges(), len(targets.sizes))
+        ridges = one_for_each("lam", check_positive("lam", self.lam), len(targets.sizes))
         return [excess(sizes) / (2.0 * lam) for sizes, lam in zip(targets.sizes, ridges, strict=True)]
 
     @one_blas_thread

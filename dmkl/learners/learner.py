@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,11 +17,18 @@ from sklearn.exceptions import NotFittedError
 import dmkl
 from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.building import TrainingFeatures, features_of
-from dmkl.errors import ConvergenceWarning, TrainingRowsWarning, UninformativeScoresWarning, refuse, warn
+from dmkl.errors import (
+    ConvergenceWarning,
+    IndefiniteKernelWarning,
+    TrainingRowsWarning,
+    UninformativeScoresWarning,
+    refuse,
+    warn,
+)
 from dmkl.files.urls import local_path
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.learners import conformal, figures, predicting
-from dmkl.learners.checks import check_positive, decode, encode, one_for_each, one_of
+from dmkl.learners.checks import WeightRules, check_numbers, check_positive, decode, encode, one_for_each, one_of
 from dmkl.learners.decisions import (
     GIVEN,
     IN_FOLDS,
@@ -42,7 +49,8 @@ from dmkl.learners.plan import (
     ClassWeight,
     Fit,
     FitOutcome,
-    Learner,
+    Multiclass,
+    Part,
     Plan,
     Problems,
     ScoreFunction,
@@ -69,11 +77,23 @@ from dmkl.learners.traits import (
     labeled_table,
 )
 from dmkl.numerics.covariates import Covariates, of_new, regress
-from dmkl.numerics.fisher import Targets, encode_targets, encode_values, target_values, with_unknown, zero_or_one
+from dmkl.numerics.fisher import (
+    Targets,
+    as_exponent,
+    encode_targets,
+    encode_values,
+    target_values,
+    with_unknown,
+    zero_or_one,
+)
 from dmkl.numerics.steps import FittedStep, Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
-from dmkl.solvers.interface import Outcome, Step, worst
+from dmkl.passes.view import Lens
+from dmkl.solvers.interface import CombinedProduct, EachProduct, Outcome, Solver, Step, worst
+from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.margin.svm import Bounds
+from dmkl.solvers.weight_sets import WeightSet
+from dmkl.solvers.workspace import Prepared
 from dmkl.store.saved import replace_group
 from dmkl.variables import describe
 
@@ -119,20 +139,25 @@ def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> 
     return dataset.isel({dim: 0}) if problems.dim is None else dataset
 
 
-class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
+class KernelLearner(BaseEstimator):  # type: ignore[misc]
     """A learner on a weighted sum of kernels, either a `KernelClassifier` or a `KernelRegressor`.
 
     The score of a sample x for column k (a class, a task, a target) is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row
     of kernel values centered and normalized by the statistics of the training samples.
 
     A new learner defines `__init__`, `traits`, `_problem` or `_jobs`, and if needed `_method`, `_prepare` and
-    `_set_attributes` (`dmkl.learners.plan.Learner` documents the hooks). It can then be fitted, searched, saved and
-    loaded, as `dmkl.testing.check_learner` checks.
+    `_set_attributes`, or other methods with an underscore, which the engine calls. It can then be fitted, searched,
+    saved and loaded, as `dmkl.testing.check_learner` checks.
     """
 
     lam: Any
     tol: float
     class_weight: ClassWeight = None
+    steps: str | Sequence[str]
+    multiclass: Multiclass = "ovr"
+    """How several classes become binary problems."""
+    sharing: Any = "none"
+    """Which problems have common weights."""
     kernel_names_: tuple[str, ...]
     train_samples_: Array
     weights_: xr.DataArray
@@ -181,17 +206,186 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
         names: list[str] = super()._get_param_names()
         return names
 
-    # --- hooks ---------------------------------------------------------------------------------------------------
+    # --- before the first pass -----------------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
-        super()._check_parameters()
+        """Refuse parameters that break a rule, by InputError."""
+        self._steps()
         for name in self._get_param_names():
             if name in self.traits.rules:
                 self.traits.rules[name](name, getattr(self, name))
+        if self.traits.weight_set:
+            self._weight_rules().check()
+            self._exponents()
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        """Refuse kernels and labels that do not go with the parameters, by InputError."""
+        if not (self.traits.takes_unknown_labels or targets.all_known):
+            refuse(
+                f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
+                "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
+            )
+        indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
+        if indefinite and "cosine" in self._steps():
+            msg = (
+                f"{len(indefinite)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(indefinite[:3])}"
+                f"{' …' if len(indefinite) > 3 else ''}. Inner products never have; 'cosine' divides by these roots "
+                "and makes such entries larger than those of kernels whose entries are similarities. Take steps "
+                "without 'cosine', or repair the kernels by repair='clip', 'flip' or 'shift'"
+            )
+            warn(msg, IndefiniteKernelWarning)
+        if self.traits.weight_set:
+            rules = self._weight_rules()
+            for p in self._exponents():
+                rules.weights(p, K.names)
+
+    def _check_weights(self) -> None:
+        """Refuse weights of samples if the learner has no use for them, by InputError."""
+        if not self.traits.takes_sample_weight:
+            refuse(f"{type(self).__name__} does not weigh samples; leave sample_weight out")
+
+    def _nested(self, fit: Fit, K: KernelSet) -> Mapping[Any, Fit]:
+        """Rows that are fitted first, because this row depends on their outcomes, by keys of the class's choice."""
+        return {}
+
+    def _apply_nested(self, fit: Fit, outcomes: Mapping[Any, FitOutcome]) -> Fit:
+        """The row that follows from the outcomes of its nested rows, by their keys."""
+        return fit
+
+    # --- kernels and problems ------------------------------------------------------------------------------------
+
+    def _source(self, K: KernelSet) -> KernelSet:
+        """The kernels that are learnt from, and of new rows those of a fitted learner, made of those that are given."""
+        return K
+
+    def _steps(self) -> tuple[str | Covariates, ...]:
+        """The preprocessing steps."""
+        return as_steps(self.steps)
+
+    def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
+        """The kernels with the steps, not measured: D^{1/2}KD^{1/2} if training samples have weights d."""
+        stepped = K.with_steps(self.steps, weights)
+        return stepped if weights is None else stepped.weighed(weights)
+
+    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
+        """The targets with weights of samples, if statistics and targets depend on them."""
+        return targets
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         """The targets of labels, refused by InputError if they break a rule."""
         raise NotImplementedError
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        """The independent problems."""
+        raise NotImplementedError
+
+    def _least_lam(self, lens: Lens) -> float:
+        """The least λ that the stored precision of the kernels resolves; 0 for learners without λ."""
+        return 0.0
+
+    def _needs_statistics(self, lens: Lens) -> bool:
+        """Whether the solver needs the statistics of the steps, which those of kernels kept as factors may not."""
+        return True
+
+    def _covariates(self) -> Covariates | None:
+        """The covariates of the step that residualizes, if there is one."""
+        return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
+
+    def _sample_weights(self, data: TrainingSet, number: int) -> Float | None:
+        """The weight of each sample of a problem times that of its class; None without weights."""
+        problems = data.problems
+        weights = total_sample_weights(problems.targets, data.fit.sample_weight, self.class_weight)
+        if weights is None:
+            return None
+        # Several classes are problems on one set of labels.
+        sample_weights = weights[number if problems.targets.dim is not None else 0]
+        for rows in (problems.labeled[number], problems.rows[number]):
+            sample_weights = sample_weights if rows is None else sample_weights[rows]
+        return sample_weights
+
+    def _exponents(self) -> list[float]:
+        """The norm p of the weights, or one for each problem."""
+        return [as_exponent(p) for p in check_numbers("p", getattr(self, "p", np.inf))]
+
+    def _weight_rules(self) -> WeightRules:
+        """The set of weights that the parameters of the class describe."""
+        names = [name for name in ("kernel_groups", "sigma", "constraints") if hasattr(self, name)]
+        given = None if self._judges else getattr(self, "weights", None)
+        return WeightRules(**{name: getattr(self, name) for name in names}, given=given)
+
+    def _points(self, data: TrainingSet) -> list[tuple[float, WeightSet, Float | None, str]]:
+        """λ, the set of weights, the initial weights if there are any, and the name in messages, of each problem."""
+        problems = data.problems  # values of all problems once: a permutation test has tens of thousands of fits
+        exponents = one_for_each("p", self._exponents(), len(problems))
+        ridges, rules = one_for_each("lam", check_positive("lam", self.lam), len(problems)), self._weight_rules()
+        points = []
+        for k, (p, lam) in enumerate(zip(exponents, ridges, strict=True)):
+            weights, start = rules.weights(p, data.training.names), data.start(k)
+            if data.fit.kernels is not None:
+                weights = weights.select(data.fit.kernels)
+            start = None if start is None else weights.start(data.n_kernels, start)
+            points.append((lam, weights, start, f"{data.training.title}{problems.title(k)}"))
+        return points
+
+    # --- solving -------------------------------------------------------------------------------------------------
+
+    def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[Any]:
+        """Prepare one of `TrainingSet.parts` for all fits that share it; `files` keep the result in a checkpoint."""
+        raise NotImplementedError
+
+    def _method(self) -> Method:
+        """The solver of the jobs. Jobs of equal methods are solved together."""
+        return SideBySide()
+
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        """A problem as `_method` solves it: by default a function without arguments that returns a solver."""
+        raise NotImplementedError
+
+    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+        """A job for each problem; `prepared` has the result of the preparation for each part, or is None."""
+        return data.jobs(partial(self._problem, data))
+
+    # --- held-out rows -------------------------------------------------------------------------------------------
+
+    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        """Scores of new rows, (rows, classes or tasks); `prepared` is that of the part that the function belongs to."""
+        scores: Float = (yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias
+        if function.sums is not None:
+            scores = np.add.reduceat(scores, np.flatnonzero(np.diff(function.sums, prepend=-1)), axis=1)
+        return scores
+
+    def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        """The share of each kernel in the scores of new rows, (kernels, rows, columns); their sum is the score − b."""
+        products = yield EachProduct(function.dual)
+        return np.asarray(function.weights[:, None, :] * products)
+
+    def _offsets(self, samples: Array, *, covariates: Any = None, **more: Any) -> Float:
+        """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
+        return np.zeros(1)
+
+    def _response(self, scores: Float, data: TrainingSet | None = None, outcomes: Sequence[Outcome] = ()) -> Float:
+        """The scores or predictions that a linear predictor means, Σ_j β_j K_j α + b: itself by default.
+
+        The predictor is that of these outcomes, or of the fitted attributes where there are none.
+        """
+        return scores
+
+    def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
+        """Decision values of the held-out rows of fits of one class of learners on the same training rows."""
+        return [outcome.decision for outcome in outcomes]
+
+    def _set_attributes(self, outcome: FitOutcome) -> None:
+        """Set the attributes of this class of learners, after those of all learners."""
+
+    def _set_decisions(self, outcome: FitOutcome) -> None:
+        """Learn the decision rule, if there is one."""
+
+    # --- searches ------------------------------------------------------------------------------------------------
+
+    @property
+    def _judges(self) -> bool:
+        """Whether searches receive scores of the held-out rows (`Fit.judge`), in an outcome for each of the parts."""
+        return False
 
     def _scored_by(self) -> str | None:
         """The scorer where none is named; None for that of the kind of the problem."""
@@ -199,7 +393,8 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         """Each parameter as text that is the same in every process, by which searches are compared."""
-        return {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}
+        texts = {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}
+        return texts | self._weight_rules().texts(names) if self.traits.weight_set else texts
 
     @classmethod
     def _upgrade_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -240,22 +435,6 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
             return None
         return learner, {name: values for name, values in grid.items() if name in shared}
 
-    def _covariates(self) -> Covariates | None:
-        """The covariates of the step that residualizes, if there is one."""
-        return next((step for step in as_steps(self.steps) if isinstance(step, Covariates)), None)
-
-    def _sample_weights(self, data: TrainingSet, number: int) -> Float | None:
-        """The weight of each sample of a problem times that of its class; None without weights."""
-        problems = data.problems
-        weights = total_sample_weights(problems.targets, data.fit.sample_weight, self.class_weight)
-        if weights is None:
-            return None
-        # Several classes are problems on one set of labels.
-        sample_weights = weights[number if problems.targets.dim is not None else 0]
-        for rows in (problems.labeled[number], problems.rows[number]):
-            sample_weights = sample_weights if rows is None else sample_weights[rows]
-        return sample_weights
-
     def _own_grid(self) -> dict[str, tuple[Any, ...]]:
         """Values of parameters that every search of this learner searches, in addition to its grid."""
         return {}
@@ -279,12 +458,6 @@ class KernelLearner(Learner, BaseEstimator):  # type: ignore[misc]
     def decisions_of(self, scores: Array) -> Float:
         """Decision values in the shape of the scores: the scores themselves."""
         return scores
-
-    def _set_attributes(self, outcome: FitOutcome) -> None:
-        """Set the attributes of this class of learners, after those of all learners."""
-
-    def _set_decisions(self, outcome: FitOutcome) -> None:
-        """Learn the decision rule, if there is one."""
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
@@ -620,6 +793,10 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, self.multiclass)
 
+    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
+        scores: Float = yield from super()._scores(function, new, prepared)
+        return _votes(scores) if function.dim == "pair" else scores
+
     def _set_decisions(self, outcome: FitOutcome) -> None:
         self.priors_ = np.array(self._priors(outcome.data.problems.targets))
         rule = self._decision_rule(outcome)
@@ -889,6 +1066,18 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
                 "dmkl.search, or fit a Fisher discriminant with solver='direct', which leaves each row out by itself"
             )
             raise NotCalibratedError(msg)
+
+
+def _votes(scores: Float) -> Float:
+    """The votes for each class, plus a fraction of a vote by the sum of its scores, which breaks ties."""
+    n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
+    votes, sums = np.zeros((2, len(scores), n_classes))
+    for column, (a, b) in zip(scores.T, combinations(range(n_classes), 2), strict=True):
+        votes[:, a] += column > 0
+        votes[:, b] += column <= 0
+        sums[:, a] += column
+        sums[:, b] -= column
+    return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
 
 def labelled(labels: Array, scores: xr.DataArray, name: str) -> xr.DataArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -37,14 +36,13 @@ from dmkl.learners.plan import (
     FitOutcome,
     Multiclass,
     Problems,
-    ScoreFunction,
     Sharing,
     TrainingSet,
     fits_of_folds,
     held_out_among,
 )
 from dmkl.learners.traits import labeled_array
-from dmkl.numerics.fisher import Targets, as_exponent
+from dmkl.numerics.fisher import Targets
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, Solver, Step, worst
 from dmkl.solvers.jobs import Job, SideBySide, together
@@ -53,43 +51,19 @@ from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.weight_sets import GivenWeights
 
-
-class MarginClassifier(KernelClassifier, abstract=True):
-    """Support vector machines on weighted sums of kernels, one with its own weights for each binary problem."""
-
-    traits = KernelClassifier.traits.but(
-        rules={
-            **dict.fromkeys(("C", "lam", "tol"), check_positive),
-            "multiclass": one_of("ovr", "ovo"),
-            "sharing": one_of("none", "classes"),
-            "loss": one_of("hinge", "square"),
-            "max_iter": check_count,
-            "random_state": partial(check_count, least=0),
-        }
-    )
-
-    def _method(self) -> SideBySide:
-        return InMemory(factors=True)
-
-    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
-        scores: Float = yield from super()._scores(function, new, prepared)
-        return votes(scores) if function.dim == "pair" else scores
-
-
-def votes(scores: Float) -> Float:
-    """The votes for each class, plus a fraction of a vote by the sum of its scores, which breaks ties."""
-    n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
-    votes, sums = np.zeros((2, len(scores), n_classes))
-    for column, (a, b) in zip(scores.T, itertools.combinations(range(n_classes), 2), strict=True):
-        votes[:, a] += column > 0
-        votes[:, b] += column <= 0
-        sums[:, a] += column
-        sums[:, b] -= column
-    return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
+RULES = {
+    **dict.fromkeys(("C", "lam", "tol"), check_positive),
+    "multiclass": one_of("ovr", "ovo"),
+    "sharing": one_of("none", "classes"),
+    "loss": one_of("hinge", "square"),
+    "max_iter": check_count,
+    "random_state": partial(check_count, least=0),
+}
+"""Checks of the parameters of machines."""
 
 
 @dataclass(eq=False, repr=False)
-class WeightedMachines(MarginClassifier, abstract=True):
+class WeightedMachines(KernelClassifier, abstract=True):
     """Support vector machines whose samples and classes may have weights."""
 
     _: KW_ONLY
@@ -99,7 +73,10 @@ class WeightedMachines(MarginClassifier, abstract=True):
     tol: float = 1e-3
     max_iter: int = 100
 
-    traits = MarginClassifier.traits.but(takes_sample_weight=True)
+    traits = KernelClassifier.traits.but(takes_sample_weight=True, rules=RULES)
+
+    def _method(self) -> SideBySide:
+        return InMemory(factors=True)
 
     def _check_weights(self) -> None:
         loss = getattr(self, "loss", "hinge")
@@ -186,7 +163,7 @@ class MKSVM(WeightedMachines):
     >>> model = dmkl.MKSVM(p=1.5, C=4.0)
     """
 
-    traits = WeightedMachines.traits.but(plain_sum={"p": np.inf, "weights": None})
+    traits = WeightedMachines.traits.but(weight_set=True, plain_sum={"p": np.inf, "weights": None})
 
     p: float | Sequence[float] = 2.0
     C: float | Sequence[float] = 1.0
@@ -197,14 +174,11 @@ class MKSVM(WeightedMachines):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        self._exponents()
         if self.sharing == "classes" and self.multiclass != "ovr":
             refuse("sharing='classes' is for each class against the rest; take multiclass='ovr', or sharing='none'")
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        if self.weights is not None:
-            given_weights(self.weights, K.names)
         if self.sharing == "classes" and targets.kind == "multilabel":
             refuse(
                 "sharing='classes' is for classes; tasks of a multilabel problem have their own weights: take 'none'"
@@ -212,13 +186,6 @@ class MKSVM(WeightedMachines):
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, self.multiclass, self.sharing)
-
-    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
-        texts = super()._parameter_texts(names)
-        return texts if self.weights is None else texts | {"weights": repr(given_weights(self.weights, names).tolist())}
-
-    def _exponents(self) -> list[float]:
-        return [as_exponent(p) for p in check_numbers("p", self.p)]
 
     def _method(self) -> SideBySide:
         fixed = self.weights is not None or all(map(np.isinf, self._exponents()))
@@ -340,7 +307,7 @@ class GMKL(WeightedMachines):
 
 
 @dataclass(eq=False, repr=False)
-class EasyMKL(MarginClassifier):
+class EasyMKL(KernelClassifier):
     """EasyMKL of Aiolli and Donini: weights from the distance between the classes on the sum of all kernels.
 
     With γ ≥ 0 that sums to one over each class and v = γ∘y, γ minimizes (1 − λ) vᵀ(Σ_j K_j)v + λ vᵀv. The weights are
@@ -388,7 +355,7 @@ class EasyMKL(MarginClassifier):
     >>> model = dmkl.EasyMKL(lam=0.1)
     """
 
-    traits = MarginClassifier.traits.but(grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)})
+    traits = KernelClassifier.traits.but(rules=RULES, grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)})
 
     lam: float | Sequence[float] = 0.1
     _: KW_ONLY
@@ -402,13 +369,16 @@ class EasyMKL(MarginClassifier):
         if not all(value < 1.0 for value in check_positive("lam", self.lam)):
             refuse(f"lam must lie between 0 and 1, both excluded, got {self.lam!r}")
 
+    def _method(self) -> SideBySide:
+        return InMemory(factors=True)
+
     def _problem(self, data: TrainingSet, number: int) -> Any:
         lam = one_for_each("lam", check_positive("lam", self.lam), len(data.problems))[number]
         return partial(easy_mkl, data.problems.h[number], lam, data.n_kernels, tol=self.tol, facts=data.facts)
 
 
 @dataclass(eq=False, repr=False)
-class LPBoost(FunctionOfEachKernel, MarginClassifier):
+class LPBoost(FunctionOfEachKernel, KernelClassifier):
     """LP-β and LP-B of Gehler and Nowozin: weights of the scores of one support vector machine for each kernel.
 
     A machine f_jc is trained on each kernel j for each class c against the rest. Their out-of-sample scores on the
@@ -462,7 +432,8 @@ class LPBoost(FunctionOfEachKernel, MarginClassifier):
     >>> model = dmkl.LPBoost(C=[1.0, 10.0], nu=0.3)
     """
 
-    traits = MarginClassifier.traits.but(
+    traits = KernelClassifier.traits.but(
+        rules=RULES,
         bounded="the objective of each machine",
         takes_unknown_labels=False,
         by_problem=(),
@@ -544,6 +515,9 @@ class LPBoost(FunctionOfEachKernel, MarginClassifier):
         return beta.reshape(n_problems, n).T, np.full(n_problems, value)
 
     # --- machines on all samples ---------------------------------------------------------------------------------
+
+    def _method(self) -> SideBySide:
+        return InMemory(factors=True)
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         # The outcome has a column for each kernel, so that weights of zero select kernels, not the job.

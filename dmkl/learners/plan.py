@@ -1,4 +1,4 @@
-"""Plans, which are tables of fits; the problems and hooks of learners that a plan needs; and the outcomes.
+"""Plans, which are tables of fits; the problems of learners that a plan needs; and the outcomes.
 
 A row names the training rows and the held-out rows of the kernels, the targets, the kernels that may have weight, and a
 learner with its steps and its point (p, λ; C; …). A single fit is a plan of one row; a search is grid × folds; refits,
@@ -11,27 +11,26 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Array, Float, Index, is_known, plain_repr
-from dmkl.errors import IndefiniteKernelWarning, LabelWarning, refuse, warn
+from dmkl.errors import LabelWarning, refuse, warn
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet, given_labels
-from dmkl.learners.traits import Traits
-from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets, encode_targets, with_unknown
 from dmkl.numerics.semidefinite import KernelFacts
-from dmkl.numerics.steps import FittedStep, as_steps
-from dmkl.passes.view import Lens
+from dmkl.numerics.steps import FittedStep
 from dmkl.solvers.driver import Tally
-from dmkl.solvers.interface import CombinedProduct, EachProduct, Outcome, Solver
-from dmkl.solvers.jobs import Job, Method, SideBySide, Training
-from dmkl.solvers.workspace import Prepared
+from dmkl.solvers.interface import Outcome
+from dmkl.solvers.jobs import Job, Training
+
+if TYPE_CHECKING:
+    from dmkl.learners.learner import KernelLearner
 
 # --- problems ---------------------------------------------------------------------------------------------------------
 
@@ -265,11 +264,11 @@ class Fit:
     For learners that use them: `starts` are initial weights of all kernels, a vector for each problem; `sample_weight`
     (m,) weights of the training rows, equal where None; `nested` the result of the nested rows. `judge` turns
     predictions of the held-out rows, (rows, targets), and the positions of these targets into scores, for learners that
-    return them as ``extra["scores"]`` of an outcome and no predictions; see `Learner._judges`.
+    return them as ``extra["scores"]`` of an outcome and no predictions; see `KernelLearner._judges`.
     `truth` are the values of the held-out rows, (rows, targets), if the plan refines weights over its fits.
     """
 
-    learner: Learner
+    learner: KernelLearner
     train: Index
     targets: Targets
     tasks: Array | None = None
@@ -445,136 +444,6 @@ class Answers:
 
     fits: Sequence[FitOutcome]
     tally: Tally
-
-
-class Learner:
-    """The hooks that the engine calls, each with the default for learners that do not need it."""
-
-    steps: str | Sequence[str]
-    multiclass: Multiclass = "ovr"
-    """How several classes become binary problems."""
-    sharing: Any = "none"
-    """Which problems have common weights."""
-    traits: ClassVar[Traits] = Traits()
-
-    @property
-    def _judges(self) -> bool:
-        """Whether searches receive scores of the held-out rows (`Fit.judge`), in an outcome for each of the parts."""
-        return False
-
-    # --- before the first pass -----------------------------------------------------------------------------------
-
-    def _check_parameters(self) -> None:
-        """Refuse parameters that break a rule, by InputError."""
-        self._steps()
-
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        """Refuse kernels and labels that do not go with the parameters, by InputError."""
-        if not (self.traits.takes_unknown_labels or targets.all_known):
-            refuse(
-                f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
-                "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
-            )
-        indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
-        if indefinite and "cosine" in self._steps():
-            msg = (
-                f"{len(indefinite)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(indefinite[:3])}"
-                f"{' …' if len(indefinite) > 3 else ''}. Inner products never have; 'cosine' divides by these roots "
-                "and makes such entries larger than those of kernels whose entries are similarities. Take steps "
-                "without 'cosine', or repair the kernels by repair='clip', 'flip' or 'shift'"
-            )
-            warn(msg, IndefiniteKernelWarning)
-
-    def _check_weights(self) -> None:
-        """Refuse weights of samples if the learner has no use for them, by InputError."""
-        if not self.traits.takes_sample_weight:
-            refuse(f"{type(self).__name__} does not weigh samples; leave sample_weight out")
-
-    def _nested(self, fit: Fit, K: KernelSet) -> Mapping[Any, Fit]:
-        """Rows that are fitted first, because this row depends on their outcomes, by keys of the class's choice."""
-        return {}
-
-    def _apply_nested(self, fit: Fit, outcomes: Mapping[Any, FitOutcome]) -> Fit:
-        """The row that follows from the outcomes of its nested rows, by their keys."""
-        return fit
-
-    # --- kernels and problems ------------------------------------------------------------------------------------
-
-    def _source(self, K: KernelSet) -> KernelSet:
-        """The kernels that are learnt from, and of new rows those of a fitted learner, made of those that are given."""
-        return K
-
-    def _steps(self) -> tuple[str | Covariates, ...]:
-        """The preprocessing steps."""
-        return as_steps(self.steps)
-
-    def _with_steps(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
-        """The kernels with the steps, not measured: D^{1/2}KD^{1/2} if training samples have weights d."""
-        stepped = K.with_steps(self.steps, weights)
-        return stepped if weights is None else stepped.weighed(weights)
-
-    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
-        """The targets with weights of samples, if statistics and targets depend on them."""
-        return targets
-
-    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
-        """The independent problems."""
-        raise NotImplementedError
-
-    def _least_lam(self, lens: Lens) -> float:
-        """The least λ that the stored precision of the kernels resolves; 0 for learners without λ."""
-        return 0.0
-
-    def _needs_statistics(self, lens: Lens) -> bool:
-        """Whether the solver needs the statistics of the steps, which those of kernels kept as factors may not."""
-        return True
-
-    # --- solving -------------------------------------------------------------------------------------------------
-
-    def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[Any]:
-        """Prepare one of `TrainingSet.parts` for all fits that share it; `files` keep the result in a checkpoint."""
-        raise NotImplementedError
-
-    def _method(self) -> Method:
-        """The solver of the jobs. Jobs of equal methods are solved together."""
-        return SideBySide()
-
-    def _problem(self, data: TrainingSet, number: int) -> Any:
-        """A problem as `_method` solves it: by default a function without arguments that returns a solver."""
-        raise NotImplementedError
-
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        """A job for each problem; `prepared` has the result of the preparation for each part, or is None."""
-        return data.jobs(partial(self._problem, data))
-
-    # --- held-out rows -------------------------------------------------------------------------------------------
-
-    def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """Scores of new rows, (rows, classes or tasks); `prepared` is that of the part that the function belongs to."""
-        scores: Float = (yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias
-        if function.sums is not None:
-            scores = np.add.reduceat(scores, np.flatnonzero(np.diff(function.sums, prepend=-1)), axis=1)
-        return scores
-
-    def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """The share of each kernel in the scores of new rows, (kernels, rows, columns); their sum is the score − b."""
-        products = yield EachProduct(function.dual)
-        return np.asarray(function.weights[:, None, :] * products)
-
-    def _offsets(self, samples: Array, *, covariates: Any = None, **more: Any) -> Float:
-        """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
-        return np.zeros(1)
-
-    def _response(self, scores: Float, data: TrainingSet | None = None, outcomes: Sequence[Outcome] = ()) -> Float:
-        """The scores or predictions that a linear predictor means, Σ_j β_j K_j α + b: itself by default.
-
-        The predictor is that of these outcomes, or of the fitted attributes where there are none.
-        """
-        return scores
-
-    def _decide(self, outcomes: Sequence[FitOutcome]) -> list[Float]:
-        """Decision values of the held-out rows of fits of one class of learners on the same training rows."""
-        return [outcome.decision for outcome in outcomes]
 
 
 def score_function(outcomes: Sequence[Outcome], problems: Problems) -> ScoreFunction:

@@ -13,7 +13,16 @@ from sklearn.base import clone
 from dmkl.arrays import Float
 from dmkl.errors import LabelWarning, refuse, warn
 from dmkl.kernelset import KernelSet
-from dmkl.learners.checks import Constraints, Given, KernelGroups, Prices, check_count, check_numbers, one_for_each
+from dmkl.learners.checks import (
+    Constraints,
+    Given,
+    KernelGroups,
+    Prices,
+    check_count,
+    check_numbers,
+    check_positive,
+    one_for_each,
+)
 from dmkl.learners.effects import CovariateEffects, residualizing
 from dmkl.learners.fisher import PLAIN_SUM, LeastSquares
 from dmkl.learners.learner import KernelLearner, KernelRegressor
@@ -230,7 +239,7 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
         if data.fit.kernels is not None:
             weights[:, np.setdiff1d(np.arange(data.training.n_kernels), data.fit.kernels)] = 0.0
         chosen = one_for_each("candidate", check_numbers("candidate", self.candidate), len(problems))
-        ridges = one_for_each("lam", self._ridges(), len(problems))
+        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
         if self.refine and judge is None:
             if data.fit.starts is None:
                 refuse(

@@ -21,7 +21,7 @@ from dmkl.kernelset import Kernels, KernelSet
 from dmkl.learners.checks import Constraints, Given, KernelGroups, Prices, check_count, check_positive, one_of
 from dmkl.learners.decisions import HeldOut
 from dmkl.learners.effects import CovariateEffects, residualizing
-from dmkl.learners.fisher import PLAIN_SUM, LearntWeights
+from dmkl.learners.fisher import PLAIN_SUM
 from dmkl.learners.learner import KernelClassifier, KernelRegressor
 from dmkl.learners.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
 from dmkl.learners.traits import labeled_array
@@ -50,7 +50,7 @@ def _check_solver(name: str, value: Any) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
+class SmoothLearner(CovariateEffects, abstract=True):
     """Weights, functions and fixed effects that minimize a smooth convex loss with a ridge."""
 
     _: KW_ONLY
@@ -63,8 +63,9 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
     tol: float = 1e-4
     max_iter: int = 200
 
-    traits = LearntWeights.traits.but(
+    traits = CovariateEffects.traits.but(
         takes_sample_weight=True,
+        weight_set=True,
         plain_sum=PLAIN_SUM,
         bounded="the loss with its ridge",
         rules={
@@ -73,7 +74,6 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
             "tol": check_positive,
             "max_iter": check_count,
         },
-        fitted=CovariateEffects.traits.fitted,
     )
 
     def _loss(self) -> JointLoss:
@@ -82,11 +82,6 @@ class SmoothLearner(CovariateEffects, LearntWeights, abstract=True):
     def _loss_of(self, samples: Array) -> JointLoss:
         """The loss of samples, which may depend on facts about them."""
         return self._loss()
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        self._rules().check()
-        self._exponents()
 
     def _method(self) -> SmoothMethod:
         solver = Subspace() if self.solver == "subspace" else self.solver

@@ -105,6 +105,8 @@ class Traits:
     """Whether `fit` needs labels, as all learners but clusterings do."""
     learns_weights: bool = True
     """Whether weights depend on the labels and on parameters such as p, λ and C, unless they are given."""
+    weight_set: bool = False
+    """Whether weights lie in a set that `p`, `kernel_groups`, `sigma`, `constraints` and `weights` describe."""
     leaves_one_out: bool = False
     """Whether labels follow by default from class means of leave-one-out scores, which takes dual variables."""
     bounded: str = "the objective"

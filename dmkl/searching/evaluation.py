@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -500,7 +500,7 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     parts: list[Part] = []
     for of, part in zip(outcomes, _test_parts(outcomes), strict=True):
         fit = of.data.fit
-        parts.append((*part[:4], question.covariate_part([cast(KernelLearner, fit.learner)], fit.train, fit.held_out)))
+        parts.append((*part[:4], question.covariate_part([fit.learner], fit.train, fit.held_out)))
     variables |= question.held_out_variables(parts)
     points = [(rows, of_fold, [decided], of_covariates) for rows, of_fold, _, decided, of_covariates in parts]
     variables |= question.p_values(points)
