@@ -282,14 +282,22 @@ class Fit:
     truth: Float | None = None
 
 
-def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
-    """Folds of the training rows of a fit; InputError if one has no test samples, or no training samples of a class."""
+def held_out_among(fit: Fit, of_fold: Fit) -> Index:
+    """Positions of the held-out rows of a fold among the training rows of the fit whose fold it is."""
+    order = np.argsort(fit.train)
+    return np.asarray(order[np.searchsorted(fit.train, of_fold.held_out, sorter=order)])
+
+
+def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
+    """The fit on the training rows of each fold of its training rows, with the test rows held out.
+
+    InputError if a fold has no test samples, or no training samples of a class.
+    """
     from sklearn.model_selection import check_cv
 
-    labels = fit.targets.labels
+    labels, rows = fit.targets.labels, []
     splitter = check_cv(cv, labels, classifier=labels.ndim == 1)
-    folds = list(splitter.split(np.zeros(len(labels)), labels))
-    for number, (train, test) in enumerate(folds):
+    for number, (train, test) in enumerate(splitter.split(np.zeros(len(labels)), labels)):
         if not len(test):
             refuse(f"fold {number} of cv has no test samples; use fewer folds")
         for column in labels.reshape(len(labels), -1).T:
@@ -299,20 +307,7 @@ def inner_folds(fit: Fit, cv: Any) -> list[tuple[Index, Index]]:
                     f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or "
                     "stratified folds, or leave that class out"
                 )
-    return folds
-
-
-def held_out_among(fit: Fit, of_fold: Fit) -> Index:
-    """Positions of the held-out rows of a fold among the training rows of the fit whose fold it is."""
-    order = np.argsort(fit.train)
-    return np.asarray(order[np.searchsorted(fit.train, of_fold.held_out, sorter=order)])
-
-
-def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
-    """The fit on the training rows of each of its inner folds, with the test rows held out."""
-    rows = []
-    for number, (train, test) in enumerate(inner_folds(fit, cv)):
-        targets = encode_targets(fit.targets.labels[train], len(train), fit.tasks)
+        targets = encode_targets(labels[train], len(train), fit.tasks)
         weights = None if fit.sample_weight is None else fit.sample_weight[train]
         of_fold = (fit.learner, fit.train[train], targets, fit.tasks, fit.train[test])
         rows.append(Fit(*of_fold, title=f"fold {number}: ", sample_weight=weights))
