@@ -34,7 +34,7 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, spread, worst
 from dmkl.solvers.jobs import Context, Job, Training, tell_constant
-from dmkl.solvers.trait_covariances import PAIRS, TRAIT_VARIABLES, TraitPair, trait_covariances
+from dmkl.solvers.trait_covariances import PAIRS, TRAIT_VARIABLES, Traits, trait_covariances
 from dmkl.solvers.variance import VarianceProblem, covariances_on_factors, explained_variances, solve_on_factors
 from dmkl.variables import describe
 
@@ -404,7 +404,7 @@ class VarianceComponents(KernelRegressor):
         for s, t in pairs:
             of_pair = residuals[:, [s, t]], known[:, [s, t]], [bases[s], bases[t]]
             kernels = np.intersect1d(estimated[s], estimated[t])
-            solvers.append((lens, trait_covariances(TraitPair(*of_pair, kernels, n, self.n_probes, self.random_state))))
+            solvers.append((lens, trait_covariances(Traits(*of_pair, kernels, n, self.n_probes, self.random_state))))
         results, n_passes = drive(solvers, at_once=1)
         self.n_passes_ += n_passes
         values = np.full((len(TRAIT_VARIABLES), n + 2, len(targets), len(targets)), np.nan)

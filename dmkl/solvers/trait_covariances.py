@@ -20,17 +20,24 @@ biobank-scale data. Bioinformatics 34 (2018).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Float, Index, Mask
 from dmkl.numerics.alignment import sign_probes
 from dmkl.passes.execute import machine
-from dmkl.solvers.interface import CombinedProduct, EachProduct
-from dmkl.solvers.variance import DEPENDENT, FEW_SAMPLES, Steps
+from dmkl.solvers.interface import CombinedProduct, EachProduct, Request
+
+Steps = Generator[Request | tuple[Request, ...], Any, Any]
+
+DEPENDENT = 1e-10
+"""Eigenvalue of the correlations between matrices at and below which the matrices are linearly dependent."""
+FEW_SAMPLES = 1000
+"""Samples up to which traces, and so the covariance of estimates, are exact."""
 
 PAIRS = ((0, 0), (0, 1), (1, 1))
 """Traits of the columns of the estimates: the variance of the first, the covariance, the variance of the second."""
@@ -39,10 +46,10 @@ TRAIT_VARIABLES = ("trait_covariance", "trait_covariance_se", "trait_correlation
 
 
 @dataclass(frozen=True, eq=False)
-class TraitPair:
-    """Two traits with their residuals on fixed effects, (m, 2), zero where a trait is unknown.
+class Traits:
+    """Two traits, or one, with their residuals on fixed effects, (m, traits), zero where a trait is unknown.
 
-    `known` is 1 where a trait is known, (m, 2); `bases` are orthonormal bases of the fixed effects of each trait,
+    `known` is 1 where a trait is known, (m, traits); `bases` are orthonormal bases of the fixed effects of each trait,
     (m, r), zero where it is unknown; `kernels` are the positions of those that have an estimate, of `n_kernels` in all.
     """
 
@@ -54,10 +61,9 @@ class TraitPair:
     n_probes: int
     seed: int
 
-    @property
-    def is_alike(self) -> bool:
-        """Whether both traits have the same samples and fixed effects."""
-        return np.array_equal(*self.known.T) and np.array_equal(self.bases[0], self.bases[1])
+    def images(self, block: Float) -> Steps:
+        """K_iB of a block (m, b) with K_e last, (n + 1, m, b)."""
+        return np.concatenate([(yield EachProduct(block)), block[None]])
 
     def project(self, t: int, blocks: Float) -> Float:
         """P_tB of blocks (..., m, b)."""
@@ -103,19 +109,13 @@ class TraitCovariances:
         return np.stack([values, errors[0], np.stack([itself, correlation, itself], axis=1), errors[1]])
 
 
-def trait_covariances(pair: TraitPair) -> Steps:
+def trait_covariances(pair: Traits) -> Steps:
     """Estimate the (co)variances of two traits; returns `TraitCovariances`."""
-    n, chunks = pair.n_kernels, pair.probes()
-
-    def images_of(chunk: Float) -> Steps:
-        """K_i of the residuals, of P_0z and of P_1z, each (n + 1, m, b)."""
-        block = np.hstack([pair.residuals, *(pair.project(t, chunk) for t in (0, 1))])
-        images = np.concatenate([(yield EachProduct(block)), block[None]])
-        return np.split(images, [2, 2 + chunk.shape[1]], axis=2)
-
+    n = pair.n_kernels
     grams = np.zeros((2, 2, n + 1, n + 1))
-    for chunk in chunks:
-        of_residuals, *images = yield from images_of(chunk)
+    for chunk in pair.probes():
+        block = np.hstack([pair.residuals, *(pair.project(t, chunk) for t in (0, 1))])
+        of_residuals, *images = np.split((yield from pair.images(block)), [2, 2 + chunk.shape[1]], axis=2)
         for s, t in product((0, 1), repeat=2):
             grams[s, t] += np.tensordot(images[t], pair.project(s, images[t]), ((1, 2), (1, 2)))
     moments = np.einsum("ms,jmt->jst", pair.residuals, of_residuals)
@@ -128,30 +128,36 @@ def trait_covariances(pair: TraitPair) -> Steps:
         if np.linalg.eigvalsh(correlations).min(initial=1.0) > DEPENDENT:
             inverses[s, t][np.ix_(some, some)] = np.linalg.inv(correlations) / np.outer(size, size)
         values[:, s, t] = values[:, t, s] = inverses[s, t] @ moments[:, s, t]
-    # traces[s, t, u, v] are tr K_iΣ_tuK_jΣ_vs, from zᵀP_sK_iΣ_tu and K_jΣ_vsz.
-    traces = np.zeros((2, 2, 2, 2, n + 1, n + 1))
-    # Σ_utK_iP_sz of each s, t and u; of traits with the same samples and fixed effects it depends on u and t alone.
-    every, pairs = [*product((0, 1), repeat=3)], [*product((0, 1), repeat=2)]
-    key_of = {(s, t, u): (0, min(t, u), max(t, u)) if pair.is_alike else (s, t, u) for s, t, u in every}
-    keys = sorted({*key_of.values()})
-    for chunk in chunks:
-        width = chunk.shape[1]
-        _, *images = yield from images_of(chunk)
-        covered = [pair.project(v, np.tensordot(values[:, v, s], images[s], 1)) for v, s in pairs]
-        columns = np.concatenate([pair.project(t, images[s]) for s, t, _ in keys])
-        weights = np.repeat(np.stack([values[:, u, t] for _, t, u in keys], axis=1), (n + 1) * width, axis=1)
-        flat = np.ascontiguousarray(columns.transpose(1, 0, 2).reshape(len(chunk), -1))
-        request = CombinedProduct(flat, weights[:-1], exact=True)
-        products, combined = yield EachProduct(np.hstack(covered)), request
-        combined = (combined + weights[-1] * flat).reshape(len(chunk), len(keys), n + 1, width)
-        middle = np.concatenate([products, np.hstack(covered)[None]])
-        middle = middle.reshape(n + 1, len(chunk), len(pairs), width)
-        for (s, t, u), v in product(every, (0, 1)):
-            left = pair.project(u, combined[:, keys.index(key_of[s, t, u])].transpose(1, 0, 2))
-            traces[s, t, u, v] += np.tensordot(left, middle[:, :, pairs.index((v, s))], ((1, 2), (1, 2)))
+    traces = yield from moment_traces(pair, values)
     covariance = np.zeros((n + 1, 3, n + 1, 3))
     for (p, (s, t)), (q, (u, v)) in product(enumerate(PAIRS), repeat=2):
         both = traces[s, t, u, v] + traces[s, t, v, u]
         covariance[:, p, :, q] = inverses[s, t] @ both @ inverses[u, v]
     estimates = np.stack([values[:, s, t] for s, t in PAIRS], axis=1)
     return TraitCovariances(estimates, covariance, inverses[0, 1].diagonal() > 0)
+
+
+def moment_traces(traits: Traits, values: Float) -> Steps:
+    """The tr K_iΣ_tuK_jΣ_vs of traits s, t, u and v, (s, t, u, v, n + 1, n + 1), for σ_j,st (n + 1, traits, traits)."""
+    n_terms, n_traits, _ = values.shape
+    pairs, triples = [*product(range(n_traits), repeat=2)], [*product(range(n_traits), repeat=3)]
+    is_alike = all(np.array_equal(a, b) for of_each in (traits.known.T, traits.bases) for a, b in pairwise(of_each))
+    # Σ_utK_iP_sz of each s, t and u; of traits with the same samples and fixed effects it depends on u and t alone.
+    key_of = {(s, t, u): (0, min(t, u), max(t, u)) if is_alike else (s, t, u) for s, t, u in triples}
+    keys = sorted({*key_of.values()})
+    traces = np.zeros((*[n_traits] * 4, n_terms, n_terms))
+    for chunk in traits.probes():
+        images = yield from traits.images(np.hstack([traits.project(t, chunk) for t in range(n_traits)]))
+        images = np.split(images, n_traits, axis=2)
+        covered = np.hstack([traits.project(v, np.tensordot(values[:, v, s], images[s], 1)) for v, s in pairs])
+        columns = [np.hstack(traits.project(t, images[s])) for s, t, _ in keys]
+        weights = [values[:, u, t] for _, t, u in keys]
+        sums = [CombinedProduct(V, w[:-1], exact=True) for V, w in zip(columns, weights, strict=True)]
+        products, *combined = yield EachProduct(covered), *sums
+        middle = np.split(np.concatenate([products, covered[None]]), len(pairs), axis=2)
+        for (s, t, u), v in product(triples, range(n_traits)):
+            k = keys.index(key_of[s, t, u])
+            left = (combined[k] + weights[k][-1] * columns[k]).reshape(len(chunk), n_terms, -1).transpose(1, 0, 2)
+            right = middle[pairs.index((v, s))]
+            traces[s, t, u, v] += np.tensordot(traits.project(u, left), right, ((1, 2), (1, 2)))
+    return traces

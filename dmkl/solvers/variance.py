@@ -35,7 +35,7 @@ Ubaru, Chen, Saad: Fast estimation of tr f(A) via stochastic Lanczos quadrature.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,28 +62,23 @@ from dmkl.solvers.interface import (
     FactorTraces,
     InnerProducts,
     Outcome,
-    Request,
     Status,
     Step,
 )
 from dmkl.solvers.jobs import Context, Job, Training, on_kernels
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
+from dmkl.solvers.trait_covariances import DEPENDENT, Steps, Traits, moment_traces
 from dmkl.solvers.workspace import Workspace
 
-Steps = Generator[Request | tuple[Request, ...], Any, Any]
 Solve = Callable[[Sequence[Job], Context], list[Outcome]]
 
 _FLOOR = 1e-6
 """Least σ_e², in units of the variance of y: V has to be positive definite also for kernels of low rank."""
-DEPENDENT = 1e-10
-"""Eigenvalue of the correlations between matrices at and below which the matrices are linearly dependent."""
 _CONSTANT = 1e-6
 """Share of a kernel that rounding leaves of a kernel which fixed effects explain."""
 _RESIDUAL = 1e-7
 """Relative residual of conjugate gradients."""
 _MOST_PRODUCTS = 2000
-FEW_SAMPLES = 1000
-"""Samples up to which the covariance of Haseman-Elston estimates is exact."""
 _ROWS = 1024
 """Rows of new samples that are solved for at once."""
 _LEAST_SHARE = 2.0**-20
@@ -285,26 +280,13 @@ def _by_regression(problem: VarianceProblem, system: _Exact | _Probes, gram: Flo
 
 
 def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
-    """Cov(yᵀMK_iMy, yᵀMK_jMy) = 2 tr(MK_iM V MK_jM V) for normal y, (n + 1, n + 1).
-
-    The trace is the sum over unit vectors where samples are few, and otherwise the mean over random probes.
-    """
-    n, m, width, project = len(problem.names), len(problem.y), problem.n_probes, problem.project
-    # Probes z with E zzᵀ = I have E zᵀAz = tr A. Divided by √width, the sum over them is the mean.
-    probes = np.eye(m) if m <= FEW_SAMPLES else sign_probes(m, width, problem.seed) / np.sqrt(width)
-    covariance = np.zeros((n + 1, n + 1))
-    for start in range(0, probes.shape[1], width):
-        first = project(probes[:, start : start + width])
-        left = np.concatenate([(yield EachProduct(first)), first[None]])
-        covered = project(np.tensordot(variances, left, axes=1))
-        middle = np.concatenate([(yield EachProduct(covered)), covered[None]])
-        # zᵀ(MK_iM)V(MK_jM)Vz: `left` has K_iMz, `covered` MVMz, `middle` K_j of that, and `right` V of MK_j of it.
-        columns = np.concatenate([project(block) for block in middle], axis=1)
-        right = (yield CombinedProduct(columns, variances[:-1], exact=True)) + variances[-1] * columns
-        blocks = right.reshape(m, n + 1, -1).transpose(1, 0, 2)
-        covariance += 2.0 * np.einsum("ims,jms->ij", np.stack([project(block) for block in left]), blocks)
+    """Cov(yᵀMK_iMy, yᵀMK_jMy) = 2 tr(MK_iM V MK_jM V) for normal y, (n + 1, n + 1)."""
+    kernels, known = np.arange(len(problem.names)), np.ones((len(problem.y), 1))
+    of_trait = problem.residual, known, [problem.basis], kernels, len(kernels), problem.n_probes, problem.seed
+    traces = yield from moment_traces(Traits(*of_trait), variances[:, None, None])
+    covariance = traces[0, 0, 0, 0] + traces[0, 0, 0, 0].T
     covariance[-1, -1] += 2.0 * problem.n_orthogonal * variances[-1] ** 2
-    return 0.5 * (covariance + covariance.T)
+    return covariance
 
 
 # --- average information ---------------------------------------------------------------------------------------------
