@@ -24,7 +24,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.compiling import compiled
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, machine, shared_folder
+from dmkl.passes.execute import Machine, check_memory, machine, shared_folder
 from dmkl.passes.rows import RowFunction, fit_row_maps, row_products
 from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering, has_thin_factors
@@ -60,7 +60,6 @@ class InMemory(SideBySide):
     """Whether `FactoredKernels` answers the problems: thin factors are then read in place of kernels."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
-        """See `Method.solve`."""
         host = machine()
         outcomes: dict[int, Outcome] = {}
         groups: dict[Training, list[int]] = {}
@@ -97,6 +96,24 @@ class InMemory(SideBySide):
             some = [jobs[k] for k in numbers]
             outcomes = context.drive(some, in_a_task, at_once=_ROUNDS * host.slots, numbers=numbers)
         return dict(zip(numbers, outcomes, strict=True))
+
+
+class WithWholeKernels(InMemory):
+    """Problems in memory as those of `InMemory`; others in passes, with whole kernels in this process."""
+
+    def passes_bytes(self, job: Job) -> int:
+        """Memory of a problem in passes."""
+        raise NotImplementedError
+
+    def check_passes(self, jobs: Sequence[Job], what: str, content: str, way_out: str) -> None:
+        """Raise MemoryBudgetError, with what has which content in memory, for a problem in passes that does not fit."""
+        host = machine()
+        sizes = [self.passes_bytes(job) for job in jobs if not suits([job], host, self, thin=True)]
+        check_memory(what, {content: max(sizes, default=0)}, host.total_bytes, way_out, "at once")
+
+    def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
+        at_once = max(1, machine().total_bytes // max(map(self.passes_bytes, jobs), default=1))
+        return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
 
 
 def suits(jobs: Sequence[Job], host: Machine, method: InMemory, *, thin: bool) -> bool:

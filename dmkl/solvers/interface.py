@@ -77,7 +77,6 @@ class EachProduct(ProductRequest):
     """The samples of the block's rows, if all other rows are zero: only tiles with their columns are read."""
 
     def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
-        """See `Request.on_kernels`."""
         if self.columns is None and len(kernels) == 1:
             # A sum with one term instead of products with every kernel, most of which would be dropped.
             alone = CombinedProduct(self.block, spread(np.ones(1), kernels, n_kernels), exact=True)
@@ -109,7 +108,6 @@ class Projection(ProductRequest):
     block: Float
 
     def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
-        """See `Request.on_kernels`."""
         return self, lambda forms: forms[kernels]
 
 
@@ -179,7 +177,6 @@ class FactorTraces(Request):
     factor: Any
 
     def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
-        """See `Request.on_kernels`."""
         return self, lambda traces: traces[[*kernels, n_kernels]]
 
 
@@ -193,7 +190,6 @@ class InnerProducts(Request):
     """K_jQ, (n, m, r)"""
 
     def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
-        """See `Request.on_kernels`."""
         with_last = [*kernels, n_kernels]
         wide = replace(self, products=spread(self.products, kernels, n_kernels))
         return wide, lambda inner: inner[np.ix_(with_last, with_last)]
@@ -243,7 +239,6 @@ class SVM(Request):
     lam: float | None = None
 
     def on_rows(self, rows: Index, n_samples: int) -> Translated:
-        """See `Request.on_rows`."""
         return replace(self, rows=rows), _unchanged
 
 
@@ -257,7 +252,6 @@ class Task(Request):
     arguments: tuple[Any, ...]
 
     def on_rows(self, rows: Index, n_samples: int) -> Translated:
-        """See `Request.on_rows`."""
         return self, _unchanged
 
 

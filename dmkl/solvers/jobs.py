@@ -244,11 +244,9 @@ class SideBySide(Method):
     """Whether requests are answered through files: those of machines."""
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
-        """See `Method.solve`."""
         return self._in_passes(jobs, context)
 
     def needs_folder(self, *, n_points: int) -> bool:
-        """See `Method.needs_folder`."""
         return self.files
 
     def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:

@@ -78,7 +78,6 @@ class SharedMethod(Method):
     """The gap that solutions with dual variables are to prove."""
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """See `Method.check`."""
         if isinstance(jobs[0].problem, RefinedProblem):
             return  # `check_refinement` runs before the search
         check_resolution(jobs)
@@ -88,7 +87,6 @@ class SharedMethod(Method):
         check_memory("a decomposition of combined kernels", parts, machine().task_bytes, way_out)
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
-        """See `Method.solve`."""
         if isinstance(jobs[0].problem, RefinedProblem):
             return refine([(job.training.whole, job.problem) for job in jobs])
         context.solver = "decomposition"

@@ -298,10 +298,13 @@ def minimize_convex(along: Callable[[float], tuple[float, float, float]]) -> flo
 
 
 class SmoothOracle:
-    """α, b, S and its gradient for a smooth loss, from the combined kernel in memory (see `Oracle`)."""
+    """α, b, S and its gradient for a smooth loss, from the combined kernel in memory (see `Oracle`).
 
-    def __init__(self, problem: SmoothProblem) -> None:
-        self.problem = problem
+    `noise` is that of `check_forms`: infinite for kernels whose derivatives in β may be negative.
+    """
+
+    def __init__(self, problem: SmoothProblem, noise: float = 0.0) -> None:
+        self.problem, self._noise = problem, noise
         self.columns = [Column(y, problem) for y in problem.y.T]
         self.null = sum(column.null for column in self.columns)
 
@@ -323,7 +326,7 @@ class SmoothOracle:
         alpha, u, excess = self._excess(K)
         products = yield EachProduct(u)
         q = np.einsum("mc,nmc->n", u, products, dtype=np.float64) / (2.0 * lam)
-        self._check_forms(q, float(np.sum(u * u)) / (2.0 * lam))
+        check_forms(q, problem.facts, float(np.sum(u * u)) / (2.0 * lam), self._noise)
         linear = -sum(
             column.loss(column.eta) + float(v @ column.f) for column, v in zip(self.columns, u.T, strict=True)
         )
@@ -334,9 +337,6 @@ class SmoothOracle:
         root = np.hstack([column.curvature_root(K, of) for column, of in pairs])
         b, eta = (np.stack(of, axis=1) for of in zip(*((each.b, each.eta) for each in self.columns), strict=True))
         return Evaluation((alpha, b, eta), certificate, root)
-
-    def _check_forms(self, q: Float, size: float) -> None:
-        check_forms(q, self.problem.facts, size)
 
     def _excess(self, K: _Whole) -> tuple[Float, Float, Float]:
         """α and u, (m, c), and (1/2λ)(u − λα)ᵀK(β)(u − λα), (c,): P less its minimum for this β is at most that."""

@@ -36,7 +36,6 @@ from dmkl.numerics.fisher import Certificate
 from dmkl.numerics.losses import Loss, Ordinal
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import check_memory, machine
-from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.mkfda import Solution, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace import certify, solver
@@ -50,7 +49,7 @@ from dmkl.solvers.fisher.subspace.space import (
     of_space,
 )
 from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips, basis_times
-from dmkl.solvers.in_memory import InMemory, combined, suits
+from dmkl.solvers.in_memory import WithWholeKernels, combined
 from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Solver, Tasks, run_with, spread
 from dmkl.solvers.jobs import Context, Job, can_solve
 from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem
@@ -181,13 +180,11 @@ class _SmoothRestriction(Restriction):
                 point.more.append(x)
 
     def arrays(self, numbers: Sequence[int]) -> dict[str, Float]:
-        """See `Restriction`."""
         last = {k: list(self.gradients[k].items())[-1] for k in numbers if k in self.gradients}
         ends = {f"end-{k}": np.array([width, linear]) for k, (width, (_, linear)) in last.items()}
         return {f"gradient-{k}": u for k, (_, (u, _)) in last.items()} | ends
 
     def restore(self, arrays: Mapping[str, Float]) -> None:
-        """See `Restriction`."""
         for name in arrays:
             if name.startswith("gradient-"):
                 width, linear = arrays[name.replace("gradient", "end")]
@@ -252,18 +249,13 @@ def _solve_point(gram: str, files: ProductFiles, m: int, threads: int, given: _G
         start = problem.weights.start(len(chosen), beta[chosen])
     with pinned_blas(threads):
         restricted = _Restricted(g if kernels is None else g[kernels], files, m, chosen)
-        iteration = maximize(_Oracle(problem), problem.weights, start, tol, max_steps=_MOST_WEIGHTS)
+        iteration = maximize(SmoothOracle(problem, np.inf), problem.weights, start, tol, max_steps=_MOST_WEIGHTS)
         solution = run_with(iteration, restricted.answer)
         alpha, effects, _ = solution.alpha
         restricted.combine(solution.beta)
         pair = restricted.coefficients(alpha), effects
     weights = solution.beta if kernels is None else spread(solution.beta, kernels, n)
     return number, replace(solution, beta=weights, alpha=pair, steps=())
-
-
-class _Oracle(SmoothOracle):
-    def _check_forms(self, q: Float, size: float) -> None:
-        """Check nothing: derivatives of the restricted kernel in β may be negative, which quadratic forms are not."""
 
 
 class _Restricted:
@@ -326,7 +318,7 @@ def _cross_forms(files: ProductFiles, rows: slice, n_kernels: int, inside: Float
 
 
 @dataclass(frozen=True)
-class SmoothMethod(InMemory):
+class SmoothMethod(WithWholeKernels):
     """Problems in memory as those of `InMemory`, or in passes with the combined kernel here; larger ones in a subspace.
 
     `solver` is "memory", "subspace" or "auto", the first of them that fits, and `options` are those of the subspace.
@@ -337,7 +329,6 @@ class SmoothMethod(InMemory):
     options: FisherOptions = field(default_factory=FisherOptions)
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """See `Method.check`."""
         if self._takes_subspace(jobs):
             solver.SOLVER.check(_as_points(jobs))
         else:
@@ -351,39 +342,29 @@ class SmoothMethod(InMemory):
         check_memory("the loss of all samples together", parts, host.task_bytes, "Take fewer samples, or allow more")
 
     def _check_memory(self, jobs: Sequence[Job]) -> None:
-        host = machine()
-        needed = [_needed_bytes(job) for job in jobs if not suits([job], host, self, thin=True)]
-        parts = {"combined kernels and factors of them": max(needed, default=0)}
         way_out = (
             "Take solver='subspace', build the set with rank=, which keeps kernels as factors of few columns, or set "
             "dmkl.memory higher"
         )
-        check_memory("a smooth loss with solver='memory'", parts, host.total_bytes, way_out, "at once")
+        content = "combined kernels and factors of them"
+        self.check_passes(jobs, "a smooth loss with solver='memory'", content, way_out)
+
+    def passes_bytes(self, job: Job) -> int:
+        """K(β), three matrices while B and its factor are made, and products."""
+        m, columns = job.problem.y.shape
+        return 8 * int(m * (4 * m + 2 * job.n_kernels * columns))
 
     def _takes_subspace(self, jobs: Sequence[Job]) -> bool:
         return self.solver == "subspace" or (self.solver == "auto" and not can_solve(self._check_memory, jobs))
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
-        """See `Method.solve`."""
-        if self._takes_subspace(jobs):
-            context.solver = solver.SOLVER.name
-            return self._solve_in_subspace(jobs, context)
-        context.solver = "memory"
-        return super().solve(jobs, context)
-
-    def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
-        at_once = max(1, machine().total_bytes // max(map(_needed_bytes, jobs), default=1))
-        return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
-
-    def _solve_in_subspace(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
+        if not self._takes_subspace(jobs):
+            context.solver = "memory"
+            return super().solve(jobs, context)
+        context.solver = solver.SOLVER.name
         restriction = _SmoothRestriction([job.problem for job in jobs])
-        given = _as_points(jobs), context.workspace, self.options, context.tally.n_passes
-        subspace = solver.SubspaceSolver(*given, alphas=context.duals, restriction=restriction)
-        (results,), _ = drive([(jobs[0].training.square, subspace.run())])
-        context.tally.n_passes = subspace.n_passes
-        context.tally.rounds += subspace.history
-        pairs = zip(jobs, results, strict=True)
-        outcomes = [job.problem.outcome(outcome) for job, outcome in pairs]
+        solved = solver.solve_in_subspaces(_as_points(jobs), self.options, context, restriction)
+        outcomes = [job.problem.outcome(outcome) for job, outcome in zip(jobs, solved, strict=True)]
         return solver.finish_open(jobs, outcomes, self.options, context, self._finish)
 
     def _finish(self, jobs: Sequence[Job], context: Context) -> list[Outcome] | None:
@@ -393,12 +374,6 @@ class SmoothMethod(InMemory):
 
 _JOINT = 8
 """Matrices (m, m) that are in memory at once for a loss that is no sum over the samples."""
-
-
-def _needed_bytes(job: Job) -> int:
-    """Memory of a problem in passes: K(β), three matrices while B and its factor are made, and products."""
-    m, columns = job.problem.y.shape
-    return 8 * int(m * (4 * m + 2 * job.n_kernels * columns))
 
 
 def _as_points(jobs: Sequence[Job]) -> list[Job]:

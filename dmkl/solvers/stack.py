@@ -25,10 +25,9 @@ from scipy.optimize import nnls
 
 from dmkl.arrays import Float, Index, Mask
 from dmkl.numerics.discriminant import is_determined
-from dmkl.passes.execute import check_memory, machine
-from dmkl.solvers.in_memory import InMemory, suits
+from dmkl.solvers.in_memory import WithWholeKernels
 from dmkl.solvers.interface import CombinedKernel, Outcome, Root, Solver, Status, Step
-from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.jobs import Job
 
 _ROUNDING = 1e-12
 """Share of the largest eigenvalue below which one is zero."""
@@ -129,26 +128,17 @@ def _are_determined(q: Float, sets: Sequence[Index] | None) -> Mask:
     return is_determined(largest)
 
 
-class StackMethod(InMemory):
+class StackMethod(WithWholeKernels):
     """Problems in memory as those of `InMemory`; others in passes, with one kernel and its decomposition here."""
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """See `Method.check`."""
-        host = machine()
-        sizes = [_needed_bytes(job) for job in jobs if not suits([job], host, self, thin=True)]
         way_out = (
             "Build the set with rank=, which keeps kernels as factors of few columns, take MKFDA or MKRidge, which "
             "learn from kernels of any size, or set dmkl.memory higher"
         )
-        parts = {"a kernel and its decomposition": max(sizes, default=0)}
-        check_memory("a stack", parts, host.total_bytes, way_out, "at once")
+        self.check_passes(jobs, "a stack", "a kernel and its decomposition", way_out)
 
-    def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
-        at_once = max(1, machine().total_bytes // max(map(_needed_bytes, jobs), default=1))
-        return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
-
-
-def _needed_bytes(job: Job) -> int:
-    """Memory of a problem in passes: a kernel, its eigenvectors, room for them, and functions of all kernels."""
-    m, columns = job.problem.y.shape
-    return 8 * int(m * (4 * m + 3 * job.problem.n_kernels * columns))
+    def passes_bytes(self, job: Job) -> int:
+        """A kernel, its eigenvectors, room for them, and functions of all kernels."""
+        m, columns = job.problem.y.shape
+        return 8 * int(m * (4 * m + 3 * job.problem.n_kernels * columns))

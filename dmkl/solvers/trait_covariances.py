@@ -150,7 +150,7 @@ def moment_traces(traits: Traits, values: Float) -> Steps:
         images = yield from traits.images(np.hstack([traits.project(t, chunk) for t in range(n_traits)]))
         images = np.split(images, n_traits, axis=2)
         covered = np.hstack([traits.project(v, np.tensordot(values[:, v, s], images[s], 1)) for v, s in pairs])
-        columns = [np.hstack(traits.project(t, images[s])) for s, t, _ in keys]
+        columns = [np.concatenate(traits.project(t, images[s]), axis=1) for s, t, _ in keys]
         weights = [values[:, u, t] for _, t, u in keys]
         sums = [CombinedProduct(V, w[:-1], exact=True) for V, w in zip(columns, weights, strict=True)]
         products, *combined = yield EachProduct(covered), *sums

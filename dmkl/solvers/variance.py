@@ -112,8 +112,21 @@ class VarianceProblem:
     n_orthogonal: int = 0
 
     def __call__(self) -> Steps:
-        """The solver of the problem."""
-        return solve_variances(self)
+        """Estimate the variances of a problem; returns an `Outcome`.
+
+        Kernels that are constant, or that the fixed effects explain, have the variance zero; DegenerateKernelError if
+        all are. The arrays `extra` are: `kernels` (n,), the positions of the others; `variances` (n + 1,), σ_j² of
+        these and σ_e²; `covariance` (n + 1, n + 1) of these estimates, NaN for components on the boundary;
+        `probe_covariance`, the part of it that random probes add; `statistics` (n + 1,), twice the log-likelihood's
+        loss without each kernel and without all, NaN where not computed; `effects` (r,) and `effects_covariance`, b in
+        coordinates of Q; `log_likelihood_error`.
+        """
+        gram, moments, kernels = yield from _haseman_elston(self)
+        some = replace(self, names=tuple(self.names[j] for j in kernels))
+        _check_independent(some, gram)
+        solver, n = _solve(some, gram, moments), len(self.names)
+        outcome = yield from solver if len(kernels) == n else on_kernels(solver, kernels, n)
+        return replace(outcome, extra={**outcome.extra, "kernels": kernels})
 
     def project(self, block: Float) -> Float:
         """MB, M = I − QQᵀ."""
@@ -138,24 +151,6 @@ class VarianceProblem:
     def floor(self) -> Float:
         """The least variances, (n + 1,)."""
         return np.append(np.zeros(len(self.names)), _FLOOR * self.scale)
-
-
-def solve_variances(problem: VarianceProblem) -> Steps:
-    """Estimate the variances of a problem; returns an `Outcome`.
-
-    Kernels that are constant, or that the fixed effects explain, have the variance zero; DegenerateKernelError if all
-    are. The arrays `extra` are: `kernels` (n,), the positions of the others; `variances` (n + 1,), σ_j² of these and
-    σ_e²; `covariance` (n + 1, n + 1) of these estimates, NaN for components on the boundary; `probe_covariance`, the
-    part of it that random probes add; `statistics` (n + 1,), twice the log-likelihood's loss without each kernel and
-    without all, NaN where not computed; `effects` (r,) and `effects_covariance`, b in coordinates of Q;
-    `log_likelihood_error`.
-    """
-    gram, moments, kernels = yield from _haseman_elston(problem)
-    some = replace(problem, names=tuple(problem.names[j] for j in kernels))
-    _check_independent(some, gram)
-    solver, n = _solve(some, gram, moments), len(problem.names)
-    outcome = yield from solver if len(kernels) == n else on_kernels(solver, kernels, n)
-    return replace(outcome, extra={**outcome.extra, "kernels": kernels})
 
 
 def _solve(problem: VarianceProblem, gram: Float, moments: Float) -> Steps:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -215,26 +214,22 @@ class _CGStep(AlphaStep):
 
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         n_wanted = self.problem.h.shape[1]
-        multiply = partial(self._system, beta=self._beta)
-        x, done = yield from block_cg(multiply, residual, target, _MOST_PRODUCTS, self._directions, n_wanted)
+        x, done = yield from block_cg(self._system, residual, target, _MOST_PRODUCTS, self._directions, n_wanted)
         self.products += done
         return x
 
-    def state(self) -> Any:
-        return self._beta, self._directions, self.each_product
-
     def curvature(self, evaluation: Evaluation) -> Generator[Request, Any, Float]:
-        beta, directions, products = evaluation.state
+        directions, products = self._directions, self.each_product
         missing = directions.outside(side_by_side(products), self._n_companions)
         directions.capacity = self._n_directions
         if missing.shape[1]:
-            directions.add(missing, (yield from self._system(missing, beta)))
+            directions.add(missing, (yield from self._system(missing)))
         self._companions = missing
-        return directions.curvature(products) / (4.0 * self.problem.lam**2)  # type: ignore[no-any-return]
+        return directions.curvature(products) / (4.0 * self.problem.lam**2)
 
-    def _system(self, block: Float, beta: Float) -> Generator[Request, Any, Float]:
-        """A S at these weights."""
-        product: Array = yield CombinedProduct(block, beta)
+    def _system(self, block: Float) -> Generator[Request, Any, Float]:
+        """A S at the last weights."""
+        product: Array = yield CombinedProduct(block, self._beta)
         return 0.5 * block + product.astype(np.float64, copy=False) / (2.0 * self.problem.lam)
 
 

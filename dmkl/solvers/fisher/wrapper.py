@@ -58,17 +58,12 @@ class AlphaStep(Oracle):
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """Compute what the last weights' α lacks, from its true residual, to ‖R‖² of about `target`."""
 
-    @abstractmethod
-    def state(self) -> Any:
-        """`Evaluation.state` of the last weights."""
-
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
         """`Outcome.inverse` for these weights, if there is a factor and it is wanted."""
         yield from ()
         return None
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Request, Any, Evaluation]:
-        """See `dmkl.solvers.fisher.mkfda.Oracle`."""
         problem = self.problem
         given = beta, problem.h, problem.lam, problem.weights
         alpha = yield from self.begin(beta)
@@ -90,7 +85,7 @@ class AlphaStep(Oracle):
                 break
             alpha, products, certificate, residual = better, better_products, refined, better_residual
         self.alpha, self.each_product = alpha, products
-        return Evaluation(alpha, certificate, self.state(), {"products": self.products})
+        return Evaluation(alpha, certificate, counts={"products": self.products})
 
 
 def _allowed_alpha_gap(tol: float, weights_gap: float, *, careful: bool) -> float:
@@ -147,12 +142,9 @@ class _DirectStep(AlphaStep):
         # One step of iterative refinement, without a pass.
         return (yield FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
 
-    def state(self) -> Any:
-        return self._factor, self.each_product
-
     def curvature(self, evaluation: Evaluation) -> Generator[Request, Any, Float | Factored]:
         # The factor stays where it is: all n·c right-hand sides go there, and a root of C comes back.
-        root: Float = yield FactorForms(*evaluation.state)
+        root: Float = yield FactorForms(self._factor, self.each_product)
         curvature = Factored(root / (2.0 * self.problem.lam))
         return curvature if len(root) > DENSE else curvature.dense()
 

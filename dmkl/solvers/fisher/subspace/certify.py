@@ -153,13 +153,63 @@ class Restriction:
         tols: Mapping[int, float],
     ) -> Solver[dict[int, Solution]]:
         """Solve the points that have a tolerance for their weights gap, from β of each point if it has one."""
-        return solve_restricted_problems(spaces, points, starts, tols)
+        work, own = [], []
+        for f, space in enumerate(spaces):
+            chains: dict[tuple[int, float], list[int]] = {}
+            for k in sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].weights.p):
+                chains.setdefault((points[k].target, points[k].lam), []).append(k)
+            files = (space.gram, space.file("inner"), space.file("projected"))
+            ends = np.cumsum([h.shape[1] for h in space.targets]).tolist()
+            # A task solves the norms p at one λ in sequence, each from the solution of the one before. The tasks do not
+            # depend on the number of workers, so that the results do not.
+            for (target, lam), members in chains.items():
+                columns = (ends[target] - space.targets[target].shape[1], ends[target])
+                work.append(partial(solve_points, files, columns, lam, space.training.facts))
+                own.append([(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members])
+        solved = yield Tasks("restricted-master", work, own=own)
+        return dict(pair for chain in solved for pair in chain)
 
     def judge(
         self, spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
     ) -> Solver[dict[int, OpenPoint]]:
-        """The residual and the gap of every solution in the full space, without a pass."""
-        return residuals(spaces, points, solutions)
+        """The residual and the gap of every solution in the full space, without a pass.
+
+        For MK-FDA R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖² bounds what a better α would gain.
+        """
+        opened: dict[int, OpenPoint] = {}
+        slots = machine().slots_per_host
+        for f, space in enumerate(spaces):
+            of_f = of_space(points, solutions, f)
+            if not of_f:
+                continue
+            pairs, of_points = [(s.beta, s.alpha) for s in of_f.values()], [points[k] for k in of_f]
+            lams, widths = [point.lam for point in of_points], _widths(pairs)
+            hidden = [EXACT] * len(pairs)
+            if space.single_blocks:
+                bound = partial(rounding_of, space.file("errors"), space.single_blocks)
+                (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
+            kept, cuts = space.round_file(), strips(0, space.training.n_train, _sides(pairs))
+            compute = partial(residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
+            work = [partial(compute, rows, numbered(kept, k)) for k, rows in enumerate(cuts)]
+            # All targets lie side by side; `chosen` maps the columns of the solutions to them.
+            h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
+            # Several points share a target, so that its columns are sent once and repeated in the tasks.
+            chosen = np.concatenate([np.arange(starts[point.target], starts[point.target + 1]) for point in of_points])
+            shared = (*_side_by_side(pairs), np.repeat(lams, widths), chosen)
+            # Each task gets its rows of H alone, not the whole of it.
+            computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in cuts])
+            left = Strips.side_by_side([strip for strip, _ in computed], len(h), widths)
+            # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
+            squares = np.sum([sums for _, sums in computed], axis=0)
+            for (k, solution), residual, unknown in zip(of_f.items(), left, hidden, strict=True):
+                # The gap in the full space is relative to a part of ‖H‖², which the subspace does not know.
+                c, norm_sq = solution.certificate, float(np.sum(space.targets[points[k].target] ** 2))
+                certificate = replace(c, rest=max(0.0, norm_sq + (c.objective - c.kernel_part)))
+                # Bounds are kept relative to the scale, as gaps are; d bounds a norm, which enters squared: the root.
+                scale, square = certificate.scale, float(squares[slice(*residual.columns)].sum())
+                relative = Rounding(unknown.residual / np.sqrt(scale), unknown.weights / scale)
+                opened[k] = OpenPoint(replace(solution, certificate=certificate), residual, square / scale, relative)
+        return opened
 
     def sharpen(
         self, spaces: Sequence[TrainingSubspace], opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int
@@ -177,70 +227,6 @@ class Restriction:
     def task_bytes(self, space: TrainingSubspace, width: int) -> int:
         """Memory of a task that solves a point in a basis of this width."""
         return basis_task_bytes(space.n_kernels, width)
-
-
-def solve_restricted_problems(
-    spaces: Sequence[TrainingSubspace],
-    points: Sequence[Point],
-    starts: Sequence[Float | None],
-    tols: Mapping[int, float],
-) -> Solver[dict[int, Solution]]:
-    """Solve the points that have a tolerance for their weights gap, as tasks, from β of each point if it has one."""
-    work, own = [], []
-    for f, space in enumerate(spaces):
-        chains: dict[tuple[int, float], list[int]] = {}
-        for k in sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].weights.p):
-            chains.setdefault((points[k].target, points[k].lam), []).append(k)
-        files = (space.gram, space.file("inner"), space.file("projected"))
-        ends = np.cumsum([h.shape[1] for h in space.targets]).tolist()
-        # A task solves the norms p at one λ in sequence, each from the solution of the one before. The tasks do not
-        # depend on the number of workers, so that the results do not.
-        for (target, lam), members in chains.items():
-            columns = (ends[target] - space.targets[target].shape[1], ends[target])
-            work.append(partial(solve_points, files, columns, lam, space.training.facts))
-            own.append([(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members])
-    solved = yield Tasks("restricted-master", work, own=own)
-    return dict(pair for chain in solved for pair in chain)
-
-
-def residuals(
-    spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
-) -> Solver[dict[int, OpenPoint]]:
-    """Compute R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖² bounds what a better α would gain."""
-    opened: dict[int, OpenPoint] = {}
-    slots = machine().slots_per_host
-    for f, space in enumerate(spaces):
-        of_f = of_space(points, solutions, f)
-        if not of_f:
-            continue
-        pairs, of_points = [(s.beta, s.alpha) for s in of_f.values()], [points[k] for k in of_f]
-        lams, widths = [point.lam for point in of_points], _widths(pairs)
-        hidden = [EXACT] * len(pairs)
-        if space.single_blocks:
-            bound = partial(rounding_of, space.file("errors"), space.single_blocks)
-            (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
-        kept, cuts = space.round_file(), strips(0, space.training.n_train, _sides(pairs))
-        compute = partial(residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
-        work = [partial(compute, rows, numbered(kept, k)) for k, rows in enumerate(cuts)]
-        # All targets lie side by side; `chosen` maps the columns of the solutions to them.
-        h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
-        # Several points share a target, so that its columns are sent once and repeated in the tasks.
-        chosen = np.concatenate([np.arange(starts[point.target], starts[point.target + 1]) for point in of_points])
-        shared = (*_side_by_side(pairs), np.repeat(lams, widths), chosen)
-        # Each task gets its rows of H alone, not the whole of it.
-        computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in cuts])
-        left = Strips.side_by_side([strip for strip, _ in computed], len(h), widths)
-        # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
-        squares = np.sum([sums for _, sums in computed], axis=0)
-        for (k, solution), residual, unknown in zip(of_f.items(), left, hidden, strict=True):
-            # The gap in the full space is relative to a part of ‖H‖², which the subspace does not know.
-            c, norm_sq = solution.certificate, float(np.sum(space.targets[points[k].target] ** 2))
-            certificate = replace(c, rest=max(0.0, norm_sq + (c.objective - c.kernel_part)))
-            # Bounds are kept relative to the scale, as gaps are; d bounds a norm and enters squared, hence the root.
-            scale, square = certificate.scale, float(squares[slice(*residual.columns)].sum())
-            relative = Rounding(unknown.residual / np.sqrt(scale), unknown.weights / scale)
-            opened[k] = OpenPoint(replace(solution, certificate=certificate), residual, square / scale, relative)
-    return opened
 
 
 def other_weights(

@@ -645,13 +645,21 @@ def _check(jobs: Sequence[Job]) -> None:
     )
 
 
-def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+def solve_in_subspaces(
+    jobs: Sequence[Job], options: FisherOptions, context: Context, restriction: Restriction | None = None
+) -> list[Outcome]:
+    """The outcomes of problems in subspaces, of which some may be open."""
+    given = jobs, context.workspace, options, context.tally.n_passes
     alphas = context.duals or options.leave_one_out
-    solver = SubspaceSolver(jobs, context.workspace, options, context.tally.n_passes, alphas=alphas)
+    solver = SubspaceSolver(*given, alphas=alphas, restriction=restriction)
     (outcomes,), _ = drive([(jobs[0].training.square, solver.run())])
     context.tally.n_passes = solver.n_passes
     context.tally.rounds += solver.history
-    return finish_open(jobs, outcomes, options, context)
+    return outcomes
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    return finish_open(jobs, solve_in_subspaces(jobs, options, context), options, context)
 
 
 def finish_open(
