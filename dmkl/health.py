@@ -20,7 +20,7 @@ from dmkl.features.tiles import FeatureTiles
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import Place
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.alignment import centered_probes, proportional_groups
+from dmkl.numerics.alignment import proportional_groups
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.semidefinite import Extremes, extreme_eigenvalues
 from dmkl.numerics.steps import Fitted
@@ -504,7 +504,8 @@ def _spectrum(
     m, scale = source.tiling.rows, _unit(figures.largest)
     figures.unit = scale
     products = _products(source, kernel, plan, kept)
-    probes = centered_probes(m, PROBES, np.random.default_rng(plan.seed))
+    probes = np.random.default_rng(plan.seed).standard_normal((m, PROBES))
+    probes -= probes.mean(axis=0)  # so that RᵀKR equals that of the centered K
     figures.projections = products(probes, "project") / scale
     rng = np.random.default_rng([plan.seed, kernel + 1])
     figures.extremes = extreme_eigenvalues(

@@ -70,7 +70,6 @@ class FactorReader(StoreReader):
 
     @cached_property
     def factors(self) -> FeatureFactors:
-        """See `TileSource`."""
         of_features = self.kept - self._products.keys()
         return FeatureFactors(self.computed.recipes, self.computed.axes, self.dtype, of_features)
 
@@ -89,11 +88,9 @@ class FactorReader(StoreReader):
 
     @cached_property
     def scratch_bytes(self) -> int:
-        """See `TileSource`."""
         return self.computed.scratch_bytes
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """See `TileSource`."""
         parts = [(part, i, j) for k, i, j in keys for part in self._products.get(k, [k])]
         computed = self.computed.stream([key for key in parts if key[0] in self.kept])
         stored = super().stream([key for key in parts if key[0] not in self.kept])
@@ -107,7 +104,7 @@ class FactorReader(StoreReader):
         yield from stored  # its last check
 
     def diagonal(self, kernels: Index) -> Array | None:
-        """See `TileSource`. A large one, which takes a pass, is kept in a temporary file."""
+        """A large one, which takes a pass, is kept in a temporary file."""
         if 8 * len(kernels) * len(self.samples) <= SMALL_BYTES:
             return self._statistic("diagonal", kernels)
         kept = self._kept_diagonal[0]
@@ -145,11 +142,10 @@ class FactorReader(StoreReader):
         return values
 
     def row_sum(self, kernels: Index) -> Array | None:
-        """See `TileSource`: None if it takes a pass."""
+        """None if it takes a pass."""
         return None if np.isin(kernels, list(self.kept)).any() else super().row_sum(kernels)
 
     def forget(self) -> None:
-        """See `StoreReader`."""
         super().forget()
         self._kept_diagonal[0] = b"", np.empty(0)
         for table in self.computed.axes[0].tables.values():

@@ -21,6 +21,7 @@ from dmkl.errors import refuse
 from dmkl.features.functions import WORDS
 from dmkl.features.recipes import Recipe, single
 from dmkl.numerics import functions
+from dmkl.numerics.cholesky import mirrored
 from dmkl.passes.sweep import Buffers, Workbench
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
@@ -80,7 +81,6 @@ class RandomTable(FeatureTable):
         return cls("", shape, dtype, None, f"random-{seed}", np.zeros(n_columns), 0, samples, seed)
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
-        """See `FeatureTable`."""
         vectors = functions.gaussians(functions.sample_keys(self.samples[rows], self.seed), self.shape[1])
         return vectors if columns is None else vectors[:, columns]
 
@@ -96,10 +96,8 @@ _BENCH = Workbench()
 """Large arrays of streams that have ended, for the next ones, usually the next tiles of a build: allocating them again
 would cost as much as the arithmetic, in page faults."""
 
-
 _Rows = dict[int, tuple[tuple[str, int], Array]]
 """For each axis, rows of a table that a stream keeps from one tile to the next, and which rows these are."""
-
 
 _MOST_KEPT = 16
 """Products ZᵀV that are kept with a table."""
@@ -126,12 +124,12 @@ class FeatureFactors:
 
     @cached_property
     def chunk_rows(self) -> int:
-        """See `Factors`. Those of the table of the widest kernel: opening all tables takes milliseconds for each."""
+        """Those of the table of the widest kernel: opening all tables takes milliseconds for each."""
         recipe = self._recipes[int(np.argmax(self.widths))]
         return table_of(recipe, self._axes[1]).chunk_rows
 
     def kept(self, kernels: Index, vectors: Sequence[Array], compute: Callable[[], Float]) -> Float:
-        """See `Factors`. The products are kept with the first table of the column samples."""
+        """The products are kept with the first table of the column samples."""
         recipes = [self._recipes[k] for k in kernels]
         tables = [table_of(recipe, self._axes[1]) for recipe in recipes]
         digest = hashlib.blake2b(digest_size=16)
@@ -147,7 +145,7 @@ class FeatureFactors:
         return result
 
     def read(self, kernels: Index, axis: int, rows: slice) -> Array:
-        """See `Factors`. The columns of a table that several kernels share are read once."""
+        """The columns of a table that several kernels share are read once."""
         recipes = [self._recipes[k] for k in kernels]
         used: dict[str | None, Index | None] = {}
         for recipe in recipes:
@@ -208,7 +206,6 @@ class FeatureTiles:
 
     @cached_property
     def content_id(self) -> str:
-        """See `TileSource`."""
         used = {recipe.feature for recipe in single(self.recipes) if recipe.feature is not None}
         contents = [
             sorted((name, axis.tables[name].content) for name in used if name in axis.tables) for axis in self.axes
@@ -230,7 +227,7 @@ class FeatureTiles:
 
     @property
     def scratch_bytes(self) -> int:
-        """See `TileSource`: the statistic, a panel of columns of both samples, and rows kept for the next tile."""
+        """The statistic, a panel of columns of both samples, and rows kept for the next tile."""
         side = self.tiling.tile
         widths = [t.shape[1] for axis in self.axes for t in axis.tables.values()]
         widest = max([*widths, *(int(r.parameters.get("dimensions", 1)) for r in self.recipes)])
@@ -242,7 +239,7 @@ class FeatureTiles:
     # --- tiles ------------------------------------------------------------------------------------------------
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """See `TileSource`. Consecutive keys of kernels with the same statistic share its computation."""
+        """Consecutive keys of kernels with the same statistic share its computation."""
         pairs_of: tuple[Any, ...] = ()
         pairs, kept_rows = (np.empty(0), np.empty(0), np.empty(0)), _Rows()
         with _BENCH.buffers() as buffers:
@@ -260,7 +257,7 @@ class FeatureTiles:
                     if number:
                         tile *= entries
                 if same:
-                    _mirror(tile)
+                    mirrored(tile.T)  # the lower half: sums in another order differ in the last bit
                 yield (k, i, j), tile
 
     def _pairs(
@@ -270,19 +267,17 @@ class FeatureTiles:
         statistic = functions.STATISTIC[recipe.function]
         dtype = functions.precision(statistic, self.dtype)
         total = buffers.take("pairs", dtype, rows.stop - rows.start, cols.stop - cols.start)
+        pairs = functions.PairSum(statistic, total)
         if statistic == "given":
             total[:] = self._given(recipe, rows, cols)
-            return total, np.zeros(0), np.zeros(0)
-        if statistic == "own":
-            X = self._panel(recipe, 0, rows, slice(None), dtype, kept_rows)
-            total[:] = _own_entries(
-                recipe, X, X if same else self._panel(recipe, 1, cols, slice(None), dtype, kept_rows)
-            )
-            return total, np.zeros(0), np.zeros(0)
-        pairs = functions.PairSum(statistic, total)
-        for panel in self._panels(recipe):
+            return total, pairs.row_sizes, pairs.col_sizes
+        for panel in [slice(None)] if statistic == "own" else self._panels(recipe):
             X = self._panel(recipe, 0, rows, panel, dtype, kept_rows)
-            pairs.add(X, X if same else self._panel(recipe, 1, cols, panel, dtype, kept_rows))
+            Y = X if same else self._panel(recipe, 1, cols, panel, dtype, kept_rows)
+            if statistic == "own":
+                total[:] = _own_entries(recipe, X, Y)
+            else:
+                pairs.add(X, Y)
         pairs.finish(same=same)
         return total, pairs.row_sizes, pairs.col_sizes
 
@@ -342,7 +337,7 @@ class FeatureTiles:
     # --- statistics -------------------------------------------------------------------------------------------
 
     def diagonal(self, kernels: Index) -> Array | None:
-        """See `TileSource`: it exists for new samples too."""
+        """It exists for new samples too."""
         values = np.empty((len(kernels), len(self.samples)))
         for row, k in zip(values, kernels, strict=True):
             parts = [self._whole_diagonal(part) for part in self.recipes[k].factors or (self.recipes[k],)]
@@ -364,15 +359,14 @@ class FeatureTiles:
 
     def _diagonal(self, recipe: Recipe, rows: slice) -> Float:
         statistic, parameters = functions.STATISTIC[recipe.function], recipe.parameters
-        size = rows.stop - rows.start
+        sizes = np.zeros(rows.stop - rows.start)
         if statistic == "given" and self.symmetric:
             assert recipe.feature is not None
             at = np.arange(rows.start, rows.stop) if self.axes[0].at is None else self.axes[0].at[rows]
             entries = self.axes[0].tables[recipe.feature].read(rows, at).diagonal()[:, None]
-            values = np.empty((size, 1), self.dtype)
-            functions.entries(recipe.function, parameters, entries, np.zeros(0), np.zeros(0), values)
+            values = np.empty(entries.shape, self.dtype)
+            functions.entries(recipe.function, parameters, entries, sizes, sizes, values)
             return values[:, 0].astype(np.float64)
-        sizes = np.zeros(size)
         if statistic == "own":
             X = self._panel(recipe, 0, rows, slice(None), self.dtype, _Rows())
             return _own_entries(recipe, X, X).diagonal().astype(np.float64)
@@ -383,7 +377,7 @@ class FeatureTiles:
         return functions.diagonal(recipe.function, parameters, sizes)
 
     def row_sum(self, kernels: Index) -> Array | None:
-        """See `TileSource`: None, since it takes a pass."""
+        """None, since it takes a pass."""
         return None
 
 
@@ -401,12 +395,3 @@ def _own_entries(recipe: Recipe, X: Array, Y: Array) -> Array:
     if X is Y and np.abs(entries - entries.T).max() > 1e-5 * np.abs(entries).max():
         refuse(f"{name} is not symmetric, so it is no kernel: k(x, y) must be k(y, x)")
     return entries
-
-
-def _mirror(tile: Array) -> None:
-    """Copy the upper half into the lower one: sums in another order differ in the last bit."""
-    for start in range(0, len(tile), _STRIP):
-        strip = slice(start, start + _STRIP)
-        tile[strip, :start] = tile[:start, strip].T
-        corner = tile[strip, strip]
-        corner[:] = np.triu(corner) + np.triu(corner, 1).T

@@ -12,8 +12,6 @@ import numpy as np
 from dmkl.arrays import Array, Float
 from dmkl.errors import refuse
 
-# --- alignments ----------------------------------------------------------------------------------------------------
-
 
 def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
     """⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) from G_ij = ⟨K_i, K_j⟩, (n, n); NaN for a norm that is not above its floor."""
@@ -125,15 +123,6 @@ def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[
         mean += change / (a + 1)
         scatter += change * (without - mean)
     return value, np.sqrt((b - 1) / b * scatter)
-
-
-# --- equal up to a factor ------------------------------------------------------------------------------------------
-
-
-def centered_probes(size: int, width: int, rng: np.random.Generator) -> Array:
-    """Random vectors (size, width) whose entries sum to zero, so that RᵀKR equals that of the centered K."""
-    probes = rng.standard_normal((size, width))
-    return np.asarray(probes - probes.mean(axis=0))
 
 
 def proportional_groups(projections: Array, noise: Array) -> list[list[int]]:

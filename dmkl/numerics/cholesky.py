@@ -22,9 +22,6 @@ import scipy.linalg.cython_lapack
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
 
-# --- LAPACK and BLAS without the lock of the interpreter -----------------------------------------------------------
-
-
 Argument = Array | bytes | int | float
 
 
@@ -77,7 +74,6 @@ def _routine(name: str, n_arguments: int) -> Callable[..., None]:
 
 
 # --- Cholesky factors ----------------------------------------------------------------------------------------------
-
 
 # Rows or columns that are processed at once.
 _BLOCK = 64
@@ -141,14 +137,14 @@ class Cholesky:
         m = len(self.lower)
         inverse = self.lower.copy(order="F")
         status(self._prefix + "potri", b"L", m, inverse, m)
-        return _mirrored(inverse)
+        return mirrored(inverse)
 
     def congruent(self, matrix: Array) -> Array:
         """L⁻¹BL⁻ᵀ for a symmetric B, (m, m): half the operations of two products with L⁻¹."""
         m = len(self.lower)
         product = np.array(matrix, dtype=self.lower.dtype, order="F")
         status(self._prefix + "sygst", 1, b"L", m, product, m, self.lower, m)
-        return _mirrored(product)
+        return mirrored(product)
 
     def inverse_diagonal(self) -> Array:
         """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, which overwrites L."""
@@ -163,7 +159,7 @@ class Cholesky:
         return diagonal
 
 
-def _mirrored(lower: Array) -> Array:
+def mirrored(lower: Array) -> Array:
     """Copy the lower triangle of a column-major matrix to its upper triangle, in place."""
     for i in range(0, len(lower), _BLOCK):
         j = min(i + _BLOCK, len(lower))
@@ -175,7 +171,6 @@ def _mirrored(lower: Array) -> Array:
 
 
 # --- triangles of symmetric matrices -------------------------------------------------------------------------------
-
 
 _PANEL = 256
 
@@ -235,12 +230,12 @@ class LowerTriangle:
         if self.order is not None:
             positions = np.argsort(self.order)[positions]
         # Rows in a new order mix the two triangles, so that both are needed here.
-        self.entries = np.asfortranarray(_mirrored(self.entries)[np.ix_(positions, positions)])
+        self.entries = np.asfortranarray(mirrored(self.entries)[np.ix_(positions, positions)])
         self._sums, self.order = self.entries.sum(axis=1), None
 
     def whole(self) -> Float:
         """Both triangles, (m, m), with rows in the order of the samples; `entries` are overwritten."""
-        whole = _mirrored(self.entries).T  # symmetric, and row-major this way
+        whole = mirrored(self.entries).T  # symmetric, and row-major this way
         if self.order is None or np.array_equal(self.order, np.arange(len(whole))):
             return whole
         back = np.argsort(self.order)

@@ -16,9 +16,6 @@ import numpy as np
 
 from dmkl.arrays import Array
 
-# --- compiling -----------------------------------------------------------------------------------------------------
-
-
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
@@ -66,9 +63,6 @@ def _compile(loop: Callable[..., Any], fastmath: Set[str]) -> Any:
         return numba.njit(cache=True, **options)(loop)
     except RuntimeError:  # numba found no folder that it can write to
         return numba.njit(**options)(loop)
-
-
-# --- gathering rows and columns ------------------------------------------------------------------------------------
 
 
 SMALL = 500

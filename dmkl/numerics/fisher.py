@@ -84,7 +84,6 @@ def steepest(q: Float, p: float) -> Float:
 
 # --- targets -----------------------------------------------------------------------------------------------------
 
-
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "clusters"]
 
 

@@ -41,8 +41,6 @@ import scipy.special
 from dmkl.arrays import Array, Float
 from dmkl.numerics.compiling import compiled
 
-# --- compiled loops ---------------------------------------------------------------------------------------------------
-
 _COLUMNS = 1024
 
 # The sign of zeros may be lost, but no operation is reordered or contracted: each rounds as IEEE 754 says, so the
@@ -121,7 +119,6 @@ NONNEGATIVE = frozenset({"chi2", "minimum"})
 PANEL = 2048
 """Columns that are added up at a time; this bounds the memory of a task for any number of features."""
 
-
 _STRIP = 32
 
 
@@ -151,8 +148,7 @@ class PairSum:
         self.col_sizes += sizes(self.statistic, Y)
         if self.statistic in ("dot", "sqeuclidean"):
             if self._empty:
-                # The first panel is written in place: the total need not be zeroed, and no second matrix of its size is
-                # made.
+                # In place: the total need not be zeroed, and no second matrix of its size is made.
                 np.matmul(X, Y.T, out=self.total)
             else:
                 self.total += X @ Y.T
@@ -246,9 +242,6 @@ _MATERN: dict[float, Callable[[Array], Any]] = {
 
 def _inverse_norms(squares: Float) -> Float:
     return np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
-
-
-# --- random vectors ----------------------------------------------------------------------------------------------
 
 
 def sample_keys(names: Array, seed: int) -> npt.NDArray[np.uint64]:

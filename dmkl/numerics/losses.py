@@ -90,19 +90,16 @@ class Loss(JointLoss):
         return float(np.sum(d * self.value(y, eta)))
 
     def slope(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`."""
         return np.asarray(d * self.gradient(y, eta))
 
     def bend(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`; the second derivative itself."""
+        """The second derivative itself."""
         return np.asarray(d * self.curvature(y, eta))
 
     def product(self, y: Float, eta: Float, d: Float, V: Float) -> Float:
-        """See `JointLoss`."""
         return np.asarray((self.bend(y, eta, d) * V.T).T)
 
     def root(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`."""
         return np.asarray(np.sqrt(self.bend(y, eta, d)))
 
 
@@ -168,30 +165,7 @@ class Poisson(Loss):
 
 
 @dataclass(frozen=True)
-class _OfResidual(Loss):
-    """A loss of the residual η − y."""
-
-    def value(self, y: Float, eta: Float) -> Float:
-        return self._value(eta - y)
-
-    def gradient(self, y: Float, eta: Float) -> Float:
-        return self._slope(eta - y)
-
-    def curvature(self, y: Float, eta: Float) -> Float:
-        return np.asarray(self._bend(eta - y), dtype=np.float64)
-
-    def _value(self, r: Float) -> Float:
-        raise NotImplementedError
-
-    def _slope(self, r: Float) -> Float:
-        raise NotImplementedError
-
-    def _bend(self, r: Float) -> Any:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Huber(_OfResidual):
+class Huber(Loss):
     """½r² for residuals r from −δ to δ, δ·abs(r) − ½δ² beyond, δ the influence of outliers, `delta`, in units of y."""
 
     delta: float = 1.0
@@ -199,19 +173,20 @@ class Huber(_OfResidual):
     def __post_init__(self) -> None:
         _check("delta", self.delta)
 
-    def _value(self, r: Float) -> Float:
-        near = np.minimum(np.abs(r), self.delta)
-        return np.asarray(near * (np.abs(r) - 0.5 * near))
+    def value(self, y: Float, eta: Float) -> Float:
+        size = np.abs(eta - y)
+        near = np.minimum(size, self.delta)
+        return np.asarray(near * (size - 0.5 * near))
 
-    def _slope(self, r: Float) -> Float:
-        return np.asarray(np.clip(r, -self.delta, self.delta))
+    def gradient(self, y: Float, eta: Float) -> Float:
+        return np.asarray(np.clip(eta - y, -self.delta, self.delta))
 
-    def _bend(self, r: Float) -> Any:
-        return np.abs(r) <= self.delta
+    def curvature(self, y: Float, eta: Float) -> Float:
+        return (np.abs(eta - y) <= self.delta).astype(np.float64)
 
 
 @dataclass(frozen=True)
-class SquaredEpsilonInsensitive(_OfResidual):
+class SquaredEpsilonInsensitive(Loss):
     """½ max(0, abs(r) − ε)² of residuals r: those up to ε, `epsilon`, in units of y, do not count."""
 
     epsilon: float = 0.1
@@ -219,18 +194,18 @@ class SquaredEpsilonInsensitive(_OfResidual):
     def __post_init__(self) -> None:
         _check("epsilon", self.epsilon)
 
-    def _value(self, r: Float) -> Float:
-        return np.asarray(0.5 * self._slope(r) ** 2)
+    def value(self, y: Float, eta: Float) -> Float:
+        return np.asarray(0.5 * self.gradient(y, eta) ** 2)
 
-    def _slope(self, r: Float) -> Float:
-        return np.asarray(np.sign(r) * np.maximum(np.abs(r) - self.epsilon, 0.0))
+    def gradient(self, y: Float, eta: Float) -> Float:
+        return np.asarray(np.sign(eta - y) * np.maximum(np.abs(eta - y) - self.epsilon, 0.0))
 
-    def _bend(self, r: Float) -> Any:
-        return np.abs(r) > self.epsilon
+    def curvature(self, y: Float, eta: Float) -> Float:
+        return (np.abs(eta - y) > self.epsilon).astype(np.float64)
 
 
 @dataclass(frozen=True)
-class SmoothedQuantile(_OfResidual):
+class SmoothedQuantile(Loss):
     """The quantile loss max(τ(y − η), (τ − 1)(y − η)), smoothed for residuals up to `width` h, in units of y.
 
     For r from −h to h it is r²/4h + (½ − τ)r + h/4, r = η − y. τ is `level`, between 0 and 1.
@@ -244,16 +219,16 @@ class SmoothedQuantile(_OfResidual):
         if not 0 < self.level < 1:
             refuse(f"level must be between 0 and 1, got {plain_repr(self.level)}")
 
-    def _value(self, r: Float) -> Float:
-        h = self.width
+    def value(self, y: Float, eta: Float) -> Float:
+        r, h = eta - y, self.width
         smooth = np.where(np.abs(r) <= h, (np.clip(r, -h, h) ** 2 + h * h) / (4.0 * h), 0.5 * np.abs(r))
         return np.asarray(smooth + (0.5 - self.level) * r)
 
-    def _slope(self, r: Float) -> Float:
-        return np.asarray(np.clip(r / (2.0 * self.width), -0.5, 0.5) + 0.5 - self.level)
+    def gradient(self, y: Float, eta: Float) -> Float:
+        return np.asarray(np.clip((eta - y) / (2.0 * self.width), -0.5, 0.5) + 0.5 - self.level)
 
-    def _bend(self, r: Float) -> Any:
-        return (np.abs(r) <= self.width) / (2.0 * self.width)
+    def curvature(self, y: Float, eta: Float) -> Float:
+        return np.asarray((np.abs(eta - y) <= self.width) / (2.0 * self.width))
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,30 +259,26 @@ class Cox(JointLoss):
             refuse(f"ties must be 'efron' or 'breslow', got {plain_repr(self.ties)}")
 
     def accepts(self, y: Float) -> bool:
-        """See `JointLoss`."""
         return bool(np.isfinite(y).all() and (y != 0).all() and (y > 0).any())
 
     def total(self, y: Float, eta: Float, d: Float) -> float:
-        """See `JointLoss`."""
         _, sums, weights, shifts = self._terms(y, eta, d)
         return float(weights @ (np.log(sums) + shifts) - np.sum((d * eta)[y > 0]))
 
     def slope(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`."""
         return self.bend(y, eta, d) - np.where(y > 0, d, 0.0)
 
     def bend(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`: the sum of the shares of each sample in the risks."""
+        """The sum of the shares of each sample in the risks."""
         shares, _, weights, _ = self._terms(y, eta, d)
         return np.asarray(weights @ shares)
 
     def product(self, y: Float, eta: Float, d: Float, V: Float) -> Float:
-        """See `JointLoss`."""
         shares, _, weights, _ = self._terms(y, eta, d)
         return np.asarray(((weights @ shares) * V.T).T - shares.T @ (weights * (shares @ V).T).T)
 
     def root(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`: a pivoted Cholesky factor, (m, rank)."""
+        """A pivoted Cholesky factor, (m, rank)."""
         hessian = self.product(y, eta, d, np.eye(len(y)))
         factor, pivots, rank, _ = dpstrf(hessian, lower=1)
         rows = np.empty((len(y), rank))
@@ -368,7 +339,6 @@ class Ordinal(JointLoss):
     has_intercept = False  # the thresholds are
 
     def accepts(self, y: Float) -> bool:
-        """See `JointLoss`."""
         return super().accepts(y) and 2 <= len(np.unique(y)) <= _MOST_LEVELS
 
     def thresholds(self, y: Float, eta: Float, d: Float) -> tuple[Float, Float]:
@@ -381,25 +351,22 @@ class Ordinal(JointLoss):
         return np.asarray(levels[np.count_nonzero(eta[..., None] > theta, axis=-1) - 1])
 
     def total(self, y: Float, eta: Float, d: Float) -> float:
-        """See `JointLoss`."""
         return self._best(y, eta, d).value
 
     def slope(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`."""
         best = self._best(y, eta, d)
         return np.asarray(d * (expit(-best.upper) - expit(best.lower)))
 
     def bend(self, y: Float, eta: Float, d: Float) -> Float:
-        """See `JointLoss`: D."""
+        """D."""
         return np.asarray(self._best(y, eta, d).bends.sum(axis=0))
 
     def product(self, y: Float, eta: Float, d: Float, V: Float) -> Float:
-        """See `JointLoss`."""
         best = self._best(y, eta, d)
         return np.asarray((best.bends.sum(axis=0) * V.T).T - best.mixed @ best.solve(best.mixed.T @ V))
 
     def root(self, y: Float, eta: Float, d: Float) -> Any:
-        """See `JointLoss`: D^½(I − Q(I − (I − Σ²)^½)Qᵀ) with QΣPᵀ = D^−½US^−½."""
+        """D^½(I − Q(I − (I − Σ²)^½)Qᵀ) with QΣPᵀ = D^−½US^−½."""
         best = self._best(y, eta, d)
         scale = np.sqrt(best.bends.sum(axis=0))
         inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)

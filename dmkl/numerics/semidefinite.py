@@ -191,9 +191,6 @@ def extreme_eigenvalues(
     return Extremes(float(values[0]), float(residuals[0]), float(values[-1]), float(residuals[-1]), steps=len(diagonal))
 
 
-# --- matrices in memory -----------------------------------------------------------------------------------------------
-
-
 Repair = Literal["clip", "flip", "shift"]
 
 

@@ -96,9 +96,6 @@ def cumulative_hazard(labels: Array, risk: Float, weights: Float | float = 1.0) 
     return Steps(times[seen], np.exp(-largest) * np.cumsum(n_events[seen] / at_risk[seen]), 0.0)
 
 
-# --- scores ----------------------------------------------------------------------------------------------------------
-
-
 def concordance(labels: Array, risk: Float, *, weights: Float | None = None) -> Any:
     """Harrell's concordance index: the share of comparable pairs whose earlier event has the larger risk.
 

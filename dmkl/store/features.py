@@ -27,7 +27,7 @@ from dmkl.files.plain import check_chunks
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.format import check_tables, create_array, create_strings
-from dmkl.store.tiles import FileVersion, root_version
+from dmkl.store.tiles import root_version
 from dmkl.store.zarr_groups import open_group
 
 FEATURES = "features"
@@ -85,7 +85,6 @@ class ArrayTable(FeatureTable):
         return cls(name, values.shape, values.dtype, columns, scanned.content, scanned.center, n_missing, values)
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
-        """See `FeatureTable`."""
         return self.values[rows] if columns is None else self.values[rows][:, columns]
 
 
@@ -113,29 +112,20 @@ class StoredTable(FeatureTable):
     @property
     def _values(self) -> Any:
         """The array, opened again if the root of the store is another file than before; one `stat`."""
-        version = root_version(self.location)
-        if not self._opened or self._opened[0][0] != version:
-            self._opened[:] = [(version, self._open_values())]
-        return self._opened[0][1]
-
-    @cached_property
-    def _opened(self) -> list[tuple[FileVersion | None, Any]]:
-        """The root of the store, and the array in it."""
-        return []
-
-    def _open_values(self) -> Any:
-        with damage(f"the features {self.name!r} are gone from {self.location}", "build the kernels again"):
-            group = open_group(self.location)[self.path]
-            content, values = group.attrs.get("content"), group["values"]
-        if content != self.content:
-            msg = f"{self.location} holds other features {self.name!r} now than when it was opened; "
-            msg += "open the set again, and fit models again"
-            raise StoreError(msg)
-        return values
+        version, state = root_version(self.location), vars(self)
+        if "_opened" not in state or state["_opened"][0] != version:
+            with damage(f"the features {self.name!r} are gone from {self.location}", "build the kernels again"):
+                group = open_group(self.location)[self.path]
+                content, values = group.attrs.get("content"), group["values"]
+            if content != self.content:
+                msg = f"{self.location} holds other features {self.name!r} now than when it was opened; "
+                msg += "open the set again, and fit models again"
+                raise StoreError(msg)
+            state["_opened"] = version, values
+        return state["_opened"][1]
 
     @property
     def chunk_rows(self) -> int:
-        """See `FeatureTable`."""
         return int(self._values.chunks[0])
 
     @cached_property
@@ -148,7 +138,6 @@ class StoredTable(FeatureTable):
         return values
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
-        """See `FeatureTable`."""
         if self._whole is None:
             return self._read_part(rows, columns)
         _ = self._values  # which refuses a store that was replaced
@@ -167,7 +156,7 @@ class StoredTable(FeatureTable):
         return values
 
     def reopen(self) -> Self:
-        """See `FeatureTable`; a table in a folder whose root is unchanged stays, with the values that it has read."""
+        """A table in a folder whose root is unchanged stays, with the values that it has read."""
         table = replace(self) if root_version(self.location) is None else self
         _ = table._values
         return table
@@ -191,11 +180,9 @@ class TableOfRows(FeatureTable):
         return cls(table.name, shape, table.dtype, table.columns, content, table.center, table.n_missing, table, rows)
 
     def reopen(self) -> Self:
-        """See `FeatureTable`."""
         return replace(self, table=self.table.reopen())
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
-        """See `FeatureTable`."""
         return self.table.read(self.rows[rows], columns)
 
 

@@ -17,7 +17,7 @@ from dmkl.store.reader import TileKey
 
 
 class MemorySet:
-    """Kernels whose tiles are arrays of this process. A pickle holds all of them."""
+    """Kernels whose tiles are arrays of this process: a `StoreWriter` and `TileSource`. A pickle holds all of them."""
 
     reads_per_tile, scratch_bytes = 1, 0
     factors: Any = None
@@ -33,16 +33,14 @@ class MemorySet:
     # --- writing ----------------------------------------------------------------------------------------------
 
     def is_done(self, j: int, identity: dict[str, Any] | None) -> bool:
-        """See `StoreWriter`: nothing is left of an earlier import."""
-        return False
+        return False  # nothing is left of an earlier import
 
     def begin_kernels(self, provenances: Mapping[int, dict[str, Any]]) -> None:
-        """See `StoreWriter`. A kernel that is begun again replaces the one before."""
+        """A kernel that is begun again replaces the one before."""
         for j, provenance in provenances.items():
             self.provenance[j:] = [provenance]
 
     def add_provenance(self, j: int, more: Mapping[str, Any]) -> None:
-        """See `StoreWriter`."""
         self.provenance[j] |= more
 
     def write_tile(self, j: int, row: int, col: int, block: Array) -> None:
@@ -52,11 +50,9 @@ class MemorySet:
         self._tiles[j, row, col] = tile
 
     def read_tile(self, j: int, row: int, col: int) -> Array:
-        """One tile."""
         return self._tiles[j, row, col]
 
     def end_kernel(self, j: int, row_sum: Array, diagonal: Array | None) -> None:
-        """See `StoreWriter`."""
         self._row_sum.append(row_sum)
         self._diagonal += [] if diagonal is None else [diagonal]
 
@@ -82,19 +78,15 @@ class MemorySet:
         return len(self.names), self.tiling.rows, self.tiling.cols
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """See `TileSource`."""
         return ((key, self._tiles[key]) for key in keys)
 
     def diagonal(self, kernels: Index) -> Array | None:
-        """See `TileSource`: None where a rectangular set has none."""
         return np.array([self._diagonal[k] for k in kernels]) if self._diagonal else None
 
     def row_sum(self, kernels: Index) -> Array | None:
-        """See `TileSource`."""
         return np.array([self._row_sum[k] for k in kernels])
 
     def tile_crc32c(self) -> npt.NDArray[np.uint32]:
-        """See `StoreReader`."""
         table = np.zeros((len(self.names), *self.tiling.shape), dtype=np.uint32)
         for key, tile in self._tiles.items():
             table[key] = crc32c(tile)
