@@ -22,8 +22,8 @@ def associate(
     resources: Resources,
     output: Path | None = option("Save the result in this folder.", "DIR"),
     covariates: str | None = option('Tables of covariates: age.csv, table.csv:age, "sex.covar&age.qcovar".', "FILE"),
-    family: Literal["gaussian", "binomial"] | None = option(
-        "Numbers, or two classes. [default: binomial for two different labels]"
+    family: Literal["gaussian", "binomial", "cox"] | None = option(
+        "Numbers, two classes, or times of an event. [default: binomial for two different labels]"
     ),
     permutations: int = option("Check p-values by N permutations of residuals.", "N", default=0, min=0),
     known_variance: bool = flag("Take the variance of residuals as known, as SKAT does.", "--known-variance"),

@@ -182,7 +182,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     labels = _shaped(y, n_samples)
     if labels.ndim == 2:
         names, rule = _names(labels, tasks), "a two-dimensional y holds one task a column, 0 or 1 each"
-        labels = zero_or_one(_as_numbers(labels, f"{rule}; for classes give a vector"))
+        labels = zero_or_one(as_numbers(labels, f"{rule}; for classes give a vector"))
         has_label = ~np.isnan(labels)
         if not np.isin(labels[has_label], (0, 1)).all():
             others = ", ".join(f"{value:g}" for value in np.unique(labels[has_label])[:5])
@@ -301,10 +301,10 @@ def _refuse_missing(labels: Array) -> None:
 
 def target_values(labels: Array) -> Float:
     """Targets of a regression as float64, NaN if unknown; InputError if a value is not a number."""
-    return _as_numbers(labels, "the targets of a regression are numbers; for classes take a classifier")
+    return as_numbers(labels, "the targets of a regression are numbers; for classes take a classifier")
 
 
-def _as_numbers(labels: Array, rule: str) -> Float:
+def as_numbers(labels: Array, rule: str) -> Float:
     """Labels as float64, NaN if unknown."""
     has_label = is_known(labels)
     numbers = np.full(labels.shape, np.nan)

@@ -14,6 +14,7 @@ from scipy.special import chdtrc
 
 from dmkl.arrays import Array, Float, Mask
 from dmkl.errors import refuse
+from dmkl.numerics.fisher import as_numbers
 
 
 def signed_times(time: npt.ArrayLike, event: npt.ArrayLike) -> Float:
@@ -35,7 +36,7 @@ def signed_times(time: npt.ArrayLike, event: npt.ArrayLike) -> Float:
 
 def survival_labels(labels: npt.ArrayLike) -> Float:
     """Labels as `signed_times` makes them, from such labels, or from columns of times and events in either order."""
-    values = np.asarray(labels, dtype=np.float64)
+    values = as_numbers(np.asarray(labels), "survival takes numbers: times with a sign, or beside a column of 0 and 1")
     if values.ndim == 1 or values.shape[1] == 1:
         return values.reshape(-1)
     is_event = [bool(np.isin(column, (0, 1)).all()) for column in values.T]

@@ -35,4 +35,5 @@ def test_samples_and_families_are_chosen(store, json_of, error_of):
     rows = json_of("associate", store, "--split", "0", "--known-variance")["kernels"]
     expected = dmkl.association_test(K[train, train], small_sample=False).table()
     np.testing.assert_allclose([row["p_value"] for row in rows], expected["p_value"], rtol=1e-12)
+    assert "survival takes numbers" in error_of("associate", store, "--family", "cox")
     assert "numbers or two classes" in error_of("associate", store, "--family", "gaussian")

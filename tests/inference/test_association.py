@@ -1,9 +1,12 @@
 """Score tests of kernels against tests that are known, and dense formulas; uniform p-values without association."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.integrate import quad
+from scipy.optimize import minimize
 from scipy.special import expit
 from scipy.stats import kstest, t
 
@@ -62,6 +65,46 @@ def test_two_classes_are_tested_as_the_dense_formula_has_it(small_sample):
         assert p == pytest.approx(expected, abs=1e-7)
 
 
+@pytest.mark.parametrize("small_sample", [True, False])
+def test_times_of_an_event_are_tested_as_the_dense_formula_has_it(small_sample):
+    r = np.random.default_rng(8)
+    F, Ks = linear(r, 3, 50, 6)
+    Z = r.normal(size=(50, 1))
+    time = np.round(r.exponential(np.exp(-0.4 * F[0, :, 0] - Z[:, 0])) + 0.05, 1)
+    event = r.random(50) < 0.7
+    y = dmkl.signed_times(time, event)
+    settings = {"covariates": Z, "family": "cox", "small_sample": small_sample}
+    data = dmkl.association_test(Ks, y, **settings).data
+    b = minimize(lambda b: cox_loss(time, event, Z @ b)[0], np.zeros(1), tol=1e-12).x
+    _, residuals, W = cox_loss(time, event, Z @ b)
+    V = W - W @ Z @ np.linalg.inv(Z.T @ W @ Z) @ Z.T @ W
+    values, vectors = np.linalg.eigh(V)
+    half = vectors * np.sqrt(np.maximum(values, 0)) @ vectors.T
+    for K, p in zip(Ks, data["p_value"].values, strict=True):
+        Q, of_residuals = residuals @ K @ residuals, residuals @ residuals
+        shifted = half @ (K - (Q / of_residuals if small_sample else 0) * np.eye(50)) @ half
+        weights = np.linalg.eigvalsh(shifted)
+        weights = weights[np.abs(weights) > 1e-9]
+        assert p == pytest.approx(imhof(weights, 0.0 if small_sample else Q), abs=1e-5)
+    by_factor = dmkl.association_test(features(F), np.column_stack([event, time]), **settings).data
+    for name in ("p_value", "excess"):
+        np.testing.assert_allclose(by_factor[name], data[name], rtol=1e-8)
+
+
+def cox_loss(time, event, eta):
+    """The negative log partial likelihood by Efron's method, martingale residuals, and the Hessian, term by term."""
+    total, residuals, hessian = 0.0, event.astype(float), np.zeros((len(time), len(time)))
+    for at in np.unique(time[event]):
+        events = event & (time == at)
+        for share in np.arange(events.sum()) / events.sum():
+            hazards = np.exp(eta) * ((time >= at) - share * events)
+            p = hazards / hazards.sum()
+            total += np.log(hazards.sum())
+            residuals -= p
+            hessian += np.diag(p) - np.outer(p, p)
+    return total - eta[event].sum(), residuals, hessian
+
+
 def test_factors_are_tested_like_their_kernels():
     r = np.random.default_rng(2)
     F, Ks = linear(r, 4, 40, 3)
@@ -113,21 +156,35 @@ def test_bad_questions_are_refused():
         dmkl.association_test(Ks, x, covariates=x)
     with pytest.raises(InputError, match="3 classes; give a column of 0 and 1"):
         dmkl.association_test(Ks, np.repeat(["a", "b", "c"], 10))
+    for y in (list("abc") * 10, [["1", "x"]] * 30):
+        with pytest.raises(InputError, match="survival takes numbers"):
+            dmkl.association_test(Ks, y, family="cox")
+    with pytest.raises(InputError, match="order the events"):
+        dmkl.association_test(Ks, np.argsort(np.argsort(x)) + 1.0, covariates=x, family="cox")
     with pytest.raises(InputError, match="needs labels"):
         dmkl.association_test(Ks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("m", "n_covariates"), [(60, 0), (60, 1), (60, 3), (1000, 1), (1000, 3)])
-@pytest.mark.parametrize("classes", [False, True])
-def test_p_values_are_uniform_without_association(m, n_covariates, classes):
-    r = np.random.default_rng([7, m, n_covariates, classes])
+@pytest.mark.parametrize(
+    ("family", "m", "n_covariates"),
+    [
+        *itertools.product(["gaussian", "binomial", "cox"], [60], [0, 1, 3]),
+        *itertools.product(["gaussian", "binomial"], [1000], [1, 3]),
+    ],
+)
+def test_p_values_are_uniform_without_association(family, m, n_covariates):
+    r = np.random.default_rng([7, m, n_covariates, len(family)])
     p = []
     for _ in range(20):
         F, Z = r.normal(size=(100, m, 5)), r.normal(size=(m, n_covariates))
         mean = Z.sum(axis=1) * 0.5
-        y = (r.random(m) < expit(mean)).astype(int) if classes else mean + r.normal(size=m)
-        data = dmkl.association_test(features(F), y, covariates=Z if n_covariates else None).data
+        y = mean + r.normal(size=m)
+        if family == "binomial":
+            y = (r.random(m) < expit(mean)).astype(int)
+        if family == "cox":
+            y = dmkl.signed_times(r.exponential(np.exp(-mean)), r.random(m) < 0.7)
+        data = dmkl.association_test(features(F), y, covariates=Z if n_covariates else None, family=family).data
         p.append(data["p_value"].values)
     # Kernels of one set of labels share these, so that only the independence between sets is assumed.
     p = np.array(p)
