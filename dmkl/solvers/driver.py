@@ -224,7 +224,11 @@ def _products(requests: Asked) -> tuple[list[Any], float]:
             # the pass is cut into tasks, and no row means are sent to tasks.
             some = lens.columns(part)
             seen.append(Lens(replace(some.view, steps=()), some.fitted.right_alone()))
-        columns.append(_columns(lens, place if part is None else len(seen) - 1, request))
+        weights, dtype = request.weights, np.dtype(np.float64) if request.exact else lens.view.source.dtype
+        if weights is not None and weights.ndim == 1:
+            weights = np.repeat(weights[:, None], request.block.shape[1], axis=1)
+        number = place if part is None else len(seen) - 1
+        columns.append(Columns(request.block, request.want, weights, dtype, number))
     products, passes = run_pass(seen, columns, _verb([request for _, request in requests]))
     answers = [
         answer if part is None else _finish_columns(lens, part, request.block, answer)
@@ -243,14 +247,6 @@ def _finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float
         _, carried = chain.right(j, block)
         products[j] = chain.left(j, raw[j], carried)
     return products
-
-
-def _columns(lens: Lens, number: int, request: ProductRequest) -> Columns:
-    weights = request.weights
-    if weights is not None and weights.ndim == 1:
-        weights = np.repeat(weights[:, None], request.block.shape[1], axis=1)
-    dtype = np.dtype(np.float64) if request.exact else lens.view.source.dtype
-    return Columns(request.block, request.want, weights, dtype, number)
 
 
 def _verb(requests: Sequence[ProductRequest]) -> str:

@@ -72,9 +72,6 @@ from dmkl.solvers.masters import LineSearch
 WeightForm = Literal["softmax", "root"]
 
 
-# --- the weights -------------------------------------------------------------------------------------------------
-
-
 def group_weights(logits: Float, weighting: WeightForm = "root") -> Float:
     """β from z, (n, G) each: the softmax over the kernels of each group, or its root (Eq. 12)."""
     gamma = softmax(logits, axis=0)
@@ -101,9 +98,6 @@ def _logit_gradient(weights: Float, pull: Float, weighting: WeightForm) -> Float
     # The derivative of a softmax: γ_m(δ_ml − γ_l). For β = √γ the same with a factor of ½, since ∂β/∂z = β∂(log
     # γ)/∂z/2.
     return np.asarray(-power * (pull - gamma * pull.sum(axis=0)))
-
-
-# --- the solver --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,10 @@ def conic_set(
     d = NamedWeights(names)
     given = _constraints(constraints, d)
     every = [*given, *(more(d) if more else [])]
-    key = _content(every)
+    # The numbers of constraints, since the text of an expression abbreviates arrays.
+    leaves = [[leaf.value for leaf in (*c.constants(), *c.parameters())] for c in every]
+    shapes = [[variable.shape for variable in c.variables()] for c in every]
+    key = str(tokenize(list(map(str, every)), leaves, shapes))
     if key in _KNOWN:
         return _KNOWN[key]
     # Reduction by cvxpy takes milliseconds and is repeated for every fit of a search, hence the cache above.
@@ -95,13 +98,6 @@ def conic_set(
 _MOST = 64
 # The latest sets by the content of their constraints: a search needs few of them, but thousands of times.
 _KNOWN: dict[str, ConicSet] = {}
-
-
-def _content(constraints: Sequence[Any]) -> str:
-    """A hash of constraints with all their numbers, since the text of an expression abbreviates arrays."""
-    leaves = [[leaf.value for leaf in (*c.constants(), *c.parameters())] for c in constraints]
-    shapes = [[variable.shape for variable in c.variables()] for c in constraints]
-    return str(tokenize(list(map(str, constraints)), leaves, shapes))
 
 
 def digest(constraints: Constraints, names: Sequence[str]) -> str:

@@ -108,9 +108,6 @@ class CuttingPlane:
     gradient: Float
 
 
-# --- Newton's master --------------------------------------------------------------------------------------------------
-
-
 class Factored(NamedTuple):
     """A curvature C = RRᵀ by its factor R, (n, r), for so many kernels that C itself is too large to compute with."""
 

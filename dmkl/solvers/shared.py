@@ -130,9 +130,6 @@ def _tasks(jobs: Sequence[Job], groups: Sequence[list[int]]) -> list[list[list[i
     return list(batches(groups, sizes, min(together, host.task_bytes - _MATRICES * max(sizes))))
 
 
-# --- the work of a task ----------------------------------------------------------------------------------------------
-
-
 def _solve_task(tol: float, threads: int, groups: Sequence[tuple[Lens, list[SharedProblem]]]) -> list[Outcome]:
     """The outcomes of the problems of some groups, one after another."""
     with pinned_blas(threads):

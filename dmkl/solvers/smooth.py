@@ -27,7 +27,7 @@ For kernels kept as factors, K(β) = AAᵀ with A (m, D), and with Y = W^½A, Q�
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -297,6 +297,16 @@ def minimize_convex(along: Callable[[float], tuple[float, float, float]]) -> flo
         return low
 
 
+def gradient(columns: Sequence[Column]) -> Float:
+    """The dual variables u of all columns, (m, c)."""
+    return np.stack([column.residual(column.eta) for column in columns], axis=1)
+
+
+def linear_part(columns: Sequence[Column]) -> float:
+    """−Σdℓ − uᵀf over all columns."""
+    return -sum(column.loss(column.eta) + float(column.residual(column.eta) @ column.f) for column in columns)
+
+
 class SmoothOracle:
     """α, b, S and its gradient for a smooth loss, from the combined kernel in memory (see `Oracle`).
 
@@ -327,9 +337,7 @@ class SmoothOracle:
         products = yield EachProduct(u)
         q = np.einsum("mc,nmc->n", u, products, dtype=np.float64) / (2.0 * lam)
         check_forms(q, problem.facts, float(np.sum(u * u)) / (2.0 * lam), self._noise)
-        linear = -sum(
-            column.loss(column.eta) + float(v @ column.f) for column, v in zip(self.columns, u.T, strict=True)
-        )
+        linear = linear_part(self.columns)
         left = max(float(excess.sum()), 0.0)
         # With P = left − S: rest + βᵀq is P at f = 0 less P, which is what kernels, and so their weights, change.
         certificate = Certificate.of(beta, q, linear, problem.weights, left, self.null + linear - left)
@@ -341,7 +349,7 @@ class SmoothOracle:
     def _excess(self, K: _Whole) -> tuple[Float, Float, Float]:
         """α and u, (m, c), and (1/2λ)(u − λα)ᵀK(β)(u − λα), (c,): P less its minimum for this β is at most that."""
         alpha = np.stack([column.alpha for column in self.columns], axis=1)
-        u = np.stack([column.residual(column.eta) for column in self.columns], axis=1)
+        u = gradient(self.columns)
         left = u - self.problem.lam * alpha
         return alpha, u, np.asarray(np.einsum("mc,mc->c", left, K @ left) / (2.0 * self.problem.lam))
 

@@ -52,7 +52,7 @@ from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips, basis_times
 from dmkl.solvers.in_memory import WithWholeKernels, combined
 from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Solver, Tasks, run_with, spread
 from dmkl.solvers.jobs import Context, Job, can_solve
-from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem
+from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem, gradient, linear_part
 
 _MOST_WEIGHTS = 30
 """Most weight vectors that are tried in one subspace."""
@@ -60,8 +60,6 @@ _MOST_DIRECTIONS = 20
 """Most directions that a preconditioner gives for each column of a point."""
 _NULL = 1e-12
 """Eigenvalues of G(β) below this share of the largest are rounding."""
-
-# --- points in a subspace ------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -128,7 +126,7 @@ class _SmoothRestriction(Restriction):
             }
             for k, of in columns.items():
                 earlier = [item for item in self.gradients.get(k, {}).items() if item[0] < space.width]
-                self.gradients[k] = dict([*earlier[-1:], (space.width, (_gradient(of), _linear(of)))])
+                self.gradients[k] = dict([*earlier[-1:], (space.width, (gradient(of), linear_part(of)))])
             kept = [(k, *pair) for k in columns for pair in self.gradients[k].values()]
             forms = yield from _forms(space, [u for _, u, _ in kept])
             bounds: dict[int, list[tuple[Float, float]]] = {}
@@ -206,16 +204,6 @@ def _columns(problem: SmoothProblem, alpha: Float, f: Float, effects: Float) -> 
     return columns
 
 
-def _gradient(columns: Sequence[Column]) -> Float:
-    """u, (m, c)."""
-    return np.stack([column.residual(column.eta) for column in columns], axis=1)
-
-
-def _linear(columns: Sequence[Column]) -> float:
-    """−Σdℓ − uᵀf."""
-    return -sum(column.loss(column.eta) + float(column.residual(column.eta) @ column.f) for column in columns)
-
-
 def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> Solver[list[Float]]:
     """Upper bounds of Σ_k u_kᵀK_ju_k for every kernel, (n,), and each block u, (m, c), exact in the basis."""
     u, ends = np.hstack(blocks), np.cumsum([0, *(block.shape[1] for block in blocks)])[:-1]
@@ -229,9 +217,6 @@ def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> Solver[list[Floa
     cross = yield Tasks("forms", crossing, own=[rest[strip] for strip in rows])
     bounds = forms + 2.0 * np.sum(cross, axis=0) + left[:, None] * np.sum(rest * rest, axis=0)
     return list(np.add.reduceat(bounds, ends, axis=1).T)
-
-
-# --- tasks ---------------------------------------------------------------------------------------------------------
 
 
 _Given = tuple[int, SmoothProblem, Float | None, float, Index | None]
@@ -314,9 +299,6 @@ def _cross_forms(files: ProductFiles, rows: slice, n_kernels: int, inside: Float
         return np.stack([np.sum(rest * (files.strip(j, rows) @ inside), axis=0) for j in range(n_kernels)])
 
 
-# --- the method ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SmoothMethod(WithWholeKernels):
     """Problems in memory as those of `InMemory`, or in passes with the combined kernel here; larger ones in a subspace.
@@ -383,7 +365,7 @@ def _as_points(jobs: Sequence[Job]) -> list[Job]:
     for job in jobs:
         problem = job.problem
         columns = [Column(y, problem) for y in problem.y.T]
-        u = _gradient(columns)
+        u = gradient(columns)
         u = targets.setdefault((id(job.training), sha256(u.tobytes()).digest()), u)
         bend = np.mean([problem.loss.bend(column.y, column.eta, problem.d) for column in columns])
         # Rounded, so that classes and folds share ridges.

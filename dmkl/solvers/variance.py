@@ -499,9 +499,6 @@ def _quadrature(coefficients: Float) -> float:
     return float(vectors[0] ** 2 @ np.log(values))
 
 
-# --- errors of predictions -------------------------------------------------------------------------------------------
-
-
 def explained_variances(variances: Float, covariances: Any, design: Float, new_design: Float, *, exact: bool) -> Steps:
     """vᵀV⁻¹v − gᵀ(XᵀV⁻¹X)⁻¹g with g = x − XᵀV⁻¹v for the covariances v (rows, m) of new samples, and that with x = 0.
 

@@ -159,9 +159,6 @@ def _sparse(parts: Sequence[Entries], shape: tuple[int, int]) -> Any:
     return sp.csc_matrix((values[order], i[order], starts), shape=shape)
 
 
-# --- the base class ---------------------------------------------------------------------------------------------------
-
-
 class WeightSet(ABC):
     """A closed, convex and bounded set of weights β ≥ 0 (n,).
 
@@ -636,9 +633,6 @@ class ConicSet(Cones, WeightSet):
 
     def clean(self, x: Float) -> Float:
         return without_rounding(x)
-
-
-# --- prices -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

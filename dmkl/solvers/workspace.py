@@ -202,8 +202,6 @@ class Workspace:
         folder.mkdir(exist_ok=True)
         return folder
 
-    # --- outcomes ------------------------------------------------------------------------------------------------
-
     def keep_outcome(self, number: int, outcome: Outcome) -> None:
         """Keep the outcome of a problem for a later run, on the disk after `sync`; not in a temporary folder."""
         if self.temporary:
@@ -258,13 +256,9 @@ class Workspace:
     def _outcome_file(self, number: int) -> Path:
         return self.path / f"outcome-{number}.npz"
 
-    # --- preparations --------------------------------------------------------------------------------------------
-
     def prepared(self, number: int) -> Prepared:
         """The files of a preparation; none in a temporary folder, which no later run reads."""
         return Prepared(None if self.temporary else self.path, number)
-
-    # --- the end -------------------------------------------------------------------------------------------------
 
     def check_shared(self) -> None:
         """Raise InputError if a worker cannot reach the folder."""
@@ -291,8 +285,6 @@ class Workspace:
             if not self.path.exists():
                 break
             time.sleep(0.1)
-
-    # --- statistics ----------------------------------------------------------------------------------------------
 
     def save_statistics(self, chains: list[Fitted]) -> list[list[dict[str, Any]]]:
         """Write the statistics of each fold's steps; `load_statistics` takes the description that is returned."""
@@ -379,13 +371,13 @@ class SearchState:
 
 def read_state(folder: Path) -> SearchState:
     """The state in a folder; files that are no states, are damaged or disappear meanwhile are ignored."""
-    parts = []
     with suppress(FileNotFoundError):
+        parts = []
         for file in _state_files(folder):
             with suppress(OSError, StoreError):
                 parts += [content["state"] for content in islice(_stored_states(file.parent), 1)]
         return SearchState(tuple(parts), sum(1 for _ in folder.rglob("outcome-*.npz")))
-    return SearchState((), 0)
+    return SearchState(())
 
 
 def _state_files(folder: Path) -> list[Path]:

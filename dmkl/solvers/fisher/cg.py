@@ -40,8 +40,6 @@ from dmkl.solvers.fisher.wrapper import AlphaStep, side_by_side, wrapper
 from dmkl.solvers.interface import CombinedProduct, Outcome, Request, Solver
 from dmkl.solvers.jobs import Context, Job
 
-# --- blocked conjugate gradients -----------------------------------------------------------------------------------
-
 
 @dataclass
 class InverseModel:
@@ -164,9 +162,6 @@ def _check_definite(gram: Float, inner: Float) -> None:
             "'flip' or 'shift', leave them out with select(), or take a larger λ"
         )
         raise IndefiniteKernelError(msg)
-
-
-# --- the α-step ----------------------------------------------------------------------------------------------------
 
 
 _COMPANIONS, _MOST_PRODUCTS = 54, 500

@@ -85,9 +85,6 @@ from dmkl.solvers.interface import EachProduct, Outcome, Request, Status, Step
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.weight_sets import WeightSet
 
-# --- directions in memory ------------------------------------------------------------------------------------------
-
-
 _DEPENDENT = 1e-7
 """Share of a direction that must be new: with less, normalizing it multiplies the rounding of products by over 1e7."""
 
@@ -176,9 +173,6 @@ class Span:
         self._gram = kept @ self._gram @ kept.T
 
 
-# --- descent -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Iterate:
     """The present point of a descent: β, R (m, c), and K_jα (n, m, c), which is None at α = 0."""
@@ -261,23 +255,23 @@ def _solve_on_span(
     return solution, rho * ratio
 
 
-# --- many problems side by side ------------------------------------------------------------------------------------
-
-
 _COLUMNS = 400
 """Most directions: more make the problem on the span slower, and the convergence hardly faster."""
 
-RuleOf = Callable[[Job, int, int], DirectionRule]
-"""Makes the direction rule of a problem, from the number of problems that run at once and the memory in bytes."""
-
 
 def descend_jobs(
-    jobs: Sequence[Job], options: FisherOptions, context: Context, name: str, extra_width: int, rule_of: RuleOf
+    jobs: Sequence[Job],
+    options: FisherOptions,
+    context: Context,
+    name: str,
+    extra_width: int,
+    rule_of: Callable[[Job, int, int], DirectionRule],
 ) -> list[Outcome]:
     """Solve problems by descent, as many side by side as half of the memory budget has room for.
 
-    That half holds the directions and their products; the other half is for the direction rules. A step has at most one
-    direction for each column of H and `extra_width` more.
+    That half holds the directions and their products; the other half is for the rules, which `rule_of` makes from a
+    job, the number of problems that run at once and the memory in bytes. A step has at most one direction for each
+    column of H and `extra_width` more.
     """
     widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
     (m, c), budget = widest.shape, machine().total_bytes

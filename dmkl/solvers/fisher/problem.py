@@ -225,8 +225,6 @@ class FisherOptions:
     only_for_fits: bool = False
 
 
-# --- the interface of a solver ----------------------------------------------------------------------------------------
-
 SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked", "factors"]
 """`AUTO`, and the names in `dmkl.solvers.fisher.registry.SOLVERS`."""
 SolverChoice = SolverName | ConfiguredSolver

@@ -116,9 +116,6 @@ def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generato
     return solution.outcome(inverse=inverse)
 
 
-# --- a factor of the combined kernel: solver "direct" -----------------------------------------------------------------
-
-
 class _DirectStep(AlphaStep):
     """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
 

@@ -124,9 +124,6 @@ class GeneralizedProblem:
         return PricedSet(self.sigma, self.A, self.b, self.cones)
 
 
-# --- the iteration --------------------------------------------------------------------------------------------------
-
-
 def gmkl(
     problem: GeneralizedProblem,
     *,
@@ -168,13 +165,13 @@ def gmkl(
         # Every lower bound holds for the same optimum, so the largest one is kept.
         lower = max(lower, proven)
         steps.append(Step(candidate, {"objective": trial.objective, "lower": lower}))
-        planes.append(trial.planes(problem))
-        falls = best is None or best.falls_enough_to(trial)
-        if best is None or falls:
-            length = _spectral_length(best, trial)
-            best = trial
-        else:
-            length = 0.25 * length
+        planes.append(_Planes(_share_of_box(problem, trial.u), float(problem.y @ trial.u), trial.v))
+        falls = best is None or trial.objective < best.objective
+        if best is not None:  # Armijo's rule; along an ascent direction nothing is promised
+            promised = max(float(best.gradient @ (best.d - trial.d)), 0.0)
+            falls = falls and trial.objective <= best.objective - 1e-4 * promised
+        length = _spectral_length(best, trial) if falls else 0.25 * length
+        best = trial if best is None or falls else best
         outcome = best.outcome(lower, steps)
         watch.note(f"{problem.name}step {len(steps)}, {progress.error_text(outcome.gap)}")
         if outcome.gap <= tol:
@@ -292,8 +289,6 @@ def least_cost(weights: PricedSet, costs: Float, widest: float) -> float:
         return -np.inf
 
 
-# --- one step -----------------------------------------------------------------------------------------------
-
 # Largest violation of the constraints, relative to their size, with which weights can be certified.
 _FEASIBLE = 1e-7
 # Powers of √2; t = 1 is among them exactly.
@@ -320,16 +315,6 @@ class _Trial:
         dual, bias = self.u[:, None], np.array([self.bias])
         return Outcome(Status.ITERATIONS, self.d, dual, self.objective, lower, gap, bias, steps)
 
-    def falls_enough_to(self, other: _Trial) -> bool:
-        """Armijo's rule for the step from these weights to others; along an ascent direction nothing is required."""
-        promised = max(float(self.gradient @ (self.d - other.d)), 0.0)
-        falls = other.objective < self.objective
-        return falls and other.objective <= self.objective - 1e-4 * promised
-
-    def planes(self, problem: GeneralizedProblem) -> _Planes:
-        """Linear functions below T, from u and its multiples."""
-        return _Planes(_share_of_box(problem, self.u), float(problem.y @ self.u), self.v)
-
 
 def _evaluate(
     problem: GeneralizedProblem, d: Float, violation: float, tol: float, near: _Trial | None, facts: KernelFacts
@@ -350,9 +335,6 @@ def _evaluate(
 def _share_of_box(problem: GeneralizedProblem, u: Float) -> float:
     """The largest α/C, by which u may be divided; one for u = 0."""
     return float(np.max(np.abs(u) / problem.C)) or 1.0
-
-
-# --- the next weights --------------------------------------------------------------------------------------------
 
 
 class _Planes(NamedTuple):

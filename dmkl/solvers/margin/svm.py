@@ -598,9 +598,6 @@ class _HeldColumns:
         return np.asarray(self._columns(samples), dtype=np.float64)
 
 
-# --- least squares ----------------------------------------------------------------------------------------------------
-
-
 def fit_square(K: Float, h: Float, lam: float) -> SVMSolution:
     """Minimize Σ_i (h_i − f(x_i))² + λ‖w‖², f(x) = wᵀφ(x) + bias, for any targets h (m,) and λ > 0.
 

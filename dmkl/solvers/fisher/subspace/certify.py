@@ -22,9 +22,6 @@ from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved
 from dmkl.solvers.fisher.subspace.tasks import Strips, combined_products, numbered, residual_strip, solve_points
 from dmkl.solvers.interface import Solver, Tasks
 
-# --- products with the basis ---------------------------------------------------------------------------------------
-
-
 _LEAST_STRIPS, _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 4, 16, 1024, 2**25
 """Least and most strips of rows that products are combined in, rows of a strip between these, and the memory of each.
 Each strip reads all kernels: many strips of few rows take longer to open than to multiply, and a single strip leaves no
@@ -55,12 +52,10 @@ def _combined(
     space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], rows: tuple[int, int], kept: str | None
 ) -> Solver[list[Any]]:
     compute = partial(combined_products, space.product_files, tasks_per_machine=machine().slots_per_host)
-    work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(strips(*rows, _sides(pairs)))]
-    return (yield Tasks(what, work, _side_by_side(pairs)))  # type: ignore[no-any-return]
-
-
-def _sides(pairs: Sequence[tuple[Float, Float]]) -> int:
-    return len(pairs[0][1]) + sum(_widths(pairs))
+    columns = _side_by_side(pairs)
+    cuts = strips(*rows, sum(columns[1].shape))
+    work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(cuts)]
+    return (yield Tasks(what, work, columns))  # type: ignore[no-any-return]
 
 
 def strips(first: int, last: int, sides: int) -> list[slice]:
@@ -86,9 +81,6 @@ def _widths(pairs: Sequence[tuple[Float, Float]]) -> list[int]:
 
 EXACT = Rounding(0.0, 0.0)
 """That of products in double precision."""
-
-
-# --- open points ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -188,14 +180,15 @@ class Restriction:
             if space.single_blocks:
                 bound = partial(rounding_of, space.file("errors"), space.single_blocks)
                 (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
-            kept, cuts = space.round_file(), strips(0, space.training.n_train, _sides(pairs))
+            columns = _side_by_side(pairs)
+            kept, cuts = space.round_file(), strips(0, space.training.n_train, sum(columns[1].shape))
             compute = partial(residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
             work = [partial(compute, rows, numbered(kept, k)) for k, rows in enumerate(cuts)]
             # All targets lie side by side; `chosen` maps the columns of the solutions to them.
             h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
             # Several points share a target, so that its columns are sent once and repeated in the tasks.
             chosen = np.concatenate([np.arange(starts[point.target], starts[point.target + 1]) for point in of_points])
-            shared = (*_side_by_side(pairs), np.repeat(lams, widths), chosen)
+            shared = (*columns, np.repeat(lams, widths), chosen)
             # Each task gets its rows of H alone, not the whole of it.
             computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in cuts])
             left = Strips.side_by_side([strip for strip, _ in computed], len(h), widths)

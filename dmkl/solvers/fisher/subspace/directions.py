@@ -213,11 +213,6 @@ class _Factor:
     """Whether the probes Z, (m, s), are multiplied too."""
 
     @property
-    def new(self) -> bool:
-        """Whether the block is not in the basis yet."""
-        return self.columns[0] == self.space.width
-
-    @property
     def multiplied(self) -> list[Strips]:
         """The block, and the probes if they are multiplied too."""
         return [self.block, *([Strips((self.space.probes,), self.block.rows, (0, PROBES))] if self.probes else [])]
@@ -232,7 +227,7 @@ def extend(
     """
     factors = [factor for space, block in zip(spaces, blocks, strict=True) for factor in _factors(space, block)]
     for load in _loads(factors):
-        new = {factor.space: factor.block for factor in load if factor.new}
+        new = {factor.space: factor.block for factor in load if factor.columns[0] == factor.space.width}
         growing = {factor.space: factor.space.width for factor in load}
         widths = growing | {space: space.width + block.width for space, block in new.items()}
         yield Tasks("widen-basis", [task for space in widths for task in space.widen_basis(new.get(space), number)])

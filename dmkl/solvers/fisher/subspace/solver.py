@@ -504,14 +504,11 @@ class SubspaceSolver:
             text += f", {progress.error_text(worst)}"
         text += f", pass {self.n_passes + (worst > 0):.0f}"
         watch = progress.current()
-        watch.expect(self._passes_left(worst))
-        watch.note(f"{text}; {self._lacking}" if self._lacking else text)
-
-    def _passes_left(self, worst: float) -> float:
-        """Extrapolate the rate at which the worst gap shrinks; a pass that reduces it to a third is assumed before."""
+        # The rate at which the worst gap shrinks is extrapolated; a pass that reduces it to a third is assumed before.
         first, *_, last = np.log(np.clip([*self._worst[:1], worst, worst], self.options.tol, 100.0))
         rate = (math.log(3.0) + first - last) / (len(self._worst) + 1)
-        return float((last - math.log(self.options.tol)) / max(rate, 0.01))
+        watch.expect(float((last - math.log(self.options.tol)) / max(rate, 0.01)))
+        watch.note(f"{text}; {self._lacking}" if self._lacking else text)
 
     def _record(self, kind: str) -> None:
         """Count a pass that is over, and save the state."""
@@ -604,9 +601,6 @@ class SubspaceSolver:
                 (folder / f"extra-{k}.npz").unlink(missing_ok=True)
             if self._alphas:
                 point.settled = point.settled and point.alpha is not None  # version 0.1 kept the scores alone
-
-
-# --- problems as points --------------------------------------------------------------------------------------------
 
 
 def points_of(jobs: Sequence[Job]) -> tuple[dict[Training, list[Float]], list[Point]]:

@@ -21,8 +21,6 @@ from dmkl.solvers.interface import Outcome, Solver, Status, Step, Tasks
 from dmkl.solvers.jobs import Training
 from dmkl.solvers.weight_sets import WeightSet
 
-# --- points and their training sets -----------------------------------------------------------------------------------
-
 Item = TypeVar("Item")
 
 
@@ -70,9 +68,6 @@ class Progress:
 def of_space(points: Sequence[Point], values: Mapping[int, Item], space: int) -> dict[int, Item]:
     """The values that belong to points of one space, by the number of the point."""
     return {k: value for k, value in values.items() if points[k].space == space}
-
-
-# --- subspaces -----------------------------------------------------------------------------------------------------
 
 
 _OF_A_ROUND = ("basis", "inner", "projected", "gram", "errors")
@@ -141,8 +136,6 @@ class TrainingSubspace:
         more = (width - self.width) * (8 if self.double or not self.blocks else 4)
         return (kept + more) * rows + 8 * width * self.training.n_train
 
-    # --- files ---------------------------------------------------------------------------------------------------
-
     def file(self, what: str, number: int | None = None) -> str:
         """The file of V ("basis"), N = VᵀV ("inner"), VᵀH ("projected"), G ("gram") or ZᵀE ("errors").
 
@@ -165,8 +158,6 @@ class TrainingSubspace:
         """Delete the files of this round."""
         for path in self.folder.glob("round-*.npy"):
             path.unlink()
-
-    # --- growing -------------------------------------------------------------------------------------------------
 
     def widen_basis(self, block: Strips | None, number: int) -> list[partial[None]]:
         """The tasks that write V with a new block, and the probes together with the first block."""
@@ -197,14 +188,10 @@ class TrainingSubspace:
         """Some columns of V; empty before the first block."""
         return Strips((self.file("basis"),) if self.width else (), self.training.n_train, (first, last))
 
-    # --- results without a pass ----------------------------------------------------------------------------------
-
     @property
     def product_files(self) -> ProductFiles:
         """The files of K_jV."""
         return ProductFiles(self.folder, tuple(block.groups for block in self.blocks))
-
-    # --- preconditioners -----------------------------------------------------------------------------------------
 
     @cached_property
     def preconditioner_sizes(self) -> tuple[int, int]:
@@ -234,8 +221,6 @@ class TrainingSubspace:
         n_before = len(self.preconditioners)
         self.preconditioners = [self.preconditioners[position] for position in sorted(used & set(range(n_before)))]
         return len(self.preconditioners) < n_before
-
-    # --- state ---------------------------------------------------------------------------------------------------
 
     def described(self) -> dict[str, Any]:
         """The state for `restore`, as JSON."""

@@ -164,9 +164,6 @@ def lowest(inner: str, gram: str, width: int, facts: KernelFacts) -> Float:
         return lowest_on_span(load_array(inner)[:width, :width], load_array(gram)[:, :width, :width], facts)
 
 
-# --- products, restricted problems and preconditioners -------------------------------------------------------------
-
-
 Groups = Sequence[tuple[str, Sequence[int]]]
 """The names of some files, and the kernels in each."""
 
@@ -270,9 +267,6 @@ def _between(parts: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]
     return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
 
 
-# --- restricted problems -----------------------------------------------------------------------------------------
-
-
 SolveJob = tuple[int, WeightSet, Float | None, float, Index | None]
 """A point to solve in the subspace: its number, its set of weights, β, (n,), to start from, or None for the solution of
 the point before it, the weights gap to reach, and the kernels as in `Point`."""
@@ -302,9 +296,6 @@ def solve_points(
             near[chosen] = solution.beta
             solutions.append((number, replace(solution, beta=near)))
     return solutions
-
-
-# --- products that need no pass ----------------------------------------------------------------------------------
 
 
 def combined_products(
@@ -350,9 +341,6 @@ def residual_strip(
         alpha = load_array(basis)[rows] @ coefficients
     residual = targets[:, chosen] - 0.5 * alpha - products / (2.0 * lams)
     return keep(residual, path), np.sum(residual * residual, axis=0)
-
-
-# --- preconditioners -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
