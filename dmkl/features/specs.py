@@ -52,9 +52,19 @@ def read_specs(specs: Any) -> list[dict[str, Any]]:
     in such a file are relative to it. InputError is raised if there are none, one is not a mapping, or the file cannot
     be read.
     """
+    path, listed = None, [specs] if isinstance(specs, Mapping) else specs
     if isinstance(specs, str | os.PathLike):
-        return _read_toml(Path(specs))
-    listed = [specs] if isinstance(specs, Mapping) else specs
+        path = Path(specs)
+        if path.suffix.lower() != ".toml":
+            refuse(f"a file of kernel specifications ends in .toml, got {path}")
+        content = read_document(path, "specifications")
+        listed = content.pop("kernel", None)
+        if not isinstance(listed, list) or not listed or content:
+            keys = [*content, *([] if listed is None else [f"kernel = {short_repr(listed)}"])]
+            refuse(
+                f"{path} must hold one table [[kernel]] for each specification and nothing else, got "
+                f"{first_names(keys) or 'an empty file'}"
+            )
     if not isinstance(listed, Sequence) or not listed:
         refuse(
             "kernels are specified by a mapping such as {'function': 'rbf', 'feature': '*'}, a list of at least one, "
@@ -66,25 +76,11 @@ def read_specs(specs: Any) -> list[dict[str, Any]]:
                 f"spec {number} of {len(listed)} must be a mapping such as {{'function': 'rbf', 'feature': '*'}}, "
                 f"got {short_repr(spec)}"
             )
-    return [dict(spec) for spec in listed]
-
-
-def _read_toml(path: Path) -> list[dict[str, Any]]:
-    if path.suffix.lower() != ".toml":
-        refuse(f"a file of kernel specifications ends in .toml, got {path}")
-    content = read_document(path, "specifications")
-    tables = content.pop("kernel", None)
-    if not isinstance(tables, list) or not tables or content:
-        keys = [*content, *([] if tables is None else [f"kernel = {short_repr(tables)}"])]
-        refuse(
-            f"{path} must hold one table [[kernel]] for each specification and nothing else, got "
-            f"{first_names(keys) or 'an empty file'}"
-        )
-    specs = read_specs(tables)
-    for spec in specs:
-        if isinstance(spec.get("columns"), str):
+    read = [dict(spec) for spec in listed]
+    for spec in read:
+        if path is not None and isinstance(spec.get("columns"), str):
             spec["columns"] = str(path.parent / spec["columns"])
-    return specs
+    return read
 
 
 def _parse_gmt(text: str) -> dict[str, list[str]]:
@@ -382,7 +378,9 @@ def _check_specs(
     for number, raw in enumerate(specs, 1):
         # None stands for a key that was left out.
         spec = {key: _to_python(value) for key, value in raw.items() if value is not None}
-        where = f"spec {number} of {len(specs)} ({_label(spec)})"
+        made_by = _as_tuple(spec.get("name") or spec.get("function") or "no function")
+        label = first_names(import_path(item) if callable(item) else item for item in made_by)
+        where = f"spec {number} of {len(specs)} ({label if label.isprintable() else short_repr(label)})"
         functions = _as_tuple(spec.pop("function", ()))
         if not functions:
             problems.append(f"{where}: function is missing; it is one of {', '.join(FUNCTIONS)}, or a list of these")
@@ -411,12 +409,6 @@ def _check_specs(
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return checked
-
-
-def _label(spec: Mapping[str, Any]) -> str:
-    made_by = _as_tuple(spec.get("name") or spec.get("function") or "no function")
-    text = first_names(import_path(item) if callable(item) else item for item in made_by)
-    return text if text.isprintable() else short_repr(text)
 
 
 def _reword(error: ValidationError, function: str, *, several: bool) -> Iterator[str]:

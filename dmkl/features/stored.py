@@ -39,6 +39,8 @@ def recipes_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, Recipe]:
 class FactorReader(StoreReader):
     """The set of a reader; what it computes is opened when it is first used, in every process."""
 
+    _kept_diagonal: tuple[bytes, Any] = b"", None  # the positions of some kernels, and their diagonals
+
     def __init__(self, reader: StoreReader) -> None:
         vars(self).update(vars(reader))
 
@@ -107,15 +109,10 @@ class FactorReader(StoreReader):
         """A large one, which takes a pass, is kept in a temporary file."""
         if 8 * len(kernels) * len(self.samples) <= SMALL_BYTES:
             return self._statistic("diagonal", kernels)
-        kept = self._kept_diagonal[0]
+        kept = self._kept_diagonal
         if kept[0] != kernels.tobytes():
-            kept = self._kept_diagonal[0] = kernels.tobytes(), on_disk(self._statistic("diagonal", kernels))
+            kept = self._kept_diagonal = kernels.tobytes(), on_disk(self._statistic("diagonal", kernels))
         return np.asarray(kept[1])
-
-    @cached_property
-    def _kept_diagonal(self) -> list[tuple[bytes, Array]]:
-        """The positions of some kernels and their diagonals."""
-        return [(b"", np.empty(0))]
 
     def _read_statistic(self, name: str, kernels: Index) -> Array:
         kept, values = np.isin(kernels, list(self.kept)), np.empty((len(kernels), len(self.samples)))
@@ -147,7 +144,7 @@ class FactorReader(StoreReader):
 
     def forget(self) -> None:
         super().forget()
-        self._kept_diagonal[0] = b"", np.empty(0)
+        self._kept_diagonal = b"", None
         for table in self.computed.axes[0].tables.values():
             vars(table).pop("_whole", None)
 

@@ -8,7 +8,7 @@ the last bit whatever the number of tasks, threads or workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -53,18 +53,13 @@ def check_task_memory(source: FeatureTiles, what: str) -> None:
 
 
 def _batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> list[list[tuple[int, ...]]]:
-    """Cut the work on some kernels, `n_tiles` of each, into batches of groups that keep every worker busy."""
-    slots = machine().slots
-    groups, size = list(_groups(source, kernels, n_tiles, slots)), -(-16 * slots // n_tiles)
-    return [groups[start : start + size] for start in range(0, len(groups), size)]
+    """Cut the work on some kernels, `n_tiles` of each, into batches of groups that keep every worker busy.
 
-
-def _groups(source: FeatureTiles, kernels: Sequence[int], n_tiles: int, slots: int) -> Iterator[tuple[int, ...]]:
-    """Groups of kernels of one table, whose tiles one task computes: kernels with the same statistic together.
-
-    A task reads the rows of its group once. Large groups make few tasks and hold sums of many tiles, so their size is
-    limited by both.
+    The tiles of a group, which has kernels of one table, are computed by one task, those with the same statistic
+    together. A task reads the rows of its group once. Large groups make few tasks and hold sums of many tiles, so their
+    size is limited by both.
     """
+    slots, groups = machine().slots, list[tuple[int, ...]]()
     most = max(1, _PARTS_BYTES // (n_tiles * source.tiling.tile * 16))
     by_table: dict[str, dict[str, list[int]]] = {}
     for k in kernels:
@@ -74,7 +69,9 @@ def _groups(source: FeatureTiles, kernels: Sequence[int], n_tiles: int, slots: i
         sharing = list(by_statistic.values())
         for part in np.array_split(np.arange(len(sharing)), min(len(sharing), -(-4 * slots // n_tiles))):
             group = tuple(k for number in part for k in sharing[number])
-            yield from (group[start : start + most] for start in range(0, len(group), most))
+            groups += [group[start : start + most] for start in range(0, len(group), most)]
+    size = -(-16 * slots // n_tiles)
+    return [groups[start : start + size] for start in range(0, len(groups), size)]
 
 
 def run_batch(
@@ -305,29 +302,26 @@ def resolve_bandwidths(
     groups: dict[Any, list[tuple[Any, ...]]] = {}
     for key in dict.fromkeys(recipe.statistic for recipe in planned if "bandwidth" in recipe.parameters):
         groups.setdefault((key[0], key[1], key[3]), []).append(key)
-    means = {
-        key: mean
-        for group in groups.values()
-        for key, mean in zip(group, _mean_distances(group, axis, present, train, dtype, tile), strict=True)
-    }
-    return [_with_gamma(recipe, means, len(train)) for recipe in planned]
-
-
-def _with_gamma(recipe: Recipe, means: Mapping[tuple[Any, ...], float], n_train: int) -> Recipe:
-    if "bandwidth" not in recipe.parameters:
-        return recipe
-    parameters = dict(recipe.parameters)
-    bandwidth, mean = parameters.pop("bandwidth"), means[recipe.statistic]
-    if not mean > 0 or not np.isfinite(1.0 / (bandwidth * mean)):
-        source = f"the columns of {recipe.feature!r} that it takes" if recipe.columns else repr(recipe.feature)
-        refuse(
-            f"kernel {recipe.name!r}: the bandwidth is a multiple of the mean distance between training samples, but "
-            f"all of them are equal in {source} (mean distance {mean:g}). Leave the kernel out, or give gamma as a "
-            "number"
-        )
-    parameters["gamma"] = 1.0 / (bandwidth * mean)
-    made = {"bandwidth": bandwidth, "mean_distance": mean, "training_rows": n_train}
-    return replace(recipe, parameters=parameters, made=recipe.made | made)
+    means, results = dict[tuple[Any, ...], float](), list(planned)
+    for group in groups.values():
+        means |= zip(group, _mean_distances(group, axis, present, train, dtype, tile), strict=True)
+    for k, recipe in enumerate(planned):
+        parameters = dict(recipe.parameters)
+        bandwidth = parameters.pop("bandwidth", None)
+        if bandwidth is None:
+            continue
+        mean = means[recipe.statistic]
+        if not mean > 0 or not np.isfinite(1.0 / (bandwidth * mean)):
+            columns = f"the columns of {recipe.feature!r} that it takes" if recipe.columns else repr(recipe.feature)
+            refuse(
+                f"kernel {recipe.name!r}: the bandwidth is a multiple of the mean distance between training samples, "
+                f"but all of them are equal in {columns} (mean distance {mean:g}). Leave the kernel out, or give gamma "
+                "as a number"
+            )
+        parameters["gamma"] = 1.0 / (bandwidth * mean)
+        made = {"bandwidth": bandwidth, "mean_distance": mean, "training_rows": len(train)}
+        results[k] = replace(recipe, parameters=parameters, made=recipe.made | made)
+    return results
 
 
 def _mean_distances(

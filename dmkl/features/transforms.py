@@ -174,7 +174,14 @@ class Transform:
             counts += np.isfinite(values).sum(axis=0)
             sums += np.nansum(values > 0 if step == "tfidf" else values, axis=0, dtype=np.float64)
         if step == "impute":
-            return _means(matrix, sums, counts)
+            if len(lacking := np.flatnonzero(counts == 0)):
+                names = [k if matrix.columns is None else matrix.columns[k] for k in lacking]
+                refuse(
+                    f"{matrix.name!r} has no value in {len(lacking):,} of its {matrix.shape[1]:,} columns in the "
+                    f"training samples: {first_names(names)}; leave these out (genotypes: plink2 --exclude, or "
+                    "transform grm)"
+                )
+            return np.asarray((sums / counts)[None])
         if step in GENETIC:
             twice = sums / np.maximum(counts, 1)  # 2p
             variances = np.maximum(twice * (1.0 - 0.5 * twice), 0.0)
@@ -190,17 +197,6 @@ class Transform:
         if not total.any():
             refuse(f"size-factor needs a total > 0, and {matrix.name!r} is 0 in all training samples; leave it out")
         return float(np.median(total[total > 0]))
-
-
-def _means(matrix: FeatureMatrix, sums: Float, counts: Float) -> Float:
-    """The means (1, columns); InputError for columns without any value."""
-    if len(lacking := np.flatnonzero(counts == 0)):
-        names = [k if matrix.columns is None else matrix.columns[k] for k in lacking]
-        refuse(
-            f"{matrix.name!r} has no value in {len(lacking):,} of its {matrix.shape[1]:,} columns in the training "
-            f"samples: {first_names(names)}; leave these out (genotypes: plink2 --exclude, or transform grm)"
-        )
-    return (sums / counts)[None]
 
 
 def _refuse_more_than_two(values: Array, name: str) -> None:

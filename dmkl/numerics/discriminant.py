@@ -127,18 +127,14 @@ def leave_one_out(
             estimates += ones * (shares - (totals - d * truth) / (sizes.sum() - d))
         return np.asarray(estimates)
     q = np.linalg.qr(null_vectors)[0]
-    leverage = null_leverages(null_vectors)[:, None]
+    leverage = np.einsum("mk,mk->m", q, q)[:, None]
+    leverage = np.where(is_determined(leverage), np.nan, leverage)
 
     def without_null_part(v: Float) -> Float:
         return np.asarray(v - q @ (q.T @ v))
 
-    determined = is_determined(leverage)
-    free, penalized = (
-        np.where(determined, np.nan, 1.0 - leverage),
-        np.where(determined, np.nan, diagonal - 2.0 * leverage),
-    )
-    least_squares = without_null_part(root * truth) / (root * free)
-    return np.asarray(least_squares - scale * without_null_part(alpha) / (root * penalized))
+    least_squares = without_null_part(root * truth) / (root * (1.0 - leverage))
+    return np.asarray(least_squares - scale * without_null_part(alpha) / (root * (diagonal - 2.0 * leverage)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,11 +208,7 @@ def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None)
 
 
 def left_out_densities(
-    scores: Float,
-    index: Index,
-    n_classes: int,
-    weights: Float | None = None,
-    of_all: ClassEstimates | None = None,
+    scores: Float, index: Index, n_classes: int, weights: Float | None = None, of_all: ClassEstimates | None = None
 ) -> Float:
     """Fisher's L_k of each row by the class means and the covariance of all other rows, (rows, classes).
 

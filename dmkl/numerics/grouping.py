@@ -235,12 +235,7 @@ class KMeansGroups(FeatureGroups):
 
 
 def group_by_kmeans(
-    features: npt.ArrayLike,
-    y: npt.ArrayLike | None,
-    n_groups: Counts,
-    *,
-    seed: int = 0,
-    restarts: int = 10,
+    features: npt.ArrayLike, y: npt.ArrayLike | None, n_groups: Counts, *, seed: int = 0, restarts: int = 10
 ) -> KMeansGroups:
     """Cluster the features (m, d) of each class by k-means (scikit-learn's, from k-means++).
 
@@ -417,12 +412,7 @@ class PLSAGroups(FeatureGroups):
 
 
 def group_by_plsa(
-    counts: npt.ArrayLike,
-    y: npt.ArrayLike | None,
-    n_groups: Counts,
-    *,
-    seed: int = 0,
-    restarts: int = 10,
+    counts: npt.ArrayLike, y: npt.ArrayLike | None, n_groups: Counts, *, seed: int = 0, restarts: int = 10
 ) -> PLSAGroups:
     """Cluster each class by pLSA, fitted as a factorization under the Kullback-Leibler divergence (see the module).
 

@@ -439,13 +439,7 @@ class ChainState:
 
 
 def inverse_sizes(
-    names: Sequence[str],
-    size: Array,
-    floor: Array | float,
-    what: str,
-    steps: Sequence[Step],
-    *,
-    zero_constant: bool,
+    names: Sequence[str], size: Array, floor: Array | float, what: str, steps: Sequence[Step], *, zero_constant: bool
 ) -> Array:
     """1/size of kernels after some steps, (n,); 0 for those that are constant up to a floor, with `zero_constant`.
 

@@ -147,14 +147,9 @@ class _Intake:
     asked_dtype: bool
     codes: Sequence[Index]
 
-    @property
-    def header(self) -> Header:
-        """Shape and type of every kernel."""
-        return self.writer.header
-
     def take(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
         """Check matrix j and write it, a tile at a time."""
-        header = self.header
+        header = self.writer.header
         if tuple(matrix.shape) != (header.rows, header.cols):
             shape = " × ".join(map(str, matrix.shape))
             refuse(f"kernel {name!r} is {shape}, expected {header.rows} × {header.cols} as the first")
@@ -178,7 +173,7 @@ class _Intake:
             self.writer.add_provenance(j, {"mirrored": "lower" if lower else "upper"})
 
     def _write(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
-        header = self.header
+        header = self.writer.header
         if self.repair is not None:
             if not header.symmetric:
                 refuse(f"repair={self.repair!r} is for symmetric kernels; these are rectangular")
@@ -206,13 +201,13 @@ class _Intake:
     def _block(self, name: str, matrix: Matrix, rows: slice, cols: slice) -> Array:
         raw = np.asarray(matrix[rows, cols])
         with np.errstate(over="ignore"):
-            block = raw.astype(self.header.dtype, copy=False)
+            block = raw.astype(self.writer.header.dtype, copy=False)
         finite = np.isfinite(block)
         if not finite.all():
             i, k = np.argwhere(~finite)[0]
             value = raw[i, k]
             cause = (
-                f"overflows {self.header.dtype}; store it as float64"
+                f"overflows {self.writer.header.dtype}; store it as float64"
                 if np.isfinite(value)
                 else "is not finite; correct or drop that sample or kernel. If a sample lacks a kernel, leave it out "
                 "of that kernel's file, and match samples by name (join='outer', --join outer)"
@@ -222,7 +217,7 @@ class _Intake:
 
     def _rectangular(self, j: int, name: str, matrix: Matrix) -> Array:
         tiling, watch = self.writer.tiling, progress.current()
-        row_sum = np.zeros(self.header.rows)
+        row_sum = np.zeros(self.writer.header.rows)
         for row, col in tiling.pairs():
             rows, cols = tiling.row_slice(row), tiling.col_slice(col)
             block = self._block(name, matrix, rows, cols)
@@ -237,9 +232,9 @@ class _Intake:
         The matrix is read in strips of rows, left to right, the order of most files.
         """
         tiling, watch = self.writer.tiling, progress.current()
-        row_sum, diagonal = np.zeros(self.header.rows), np.zeros(self.header.rows)
+        row_sum, diagonal = np.zeros(self.writer.header.rows), np.zeros(self.writer.header.rows)
         largest, proof, difference = 0.0, (0.0, 0, 0), _NO_DIFFERENCE
-        like_labels = [LabelKernel(codes, np.dtype(self.header.dtype)) for codes in self.codes]
+        like_labels = [LabelKernel(codes, np.dtype(self.writer.header.dtype)) for codes in self.codes]
         for row in range(tiling.shape[0]):
             rows = tiling.row_slice(row)
             # The diagonal tile first: the check for indefinite minors needs the diagonal of both samples.
@@ -257,7 +252,7 @@ class _Intake:
                         row_sum[cols] += mean.sum(axis=0, dtype=np.float64) - above.sum(axis=0, dtype=np.float64)
                         above = mean
                     block = above
-                    if self.header.full:
+                    if self.writer.header.full:
                         self.writer.write_tile(j, row, col, block)
                 else:
                     if row == col:
@@ -312,8 +307,8 @@ class _Intake:
 
     def _repair(self, name: str, matrix: Matrix) -> tuple[Array, dict[str, Any]]:
         assert self.repair is not None
-        whole = self._block(name, matrix, slice(0, self.header.rows), slice(0, self.header.cols))
-        everything = slice(0, self.header.rows)
+        whole = self._block(name, matrix, slice(0, self.writer.header.rows), slice(0, self.writer.header.cols))
+        everything = slice(0, self.writer.header.rows)
         difference = _largest_difference(whole, whole.T, everything, everything)
         self._check_symmetric(name, difference, float(np.abs(whole).max()))
         repaired, lowest = repair_psd(whole, self.repair)  # which symmetrizes it

@@ -98,13 +98,7 @@ def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None)
     encoding = {name: {"compressors": [ZstdCodec(), Crc32cCodec()]} for name in plain.variables}
     # Chunks of fill values are written too, so that a missing chunk is known as damage.
     plain.to_zarr(
-        path,
-        mode=mode,
-        group=group,
-        zarr_format=3,
-        consolidated=False,
-        encoding=encoding,
-        write_empty_chunks=True,
+        path, mode=mode, group=group, zarr_format=3, consolidated=False, encoding=encoding, write_empty_chunks=True
     )
 
 
@@ -321,21 +315,9 @@ class Result(ABC):
         return cls(data)
 
 
-_TEXTS = {
-    "estimator",
-    "scoring",
-    "kind",
-    "choice",
-    "solver",
-    "created_by",
-    "splitter",
-    "steps",
-    "method",
-    "rows",
-    "how",
-}
+_TEXTS = {"estimator", "scoring", "kind", "choice", "solver", "created_by", "splitter", "steps", "method", "rows"}
 _TEXTS |= {"choose", "permuted", "default_price", "hint", "asked", "parameters", "parameters_searched"}
-_TEXTS |= {"parameters_by_class", "measures"}
+_TEXTS |= {"how", "parameters_by_class", "measures"}
 _OBJECTS, _LISTS = {"asked", "parameters"}, {"parameters_searched", "parameters_by_class", "measures"}
 _NUMBERS = {"seconds", "threshold", "centered", "bandwidths_from_all_samples", "largest_gap", "has_model"}
 _NUMBERS |= {"covariates", "folds_without_a_class"}

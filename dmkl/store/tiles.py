@@ -164,7 +164,14 @@ class TileWriter:
             self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)] = block
             return checksum
         # The same bytes as Zarr writes, without its two copies of the tile.
-        padded = self._pad(block)
+        padded, side, (rows, cols) = block, self.tiling.tile, block.shape
+        if block.shape != (side, side):  # padded with NaN, in an array that this thread uses again
+            if not hasattr(self._local, "padded"):
+                self._local.padded = np.empty((side, side), block.dtype)
+            padded = self._local.padded
+            padded[:rows, :cols] = block
+            padded[:rows, cols:] = np.nan
+            padded[rows:] = np.nan
         path = f"{self._folder}/{j}/{row}/{col}"
         # No parents of the chunks' folder are made: that would bring back a set that was abandoned meanwhile.
         for folder in (self._folder, f"{self._folder}/{j}", os.path.dirname(path)):
@@ -179,19 +186,6 @@ class TileWriter:
             Path(written).unlink(missing_ok=True)
             raise
         return checksum
-
-    def _pad(self, block: Array) -> Array:
-        """Pad a ragged tile with NaN, in an array that this thread uses again."""
-        side, (rows, cols) = self.tiling.tile, block.shape
-        if block.shape == (side, side):
-            return block
-        if not hasattr(self._local, "padded"):
-            self._local.padded = np.empty((side, side), block.dtype)
-        padded: Array = self._local.padded
-        padded[:rows, :cols] = block
-        padded[:rows, cols:] = np.nan
-        padded[rows:] = np.nan
-        return padded
 
     def read(self, j: int, row: int, col: int) -> Array:
         """Read a tile that was written."""
