@@ -61,10 +61,8 @@ def read_specs(specs: Any) -> list[dict[str, Any]]:
         listed = content.pop("kernel", None)
         if not isinstance(listed, list) or not listed or content:
             keys = [*content, *([] if listed is None else [f"kernel = {short_repr(listed)}"])]
-            refuse(
-                f"{path} must hold one table [[kernel]] for each specification and nothing else, got "
-                f"{first_names(keys) or 'an empty file'}"
-            )
+            rule = f"{path} must hold one table [[kernel]] for each specification and nothing else"
+            refuse(f"{rule}, got {first_names(keys) or 'an empty file'}")
     if not isinstance(listed, Sequence) or not listed:
         refuse(
             "kernels are specified by a mapping such as {'function': 'rbf', 'feature': '*'}, a list of at least one, "
@@ -72,10 +70,8 @@ def read_specs(specs: Any) -> list[dict[str, Any]]:
         )
     for number, spec in enumerate(listed, 1):
         if not isinstance(spec, Mapping):
-            refuse(
-                f"spec {number} of {len(listed)} must be a mapping such as {{'function': 'rbf', 'feature': '*'}}, "
-                f"got {short_repr(spec)}"
-            )
+            rule = f"spec {number} of {len(listed)} must be a mapping such as {{'function': 'rbf', 'feature': '*'}}"
+            refuse(f"{rule}, got {short_repr(spec)}")
     read = [dict(spec) for spec in listed]
     for spec in read:
         if path is not None and isinstance(spec.get("columns"), str):
@@ -116,10 +112,8 @@ def _read_columns(value: Any) -> Any:
         return value
     path = Path(value)
     if path.suffix.lower() not in (".json", ".toml", ".gmt", ".bim"):
-        refuse(
-            "columns must be a list, a mapping, or the path of a .json, .toml, .gmt or .bim file, "
-            f"got {short_repr(str(value))}; write a single column as a list too"
-        )
+        rule = "columns must be a list, a mapping, or the path of a .json, .toml, .gmt or .bim file"
+        refuse(f"{rule}, got {short_repr(str(value))}; write a single column as a list too")
     content = read_document(path, "column sets", {".gmt": _parse_gmt, ".bim": _parse_bim})
     if not isinstance(content, dict):
         refuse(f"the file of column sets {path} must map names to lists of columns, got {short_repr(content)}")
@@ -248,18 +242,14 @@ class _Spec(BaseModel):
         if (given and not rank) or ("share" in given and "auto" not in rank):
             refuse(f"{', '.join(LOW_RANK[1:])} belong to a rank, and share to rank='auto'; give that too")
         if len(seed) > 1 and keys["copies"] > 1:
-            refuse(
-                f"copies={keys['copies']} counts up from one seed, got seed={short_repr(seed)}; "
-                "give one seed, or a list of seeds without copies"
-            )
+            way_out = "give one seed, or a list of seeds without copies"
+            refuse(f"copies={keys['copies']} counts up from one seed, got seed={short_repr(seed)}; {way_out}")
         for key, _ in _PARTS.values():
             parts, weights = keys.get(key, ()), keys.get("weights", ())
             count = parts if isinstance(parts, int) else len(parts)
             if count and weights and len(weights) != count:
-                refuse(
-                    f"weights must hold one number for each of the {count} {key}, got {len(weights)}: "
-                    f"{short_repr(weights)}"
-                )
+                rule = f"weights must hold one number for each of the {count} {key}"
+                refuse(f"{rule}, got {len(weights)}: {short_repr(weights)}")
         return self
 
 
@@ -577,10 +567,8 @@ def _features(
     if names and left_out:
         notes.append(f"left out {first_names(left_out)}; name all tables that you want (feature=, --feature)")
     if not names:
-        refuse(
-            f"{where}: there are no tables of features, but {first_names(tables)}; name one (feature=, --feature); "
-            "the function precomputed takes kernels, and distance takes distances"
-        )
+        way_out = "name one (feature=, --feature); the function precomputed takes kernels, and distance takes distances"
+        refuse(f"{where}: there are no tables of features, but {first_names(tables)}; {way_out}")
     return names
 
 
@@ -589,10 +577,8 @@ def _matching_features(patterns: Sequence[str], tables: Mapping[str, FeatureMatr
     for pattern in patterns:
         matching = [pattern] if pattern in tables else [name for name in tables if fnmatchcase(name, pattern)]
         if not matching:
-            refuse(
-                f"{where}: no feature is named {pattern!r}{did_you_mean(pattern, tables)}; "
-                f"the features are: {first_names(tables) or 'none'}"
-            )
+            way_out = f"the features are: {first_names(tables) or 'none'}"
+            refuse(f"{where}: no feature is named {pattern!r}{did_you_mean(pattern, tables)}; {way_out}")
         names.update(dict.fromkeys(matching))
     return list(names)
 
@@ -613,10 +599,8 @@ def _square_features(
     names = _matching_features(patterns, tables, where)
     for name in names:
         if name not in square:
-            refuse(
-                f"{rule}, but feature {name!r} has the shape {tables[name].shape}; for a table of columns "
-                "take rbf, laplacian or chi2"
-            )
+            way_out = "for a table of columns take rbf, laplacian or chi2"
+            refuse(f"{rule}, but feature {name!r} has the shape {tables[name].shape}; {way_out}")
     return names
 
 
@@ -669,10 +653,8 @@ def _positions(members: Iterable[int | str], table: FeatureMatrix, where: str) -
     members = dict.fromkeys(members)
     outside = [member for member in members if isinstance(member, int) and member >= table.shape[1]]
     if outside:
-        refuse(
-            f"{where}: positions of columns go from 0 to {table.shape[1] - 1}, got {first_names(outside)}; "
-            "a column's name is written as a string"
-        )
+        rule = f"{where}: positions of columns go from 0 to {table.shape[1] - 1}"
+        refuse(f"{rule}, got {first_names(outside)}; a column's name is written as a string")
     names = [member for member in members if isinstance(member, str)]
     if names and table.columns is None:
         refuse(
@@ -709,10 +691,8 @@ def _widths_and_weights(function: str, keys: Mapping[str, Any], n_columns: int, 
         total = parts if growth == 1 else (growth**parts - 1) // (growth - 1)
         share, rest = divmod(n_columns, total)
         if not share or rest:
-            refuse(
-                f"{where}: {key}={parts} needs a multiple of {total} columns, got {n_columns}; "
-                f"list the number of columns of each part, {key}=[…], or give another number"
-            )
+            way_out = f"list the number of columns of each part, {key}=[…], or give another number"
+            refuse(f"{where}: {key}={parts} needs a multiple of {total} columns, got {n_columns}; {way_out}")
         parts = tuple(share * growth**part for part in range(parts))
     elif sum(parts) != n_columns:
         refuse(f"{where}: {key}={short_repr(parts)} must add up to the {n_columns} columns, got {sum(parts)}")
@@ -740,11 +720,8 @@ def _fill_in(template: str, fields: Mapping[str, Any], where: str) -> str:
     try:
         return template.format_map(short)
     except (LookupError, ValueError, TypeError, AttributeError) as error:
-        refuse(
-            f"{where}: the name {template!r} cannot be filled in ({error!r}); it may hold "
-            f"{', '.join(f'{{{key}}}' for key in fields)}, and a literal brace is written twice",
-            error,
-        )
+        way_out = f"it may hold {', '.join(f'{{{key}}}' for key in fields)}, and a literal brace is written twice"
+        refuse(f"{where}: the name {template!r} cannot be filled in ({error!r}); {way_out}", error)
 
 
 def _same_name(name: str, first: tuple[str, dict[str, Any]], second: tuple[str, dict[str, Any]]) -> str:

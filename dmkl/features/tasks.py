@@ -336,10 +336,8 @@ def _mean_distances(
     statistic, feature, _, more = keys[0]
     rows = train if feature is None else present[feature]
     if len(rows) < 2:
-        refuse(
-            f"a bandwidth is a multiple of the mean distance between training samples, but {len(rows)} training "
-            f"samples have {feature!r}; give gamma as a number"
-        )
+        rule = "a bandwidth is a multiple of the mean distance between training samples"
+        refuse(f"{rule}, but {len(rows)} training samples have {feature!r}; give gamma as a number")
     if statistic in ("sqeuclidean", "differences"):
         table = RandomTable.of(axis.samples, *more[3:5]) if feature is None else axis.tables[feature]
         return _mean_squared_distances(keys, table, rows)

@@ -87,10 +87,6 @@ class Cholesky:
     lower: Array
     """L, (m, m), column-major; the part above the diagonal is undefined."""
 
-    @property
-    def _prefix(self) -> str:
-        return _PREFIX[self.lower.dtype]
-
     @classmethod
     def of(cls, matrix: Array) -> Cholesky:
         """Factorize a symmetric matrix, of which only the lower triangle is read; a column-major one is overwritten.
@@ -109,7 +105,7 @@ class Cholesky:
         """A⁻¹B for B (m,) or (m, c)."""
         m = len(self.lower)
         solved = np.array(b, dtype=self.lower.dtype, order="F")
-        status(self._prefix + "potrs", b"L", m, solved.size // max(m, 1), self.lower, m, solved, m)
+        status(_PREFIX[self.lower.dtype] + "potrs", b"L", m, solved.size // max(m, 1), self.lower, m, solved, m)
         return solved
 
     def half_solve(self, b: Array, *, transposed: bool = False) -> Array:
@@ -119,7 +115,7 @@ class Cholesky:
         """
         m, how = len(self.lower), b"T" if transposed else b"N"
         solved = np.asfortranarray(b, dtype=self.lower.dtype)
-        status(self._prefix + "trtrs", b"L", how, b"N", m, solved.shape[1], self.lower, m, solved, m)
+        status(_PREFIX[self.lower.dtype] + "trtrs", b"L", how, b"N", m, solved.shape[1], self.lower, m, solved, m)
         return solved
 
     def half_product_transposed(self, b: Array) -> Array:
@@ -128,7 +124,18 @@ class Cholesky:
         product = np.array(b, dtype=self.lower.dtype, order="F")
         unit = np.ones(1, dtype=self.lower.dtype)
         call(
-            self._prefix + "trmm", b"L", b"L", b"T", b"N", m, product.shape[1], unit, self.lower, m, product, max(m, 1)
+            _PREFIX[self.lower.dtype] + "trmm",
+            b"L",
+            b"L",
+            b"T",
+            b"N",
+            m,
+            product.shape[1],
+            unit,
+            self.lower,
+            m,
+            product,
+            max(m, 1),
         )
         return product
 
@@ -136,21 +143,21 @@ class Cholesky:
         """A⁻¹, (m, m)."""
         m = len(self.lower)
         inverse = self.lower.copy(order="F")
-        status(self._prefix + "potri", b"L", m, inverse, m)
+        status(_PREFIX[self.lower.dtype] + "potri", b"L", m, inverse, m)
         return mirrored(inverse)
 
     def congruent(self, matrix: Array) -> Array:
         """L⁻¹BL⁻ᵀ for a symmetric B, (m, m): half the operations of two products with L⁻¹."""
         m = len(self.lower)
         product = np.array(matrix, dtype=self.lower.dtype, order="F")
-        status(self._prefix + "sygst", 1, b"L", m, product, m, self.lower, m)
+        status(_PREFIX[self.lower.dtype] + "sygst", 1, b"L", m, product, m, self.lower, m)
         return mirrored(product)
 
     def inverse_diagonal(self) -> Array:
         """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, which overwrites L."""
         m, inverse = len(self.lower), self.lower
         diagonal = np.empty(m, inverse.dtype)
-        status(self._prefix + "trtri", b"L", b"N", m, inverse, m)
+        status(_PREFIX[self.lower.dtype] + "trtri", b"L", b"N", m, inverse, m)
         # (A⁻¹)_jj = Σ_i (L⁻¹)_ij²: L⁻¹ costs m³/3 operations, and A⁻¹ itself need not be formed.
         for start in range(0, m, _BLOCK):
             stop = min(start + _BLOCK, m)

@@ -186,10 +186,8 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         has_label = ~np.isnan(labels)
         if not np.isin(labels[has_label], (0, 1)).all():
             others = ", ".join(f"{value:g}" for value in np.unique(labels[has_label])[:5])
-            refuse(
-                f"{rule} (or -1 or 1), found {others}; say which of them stands for unknown labels (unknown=, "
-                "--unknown), or for classes give a vector"
-            )
+            way_out = "say which of them stands for unknown labels (unknown=, --unknown), or for classes give a vector"
+            refuse(f"{rule} (or -1 or 1), found {others}; {way_out}")
         # Each output is a problem of its own, so each needs both labels among its labeled samples.
         for name, column, there in zip(names, labels.T, has_label.T, strict=True):
             if len(present := np.unique(column[there])) < 2:
@@ -202,10 +200,8 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         return Targets("multilabel", np.array([0, 1]), problems, labels, rows, np.zeros(0))
     _refuse_missing(labels)
     if labels.dtype.kind == "f" and (broken := labels[labels != np.floor(labels)]).size:
-        refuse(
-            f"y holds numbers that are not whole ({broken[0]}); classes are integers or strings, so bin or name them. "
-            "Numbers are for regression: MKRidge"
-        )
+        way_out = "classes are integers or strings, so bin or name them. Numbers are for regression: MKRidge"
+        refuse(f"y holds numbers that are not whole ({broken[0]}); {way_out}")
     try:
         classes, index = np.unique(labels, return_inverse=True)
     except TypeError as error:

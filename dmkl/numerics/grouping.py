@@ -223,14 +223,12 @@ class KMeansGroups(FeatureGroups):
     model: ClassVar[str] = "kmeans"
 
     def affinities_of(self, new: npt.ArrayLike) -> Float:
-        """See `FeatureGroups.affinities_of`."""
         new = self._fitting(new)
         # ‖x‖² − 2xᵀc + ‖c‖²: one matrix product instead of all differences. Rounding matters only for near ties.
         apart = np.sum(new**2, axis=1)[:, None] - 2.0 * new @ self.centers.T + np.sum(self.centers**2, axis=1)
         return -np.asarray(apart)
 
     def affinities_apart(self, training: npt.ArrayLike) -> Float:
-        """See `FeatureGroups.affinities_apart`."""
         return -self._stretched(-self.affinities_of(training))
 
 
@@ -382,11 +380,10 @@ class PLSAGroups(FeatureGroups):
     model: ClassVar[str] = "plsa"
 
     def affinities_of(self, new: npt.ArrayLike) -> Float:
-        """See `FeatureGroups.affinities_of`."""
         return _fold_in(_counts(self._fitting(new)), self.centers)
 
     def affinities_apart(self, training: npt.ArrayLike) -> Float:
-        """See `FeatureGroups.affinities_apart`; a tenth of the samples is left out at a time instead of one.
+        """A tenth of the samples is left out at a time instead of one.
 
         A sample adds n(d, w) P(z|d, w) to the counts that P(w|z) is computed from, with z among its class's topics.
         """

@@ -249,10 +249,8 @@ class StoreWriter:
 
     def is_done(self, j: int, identity: dict[str, Any] | None) -> bool:
         """Whether kernel j is complete, and was computed from the same content."""
-        if identity is None or j >= len(self._provenance) or self._provenance[j] is None:
-            return False
-        recorded = dict(self._provenance[j] or {}).get("identity")
-        return recorded == identity and self._is_whole(j)
+        recorded = (self._provenance[j] or {}).get("identity") if j < len(self._provenance) else None
+        return identity is not None and recorded == identity and self._is_whole(j)
 
     def _is_whole(self, j: int) -> bool:
         """Whether kernel j has row sums, which are written last, and no file of it is short, as after a power cut."""
