@@ -21,12 +21,9 @@ LOW_RANK = ("rank", "approximation", "landmarks", "share", "random_state")
 class Recipe:
     """How one kernel is computed from features."""
 
-    name: str
-    """Unique among all that are planned together."""
-    function: str
-    """A key of `FUNCTIONS`, or "own" of a function that the user gives."""
-    feature: str | None
-    """The feature table; None for random kernels, which need none, and for products."""
+    name: str  # unique among all that are planned together
+    function: str  # A key of `FUNCTIONS`, or "own" of a function that the user gives
+    feature: str | None  # the feature table; None for random kernels, which need none, and for products
     columns: tuple[int, ...] | None
     """Positions of the columns of the table that the function sees, in their order; None for all."""
     parameters: dict[str, Any]
@@ -38,8 +35,7 @@ class Recipe:
     approximates (`dmkl.features.approximation`); and how its features are transformed (`dmkl.features.transforms`)."""
     own: Callable[[Any, Any], Any] | None = field(default=None, repr=False)
     """The user's function, from rows X (n, d) and Y (m, d) to (n, m); None until he gives it: files name it alone."""
-    factors: tuple[Recipe, ...] = ()
-    """The kernels that a product multiplies, none of them a product."""
+    factors: tuple[Recipe, ...] = ()  # the kernels that a product multiplies, none of them a product
 
     @property
     def statistic(self) -> tuple[Any, ...]:

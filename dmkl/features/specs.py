@@ -39,8 +39,7 @@ from dmkl.files.documents import read_document
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.settings import check_memory
 
-_RECIPE_BYTES = 2048
-"""Memory of one recipe with its name and parameters."""
+_RECIPE_BYTES = 2048  # memory of one recipe with its name and parameters
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
@@ -148,8 +147,7 @@ def _check_weights(weights: tuple[float, ...]) -> tuple[float, ...]:
     return weights
 
 
-_MOST_COPIES = 1_000_000
-"""Random kernels of one specification, each a matrix."""
+_MOST_COPIES = 1_000_000  # random kernels of one specification, each a matrix
 _Text = Annotated[str, Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1)]
 _Natural = Annotated[int, Field(ge=0)]

@@ -35,8 +35,7 @@ TileIndex = tuple[int, int]
 TileFunction = Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]]
 """The work of a task, from a source, data shared by all tasks, some kernels and a tile: a part for each kernel."""
 
-_PARTS_BYTES = 256 * 2**20
-"""Most memory of row sums of single tiles that wait for the last tile of their kernel."""
+_PARTS_BYTES = 256 * 2**20  # most memory of row sums of single tiles that wait for the last tile of their kernel
 
 
 # --- running tasks -------------------------------------------------------------------------------------------------

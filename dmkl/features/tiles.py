@@ -28,12 +28,10 @@ from dmkl.store.features import FeatureTable
 
 FACTORED = ("linear", "cosine")
 """Functions whose kernels are K = ZZᵀ for a matrix Z with the columns of the features."""
-_ROWS_BYTES = 128 * 2**20
-"""Rows of a table are kept from one tile to the next if they take at most this many bytes."""
+_ROWS_BYTES = 128 * 2**20  # rows of a table are kept from one tile to the next if they take at most this many bytes
 
 _STRIP = 64
-_STRIP_BYTES = 2**23
-"""Features that are read at a time for diagonals."""
+_STRIP_BYTES = 2**23  # features that are read at a time for diagonals
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,7 @@ would cost as much as the arithmetic, in page faults."""
 _Rows = dict[int, tuple[tuple[str, int], Array]]
 """For each axis, rows of a table that a stream keeps from one tile to the next, and which rows these are."""
 
-_MOST_KEPT = 16
-"""Products ZᵀV that are kept with a table."""
+_MOST_KEPT = 16  # products ZᵀV that are kept with a table
 
 
 class FeatureFactors:

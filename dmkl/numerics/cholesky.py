@@ -84,8 +84,7 @@ _PREFIX = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 class Cholesky:
     """The factor L of A = LLᵀ, a positive definite matrix, in single or double precision."""
 
-    lower: Array
-    """L, (m, m), column-major; the part above the diagonal is undefined."""
+    lower: Array  # L, (m, m), column-major; the part above the diagonal is undefined
 
     @classmethod
     def of(cls, matrix: Array) -> Cholesky:

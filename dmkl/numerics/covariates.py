@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 # Singular values of the standardized design below this fraction of the largest are zero: columns are collinear.
 _TOLERANCE = 1e-8
-_SOME_SAMPLES = 10
-"""Samples from which a category has to have fewer levels than half of them."""
+_SOME_SAMPLES = 10  # samples from which a category has to have fewer levels than half of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +26,8 @@ class Covariates:
     """Numbers about named samples. It is a step, and is used in place of the name of a step (see `residualize`)."""
 
     samples: tuple[str, ...]
-    columns: tuple[str, ...]
-    """Names of the covariates, and of the levels of categorical ones."""
-    design: Array
-    """(samples, columns)"""
+    columns: tuple[str, ...]  # names of the covariates, and of the levels of categorical ones
+    design: Array  # (samples, columns)
 
     @cached_property
     def digest(self) -> str:

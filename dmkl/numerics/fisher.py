@@ -94,16 +94,13 @@ class Targets:
     kind: Kind
     """One problem if binary or multiclass, one binary problem for each output if multilabel, one for each target of a
     regression; one for clusters, which are learnt without labels."""
-    classes: Array
-    """The labels, sorted; (0, 1) for a multilabel set; none for a regression."""
+    classes: Array  # the labels, sorted; (0, 1) for a multilabel set; none for a regression
     problems: tuple[Float, ...]
     """H of each problem over its labeled samples, (m, c): one column, or one for each class (multiclass)."""
-    labels: Array
-    """The labels that were encoded, (m,) or (m, outputs); unknown ones are NaN."""
+    labels: Array  # the labels that were encoded, (m,) or (m, outputs); unknown ones are NaN
     rows: tuple[Index | None, ...]
     """The labeled samples of each problem; None for all. Problems with the same samples share the array."""
-    means: Float
-    """The mean that was subtracted from the target of each regression problem."""
+    means: Float  # the mean that was subtracted from the target of each regression problem
     weights: tuple[Float, ...] | None = None
     """The sample weights d of the labeled samples of each problem, (m,); None for equal weights."""
 
@@ -398,18 +395,12 @@ class Certificate:
     the kernels are positive semidefinite. Hence the optimum is in [S − ‖R‖², F].
     """
 
-    objective: float
-    """S(α, β)"""
-    residual_sq: float
-    """‖R‖², summed over all columns, or a tighter bound of S(α, β) − min_α S"""
-    gradient: Float
-    """q, (n,)"""
-    kernel_part: float
-    """βᵀq, the part of S that depends on the kernels"""
-    support: float
-    """The maximum of βᵀq over the set of weights"""
-    rest: float
-    """‖H − ½α‖², which is ‖H‖² − |S| − βᵀq for any α; infinite if it is unknown"""
+    objective: float  # S(α, β)
+    residual_sq: float  # ‖R‖², summed over all columns, or a tighter bound of S(α, β) − min_α S
+    gradient: Float  # q, (n,)
+    kernel_part: float  # βᵀq, the part of S that depends on the kernels
+    support: float  # the maximum of βᵀq over the set of weights
+    rest: float  # ‖H − ½α‖², which is ‖H‖² − |S| − βᵀq for any α; infinite if it is unknown
 
     @classmethod
     def of(

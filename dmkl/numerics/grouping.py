@@ -68,10 +68,8 @@ def one_hot(labels: Index, n_groups: int) -> Float:
 class SampleGroups(ABC):
     """Groups of the training samples, and the rule that assigns new samples to them."""
 
-    labels: Index
-    """(m,), the group of each training sample, 0 … G − 1."""
-    classes: Array
-    """(G,), the class that each group belongs to."""
+    labels: Index  # (m,), the group of each training sample, 0 … G − 1
+    classes: Array  # (G,), the class that each group belongs to
     centers: Float
     """The values that new samples are compared with: (G, d) centers (k-means), (G, d) P(w|z) (pLSA), (G,) squared norms
     of the centers (kernel k-means)."""

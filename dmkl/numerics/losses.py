@@ -22,8 +22,7 @@ from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import refuse
 
 _MOST_LEVELS = 50
-_LARGEST = 700.0
-"""exp(η) is that of this η above it: no number overflows."""
+_LARGEST = 700.0  # exp(η) is that of this η above it: no number overflows
 
 
 class JointLoss(ABC):
@@ -399,8 +398,7 @@ class _Deflated:
         return np.asarray(V if self.transposed else (self.a * V.T).T)
 
 
-_MOST_STEPS = 100
-"""Most Newton steps for the thresholds; some six are usual."""
+_MOST_STEPS = 100  # most Newton steps for the thresholds; some six are usual
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,13 +410,10 @@ class _Thresholds:
     value: float
     lower: Float
     upper: Float
-    bends: Float
-    """The second derivatives dσ(1 − σ) at a and at b, (2, m), whose sum is D."""
+    bends: Float  # the second derivatives dσ(1 − σ) at a and at b, (2, m), whose sum is D
     slope: Float
-    inner: Float
-    """S"""
-    least: float
-    """Eigenvalues of S are taken to be at least that: all samples may be far from a threshold."""
+    inner: Float  # S
+    least: float  # eigenvalues of S are taken to be at least that: all samples may be far from a threshold
 
     @classmethod
     def at(cls, theta: Float, level: Index, eta: Float, d: Float) -> Self:

@@ -71,10 +71,8 @@ class Step(ABC):
     """Whether it needs, for each column sample, the mean of its row over the column samples."""
     needs_row_means: ClassVar[bool] = False
     """Whether it needs the means of the rows too, if a later step needs the rows' diagonal."""
-    needs_row_diagonal: ClassVar[bool] = False
-    """Whether it needs k(x, x) of the row samples."""
-    forgets_means: ClassVar[bool] = False
-    """Whether the means after it cannot be computed from those before."""
+    needs_row_diagonal: ClassVar[bool] = False  # whether it needs k(x, x) of the row samples
+    forgets_means: ClassVar[bool] = False  # whether the means after it cannot be computed from those before
     weights: Array | None = None
     """(cols,), the weight of each column sample in its statistics; None for equal weights."""
 
@@ -127,10 +125,8 @@ class FittedStep(Step):
     the rows, and `fit` replaces them for new samples.
     """
 
-    shared: ClassVar[frozenset[str]] = frozenset()
-    """Names of the arrays that are common to all kernels."""
-    same_for_all: ClassVar[bool] = True
-    """Whether `right` is the same for every kernel."""
+    shared: ClassVar[frozenset[str]] = frozenset()  # names of the arrays that are common to all kernels
+    same_for_all: ClassVar[bool] = True  # whether `right` is the same for every kernel
     scales_columns: ClassVar[bool] = False
     """Whether it multiplies columns by factors, which products with some of the columns need beforehand."""
     square: bool = True
@@ -198,8 +194,7 @@ class Fitted:
     """A chain of steps with their statistics."""
 
     steps: tuple[FittedStep, ...] = ()
-    entrywise: bool = False
-    """Whether sums need the kernels after the steps, because each entry has its own weight."""
+    entrywise: bool = False  # whether sums need the kernels after the steps, because each entry has its own weight
 
     @property
     def same_for_all(self) -> bool:
@@ -374,8 +369,7 @@ class ChainState:
     resolution: float
     """Relative size below which entries left by centering are rounding error: a multiple of the stored precision."""
     fitted: Fitted = field(default_factory=Fitted)
-    zero_constant: bool = False
-    """Whether steps that normalize make constant kernels zero, and do not refuse them."""
+    zero_constant: bool = False  # whether steps that normalize make constant kernels zero, and do not refuse them
 
     def step(self, step: Step, col_mean: Array | None = None, row_mean: Array | None = None) -> ChainState:
         """Fit one more step; `col_mean` and `row_mean` are given if a pass had to compute them."""

@@ -29,8 +29,7 @@ FORMAT: Final = KERNEL_SET
 FORMAT_VERSION: Final = 2
 """The newest version; sets in which every kernel has tiles are of version 1."""
 
-_STRING_BYTES = 64
-"""Memory of a Python string, and of the reference to it in an array."""
+_STRING_BYTES = 64  # memory of a Python string, and of the reference to it in an array
 _MOST_CHUNKS = 10_000
 """A node that is read as a whole has at most this many chunks, or two for each kernel: each is a file."""
 

@@ -200,15 +200,11 @@ class Result(ABC):
         If a variable is missing.
     """
 
-    FORMAT: ClassVar[str]
-    """The attribute "format" of saved results."""
+    FORMAT: ClassVar[str]  # the attribute "format" of saved results
     FORMAT_VERSION: ClassVar[int] = 1
-    TITLE: ClassVar[str]
-    """The name of the result in messages."""
-    NEEDED: ClassVar[tuple[str, ...]]
-    """Variables that are always present."""
-    NEEDED_ATTRIBUTES: ClassVar[tuple[str, ...]] = ("n_passes",)
-    """Attributes that are always present."""
+    TITLE: ClassVar[str]  # the name of the result in messages
+    NEEDED: ClassVar[tuple[str, ...]]  # variables that are always present
+    NEEDED_ATTRIBUTES: ClassVar[tuple[str, ...]] = ("n_passes",)  # attributes that are always present
     MEANINGS: ClassVar[Mapping[str, str]] = {}
     """The attribute "long_name" of variables that are not described as in `dmkl.variables`; their units are 1."""
 

@@ -29,10 +29,8 @@ from dmkl.files.regular import check_plain
 from dmkl.files.urls import is_url
 from dmkl.store.zarr_groups import ROOT, zarr_store
 
-_RANGE_BYTES = 4 * 2**20
-"""Bytes of one request: a chunk of 16 MiB takes four concurrent requests."""
-_FETCHES = 8
-"""Chunks of a set that a process fetches at a time: those that its tasks work on, and as many ahead."""
+_RANGE_BYTES = 4 * 2**20  # bytes of one request: a chunk of 16 MiB takes four concurrent requests
+_FETCHES = 8  # chunks of a set that a process fetches at a time: those that its tasks work on, and as many ahead
 
 FileVersion = tuple[int, int]
 """Inode and time of the last change of a file."""
