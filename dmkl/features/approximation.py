@@ -133,9 +133,6 @@ def tables_of_new(
     return factors
 
 
-# --- landmarks -------------------------------------------------------------------------------------------------------
-
-
 def _points(
     table: FeatureTable, train: Index, count: int, how: str, seed: int, tables: Mapping[str, FeatureTable]
 ) -> FeatureTable:
@@ -171,9 +168,6 @@ def _nearest_to_centers(table: FeatureTable, train: Index, count: int, seed: int
     # Two samples of a cluster are equally far from its center, up to rounding: the first is taken, on every machine.
     nearest = np.flatnonzero(distances <= (1 + np.sqrt(np.finfo(X.dtype).eps)) * least[means.labels_])
     return np.sort(rows[nearest[np.unique(means.labels_[nearest], return_index=True)[1]]])
-
-
-# --- factors ---------------------------------------------------------------------------------------------------------
 
 
 def _inverse_root(exact: Recipe, points: FeatureTable, tile: int) -> Float:

@@ -38,9 +38,6 @@ TileFunction = Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Pa
 _PARTS_BYTES = 256 * 2**20  # most memory of row sums of single tiles that wait for the last tile of their kernel
 
 
-# --- running tasks -------------------------------------------------------------------------------------------------
-
-
 def check_task_memory(source: FeatureTiles, what: str) -> None:
     """Check that computing a tile fits the memory of a task; MemoryBudgetError if not."""
     check_memory(
@@ -101,9 +98,6 @@ def _on_one_thread(
 ) -> list[Part]:
     with pinned_blas(1):  # products round differently with more threads
         return of_tile(source, shared, group, tile)
-
-
-# --- writing -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -213,9 +207,6 @@ def _add_sums(source: FeatureTiles, tiles: Sequence[TileIndex], sums: Sequence[t
     return total
 
 
-# --- absent samples ------------------------------------------------------------------------------------------------
-
-
 def fill_absent(
     source: FeatureTiles, rows_absent: Mapping[str, Mask], cols_absent: Mapping[str, Mask], present: Mapping[str, Index]
 ) -> FeatureTiles:
@@ -278,8 +269,6 @@ def _positions_in(positions: Index, run: slice) -> Index:
     start, stop = np.searchsorted(positions, (run.start, run.stop))
     return np.asarray(positions[start:stop] - run.start)
 
-
-# --- bandwidths ----------------------------------------------------------------------------------------------------
 
 _STRIP = 4096
 

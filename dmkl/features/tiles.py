@@ -233,8 +233,6 @@ class FeatureTiles:
         n_tiles = 2 + has_own + any(r.factors for r in self.recipes)
         return n_tiles * side * side * 8 + panel + 2 * min(side * widest * 8, _ROWS_BYTES)
 
-    # --- tiles ------------------------------------------------------------------------------------------------
-
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """Consecutive keys of kernels with the same statistic share its computation."""
         pairs_of: tuple[Any, ...] = ()
@@ -330,8 +328,6 @@ class FeatureTiles:
                     "(D + D.T)/2, or D + D.T - np.diag(D.diagonal()) of a triangle beside which all is 0"
                 )
         return entries
-
-    # --- statistics -------------------------------------------------------------------------------------------
 
     def diagonal(self, kernels: Index) -> Array | None:
         """It exists for new samples too."""

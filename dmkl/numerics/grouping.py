@@ -161,8 +161,6 @@ class FeatureGroups(SampleGroups):
         return table
 
 
-# --- making groups -----------------------------------------------------------------------------------------------
-
 Made = TypeVar("Made", bound=SampleGroups)
 Counts = int | str | Mapping[Any, int | str]
 """A number of groups of each class, or "samples", or one of both for each class."""
@@ -211,9 +209,6 @@ def as_table(features: npt.ArrayLike) -> Float:
     return table
 
 
-# --- k-means ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class KMeansGroups(FeatureGroups):
     """k-means: −‖x − center‖²."""
@@ -250,9 +245,6 @@ def group_by_kmeans(
             clustering = KMeans(distinct, n_init=restarts, random_state=seed).fit(table[rows])
         parts.append((label, rows, clustering.labels_.astype(np.intp), clustering.cluster_centers_.astype(np.float64)))
     return united(KMeansGroups, len(table), parts)
-
-
-# --- kernel k-means ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -365,8 +357,6 @@ def _lloyd(
     return now, groups, norms
 
 
-# --- pLSA -------------------------------------------------------------------------------------------------------------
-
 _FACTORIZATION: dict[str, Any] = {"solver": "mu", "beta_loss": "kullback-leibler", "max_iter": 2000, "tol": 1e-6}
 _TENTHS = 10
 
@@ -462,8 +452,6 @@ def _counts(table: Float) -> Float:
         refuse(f"pLSA takes counts of words, but one is negative ({table.min():.3g}); use k-means for other features")
     return table
 
-
-# --- restoring --------------------------------------------------------------------------------------------------------
 
 _MODELS: dict[str, type[SampleGroups]] = {
     kind.model: kind for kind in (KMeansGroups, PLSAGroups, KernelGroups, GivenGroups)

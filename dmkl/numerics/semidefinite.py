@@ -16,8 +16,6 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, warn
 
-# --- quadratic forms in the solvers -----------------------------------------------------------------------------------
-
 # Fraction of a kernel's trace, or of the largest form of all kernels, below which a negative form is accepted.
 _NOTHING = 1e-6
 _REPAIR = "repair='clip', 'flip' or 'shift'"
@@ -124,9 +122,6 @@ def tell_indefinite(lowest: Float, facts: KernelFacts) -> None:
             f"they are, and importing with {_REPAIR} repairs them"
         )
         warn(msg, IndefiniteKernelWarning)
-
-
-# --- ends of a spectrum from products with vectors -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,6 @@ from dmkl.arrays import Array, Index, Mask, plain_repr
 from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.covariates import Covariates, basis
 
-# --- chains --------------------------------------------------------------------------------------------------------
-
 
 class KernelSum(Protocol):
     """A weighted sum of stored kernels, to which steps that are the same for all of them can be applied."""
@@ -231,8 +229,6 @@ class Fitted:
         scaling = [step for step in self.steps if isinstance(step, _SampleScaling)]
         return Fitted(tuple(replace(step, row_scale=np.ones_like(step.col_scale[..., :1])) for step in scaling))
 
-    # --- products ------------------------------------------------------------------------------------------------
-
     def factor(self, j: int) -> float:
         """Product of the scalar factors of kernel j."""
         return math.prod((step.scalar(j) for step in self.steps), start=1.0)
@@ -265,8 +261,6 @@ class Fitted:
         for step, v in zip(self.steps, reversed(carried), strict=True):
             y = step.left(j, y, v if offsets else None)
         return y
-
-    # --- entries -------------------------------------------------------------------------------------------------
 
     def positions(self, rows: Index, cols: Index) -> list[tuple[Index, Index]]:
         """Positions of a block of the view before the first step and after each step (first to last)."""
@@ -457,9 +451,6 @@ def inverse_sizes(
         )
         raise DegenerateKernelError(msg)
     return np.divide(1.0, size, out=np.zeros(len(size)), where=~constant)
-
-
-# --- residualizing -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,6 @@ class MemorySet:
         self._diagonal: list[Array] = []
         self.provenance: list[dict[str, Any]] = []
 
-    # --- writing ----------------------------------------------------------------------------------------------
-
     def is_done(self, j: int, identity: dict[str, Any] | None) -> bool:
         return False  # nothing is left of an earlier import
 
@@ -69,8 +67,6 @@ class MemorySet:
         self.tasks, self.splits = values["task"], values["split"]
         self.provenance = [{"name": name} | provenance for name, provenance in zip(names, self.provenance, strict=True)]
         return self
-
-    # --- reading ----------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -221,8 +221,6 @@ class StoreReader:
         """Discard what was read, so that it is read from the store again."""
         self._verified, self._statistics, self._table = {}, {}, None
 
-    # --- tiles ----------------------------------------------------------------------------------------------
-
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """Yield each tile, without padding; the next tile is fetched while the caller works on this one.
 

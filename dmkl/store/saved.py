@@ -36,8 +36,6 @@ from dmkl.settings import check_memory
 from dmkl.store.zarr_groups import CHECKSUM, check_version, consolidate, open_group, root_attributes, upload
 from dmkl.variables import describe
 
-# --- writing -------------------------------------------------------------------------------------------------------
-
 
 def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
     """Write a Zarr group under a temporary name and rename it, so that `path` is always the old or the new group.
@@ -100,9 +98,6 @@ def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None)
     plain.to_zarr(
         path, mode=mode, group=group, zarr_format=3, consolidated=False, encoding=encoding, write_empty_chunks=True
     )
-
-
-# --- reading -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -177,9 +172,6 @@ def unreadable(saved: Saved, what: str, error: Exception) -> StoreError:
     )
 
 
-# --- results as labeled data ------------------------------------------------------------------------------------------
-
-
 READERS: dict[str, Callable[[Saved], Any]] = {}
 """Functions that read saved data, by the attribute "format"; `dmkl.load` looks here."""
 
@@ -243,8 +235,6 @@ class Result(ABC):
         """Passes over the stored kernels. An incomplete pass counts by the share of the tiles that it reads."""
         return float(self._data.attrs["n_passes"])
 
-    # --- showing -----------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def describe(self) -> Description:
         """The question, the answer and the cost in sentences by key."""
@@ -263,8 +253,6 @@ class Result(ABC):
         if task is not None and task not in (self.tasks or ()):
             present = "has no tasks" if self.tasks is None else f"has the tasks {', '.join(self.tasks[:10])}"
             refuse(f"there is no task {task!r}: this {self.TITLE} {present}; leave task out, or name one of them")
-
-    # --- saving and reading ------------------------------------------------------------------------------------------
 
     def save(self, path: Any, *, overwrite: bool = False) -> None:
         """Write the result as a Zarr group with JSON attributes, without pickles.

@@ -68,9 +68,6 @@ def chunk_folder(gram: Any) -> str | None:
     return str(Path(store.root) / gram.path / "c") if isinstance(store, LocalStore) and _is_plain(gram) else None
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
-
-
 def chunk_reader(gram: Any) -> MappedChunks | FetchedChunks | None:
     """Reads the bytes of chunks; None if Zarr has to decode them."""
     if chunk_folder(gram) is not None:
@@ -137,9 +134,6 @@ class FetchedChunks:
         part = np.asarray(buffer.as_numpy_array(), dtype=np.uint8)[: len(whole) - start]
         whole[start : start + len(part)] = part
         return len(buffer)
-
-
-# --- writing -------------------------------------------------------------------------------------------------------
 
 
 class TileWriter:

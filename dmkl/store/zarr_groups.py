@@ -84,9 +84,6 @@ def _url_store(url: str, options: str, pid: int) -> FsspecStore:
     return FsspecStore.from_url(url, storage_options=storage_options())
 
 
-# --- metadata with a checksum --------------------------------------------------------------------------------------
-
-
 def consolidate(location: str | Store | Path | Url, attrs: Mapping[str, Any] | None = None) -> None:
     """Gather the metadata of all arrays of a group at its root, and write them with their checksum in one write.
 
@@ -189,9 +186,6 @@ def _without_copies(metadata: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if key != "consolidated_metadata"}
 
 
-# --- archives ------------------------------------------------------------------------------------------------------
-
-
 def _is_archive(place: str | os.PathLike[str]) -> bool:
     return os.path.isfile(place) and zipfile.is_zipfile(place)
 
@@ -203,9 +197,6 @@ def pack(folder: Path, path: Path) -> None:
             entry = zipfile.ZipInfo(name)
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, (folder / name).read_bytes())
-
-
-# --- object stores -------------------------------------------------------------------------------------------------
 
 
 def root_attributes(place: Place) -> dict[str, Any]:
