@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
 from operator import itemgetter
 from typing import Any, cast
 
@@ -75,11 +76,7 @@ _THREADS = 2
 
 @dataclass(eq=False, repr=False)
 class LeastSquares(KernelLearner, abstract=True):
-    """Regularized least squares on a weighted sum of kernels, the weights learnt in an ℓp ball.
-
-    The common base of Fisher discriminants and ridge regression, which solve the same problem S(α, β) of
-    `dmkl.numerics.fisher` with different targets.
-    """
+    """Fisher discriminants and ridge regression: the problem S(α, β) of `dmkl.numerics.fisher` with other targets."""
 
     _: KW_ONLY
     steps: str | Sequence[str] = ("center", "trace")
@@ -214,12 +211,10 @@ class FisherClassifier(LeastSquares, KernelClassifier, abstract=True):
         scores = self.decision_function(K, **new)
         coordinates = self.decider_.coordinates(scores.values.reshape(len(scores), -1))
         coords = {"sample": scores.sample.values}
-        return describe(xr.DataArray(coordinates, dims=("sample", "discriminant"), coords=coords, name="coordinate"))
+        return describe(xr.DataArray(coordinates, coords, ("sample", "discriminant"), "coordinate"))
 
     def _decision_rule(self, outcome: FitOutcome) -> DecisionRule:
-        names = list(
-            dict.fromkeys(name for training in outcome.data.trainings for name in _determined_samples(training))
-        )
+        names = list(dict.fromkeys(chain.from_iterable(map(_determined_samples, outcome.data.trainings))))
         if names and any(solution.inverse is not None for solution in outcome.outcomes):
             warn(
                 f"the covariates determine the training samples {first_names(names)}: their scores without themselves "
@@ -276,9 +271,9 @@ def _rule(fits: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) 
     kind, classes, labels = targets[0].kind, targets[0].classes, targets[0].labels
     index = [numbers[numbers >= 0] for numbers in class_index(kind, classes, labels)]
     solutions = [solution for fit in fits for solution in fit.outcomes]
-    interpolated = any(solution.interpolated for solution in solutions)
-    learnt_on = INTERPOLATED if interpolated else LEFT_OUT
-    learnt_on = learnt_on if all(solution.inverse is not None for solution in solutions) else ""
+    learnt_on = ""
+    if all(solution.inverse is not None for solution in solutions):
+        learnt_on = INTERPOLATED if any(solution.interpolated for solution in solutions) else LEFT_OUT
     scores = of_problems([_training_scores(fit) for fit in fits])
     for k, (part, numbers) in enumerate(zip(scores, index, strict=True)):
         # Rows that covariates determine are left out; where no row of a class would be left, they say nothing: zero.
@@ -287,9 +282,8 @@ def _rule(fits: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) 
         scores[k], index[k] = np.nan_to_num(part[..., kept, :], copy=False), numbers[kept]
         if (d := weights[k]) is not None:
             weights[k] = d[..., kept]
-    return DecisionRule.learn(kind, scores, index, priors, learnt_on, weights, units, ordered=len(fits) == 1).scaled(
-        units
-    )
+    rule = DecisionRule.learn(kind, scores, index, priors, learnt_on, weights, units, ordered=len(fits) == 1)
+    return rule.scaled(units)
 
 
 def _determined_samples(training: Training) -> list[str]:
@@ -496,7 +490,7 @@ MKFDA.__doc__ = MKFDA.__doc__.replace(
 class Uniform(FisherClassifier):
     """Fisher discriminant on the unweighted sum of all kernels.
 
-    The ℓ∞ baseline: parameters and attributes are those of `MKFDA` with p = ∞, where the optimal weights are all one.
+    Parameters and attributes are those of `MKFDA` with p = ∞, where the optimal weights are all one.
 
     Parameters
     ----------
@@ -575,19 +569,14 @@ class SingleBest(FisherClassifier):
 class Product(Uniform):
     """Fisher discriminant on the geometric mean of all kernels.
 
-    The mean is entrywise, (∏_j K_j)^(1/n).
-
-    The kernels must have no negative entries (RBF, χ², histogram intersection …), and must not be centered or
-    normalized before. The product is computed tile by tile in each pass and never stored.
+    The mean is entrywise, (∏_j K_j)^(1/n). The kernels must have no negative entries (RBF, χ², histogram intersection
+    …), and must not be centered or normalized before. The product is computed tile by tile in each pass and never
+    stored.
 
     Parameters
     ----------
-    lam
-        Ridge λ > 0.
-    priors, decision, class_weight
-        As in `MKFDA`.
-    steps, solver, tol, max_iter
-        As in `MKFDA`, applied to the product.
+    lam, priors, decision, class_weight, steps, solver, tol, max_iter
+        As in `MKFDA`; the steps are applied to the product.
 
     Attributes
     ----------

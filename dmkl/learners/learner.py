@@ -203,8 +203,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     @cache
     def _get_param_names(cls) -> list[str]:
         """Names of the parameters, read from the signature once: plans of many fits copy learners by the thousand."""
-        names: list[str] = super()._get_param_names()
-        return names
+        return super()._get_param_names()  # type: ignore[no-any-return]
 
     # --- before the first pass -----------------------------------------------------------------------------------
 
@@ -599,10 +598,8 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         scores = side_by_side(parts, [part.columns for part in self.statistics_])
         scores = scores + self._offsets(samples, **predicting.beside_features(new))
         scores, dim = self._response(scores) if response else scores, self._score_dim()
-        if dim is None:
-            return describe(xr.DataArray(scores[:, 0], [("sample", samples)], name="score"))
-        labels = self.classes_ if dim == "class" else self.tasks_
-        return describe(xr.DataArray(scores, [("sample", samples), (dim, labels)], name="score"))
+        labels = [(dim, self.classes_ if dim == "class" else self.tasks_)] if dim else []
+        return describe(xr.DataArray(scores if dim else scores[:, 0], [("sample", samples), *labels], name="score"))
 
     def _solve_for_new_rows(
         self, K: Kernels | None, ask: predicting.Ask, *, covariates: Any = None, **new: Any
@@ -687,7 +684,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """The score function of the fitted attributes, restricted to some of the kernels."""
         dual = np.asarray(self.dual_coef_.values, dtype=np.float64)
         weights = np.asarray(self.weights_.values, dtype=np.float64)[used]
-        if "kernel" in self.weights_.dims and self.weights_.ndim == 1:
+        if weights.ndim == 1:
             weights = weights[:, None]
         if weights.shape[-1] != dual.shape[1]:
             weights = np.repeat(weights, dual.shape[1], axis=-1)
@@ -930,9 +927,8 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         """Calibrated probabilities that scores of `decision_function` mean; see `predict_proba`."""
         self._check_calibrated()
         values = self.decider_.probabilities(scores.values.reshape(len(scores), -1))
-        dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
-        coords = {"sample": scores.sample.values, dim: labels}
-        return describe(xr.DataArray(values, dims=("sample", dim), coords=coords, name="probability"))
+        labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
+        return describe(xr.DataArray(values, [("sample", scores.sample.values), labels], name="probability"))
 
     def sets_of(self, scores: xr.DataArray, coverage: float, *, per_class: bool = False) -> xr.DataArray:
         """Conformal sets of labels that scores of `decision_function` mean.
@@ -1012,8 +1008,19 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         # Learners that have no leave-one-out scores learn class means from folds of the training rows.
         if self.traits.leaves_one_out or self.decision != "means":
             return {}
+        from sklearn.model_selection import KFold, StratifiedKFold
+
+        labels = fit.targets.labels
+        columns = labels.reshape(len(labels), -1).T
+        fewest = min(int(np.unique(column[is_known(column)], return_counts=True)[1].min()) for column in columns)
+        if fewest < 2:
+            refuse(
+                "decision='means' leaves training rows out, and a class has one training row; take decision='largest', "
+                "or leave that class out"
+            )
+        splitter = KFold if labels.ndim > 1 else StratifiedKFold
+        rows = fits_of_folds(fit, splitter(min(5, fewest), shuffle=True, random_state=0))
         learner = clone(self).set_params(decision="largest")
-        rows = fits_of_folds(fit, _splitter(fit.targets.labels))
         return {number: replace(row, learner=learner, kernels=fit.kernels) for number, row in enumerate(rows)}
 
     def _apply_nested(self, fit: Fit, outcomes: Mapping[Any, FitOutcome]) -> Fit:
@@ -1086,20 +1093,6 @@ def labelled(labels: Array, scores: xr.DataArray, name: str) -> xr.DataArray:
     return describe(xr.DataArray(labels, {dim: scores[dim] for dim in dims}, dims, name))
 
 
-def _splitter(labels: Array) -> Any:
-    """Folds from which learners without leave-one-out scores learn class means: five, or as the smallest class has."""
-    from sklearn.model_selection import KFold, StratifiedKFold
-
-    columns = labels.reshape(len(labels), -1).T
-    fewest = min(int(np.unique(column[is_known(column)], return_counts=True)[1].min()) for column in columns)
-    if fewest < 2:
-        refuse(
-            "decision='means' leaves training rows out, and a class has one training row; take decision='largest', or "
-            "leave that class out"
-        )
-    return (StratifiedKFold if labels.ndim == 1 else KFold)(min(5, fewest), shuffle=True, random_state=0)
-
-
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
     """Share of the samples with known labels whose known labels are all predicted correctly."""
     from sklearn.metrics import accuracy_score  # fits and predictions do without
@@ -1141,7 +1134,12 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
                 f"labels of {type(self).__name__} have no residuals on covariates, which are permuted; compare it with "
                 "covariates alone (dmkl.evaluate), or leave covariates out"
             )
-        return labels[order] if covariates is None else _permuted_residuals(labels, order, covariates.of(samples))
+        if covariates is None:
+            return labels[order]
+        # Residuals on the covariates are permuted (Freedman, Lane 1983), each column over its known values.
+        design, columns = covariates.of(samples), labels.reshape(len(labels), -1).astype(np.float64)
+        predicted, _ = regress(design, columns, design)
+        return np.asarray((predicted + (columns - predicted)[order]).reshape(labels.shape))
 
     @one_blas_thread
     def predict(
@@ -1199,12 +1197,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     ) -> Self:
         """Keep the absolute errors of rows that the model was not trained on, from which intervals follow.
 
-        Parameters
-        ----------
-        K, **new
-            As in `predict`.
-        y, unknown
-            The true values, and a code of those that are unknown, as in `score`.
+        Parameters are those of `score`.
 
         Raises
         ------
@@ -1234,24 +1227,10 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     ) -> float:
         """R² of the predictions, 1 − Σ(y − f)²/Σ(y − ȳ)²; the mean over the targets, each on its known values.
 
-        Parameters
-        ----------
-        K, **new
-            As in `predict`.
-        y
-            The true values; the labels of `K` where missing.
-        unknown
-            A code of values that are unknown, as in `fit`.
+        Parameters are those of `KernelClassifier.score`; `y` are the true values.
         """
         truth = self._truth(K, y, unknown=unknown)
         return mean_r2(target_values(truth), self._decision_to_score(K, **new).values, sample_weight)
-
-
-def _permuted_residuals(labels: Array, order: Array, design: Array) -> Array:
-    """Labels whose residuals on a design are permuted (Freedman, Lane 1983), each column over its known values."""
-    columns = labels.reshape(len(labels), -1).astype(np.float64)
-    fitted, _ = regress(design, columns, design)
-    return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
 
 
 def is_labelled(K: Kernels | None, as_xarray: bool | None) -> bool:
@@ -1266,8 +1245,6 @@ def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None 
     weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
     scores = []
     for true, values in zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True):
-        is_labeled = is_known(true)
-        scores.append(
-            r2_score(true[is_labeled].astype(np.float64), values[is_labeled], sample_weight=weight[is_labeled])
-        )
+        rows = is_known(true)
+        scores.append(r2_score(true[rows].astype(np.float64), values[rows], sample_weight=weight[rows]))
     return float(np.mean(scores))

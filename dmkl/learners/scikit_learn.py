@@ -77,15 +77,11 @@ class Front(BaseEstimator):  # type: ignore[misc]
         X
             (m, columns), an array or a data frame of numbers; of kernels (m, m, kernels), the training samples among
             themselves.
-        y
-            Of a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 for independent
-            binary problems; of a regression (m,) or (m, targets) numbers.
+        y, unknown
+            As in `KernelLearner.fit`.
         sample_weight
-            (m,) numbers of zero or more, or one for all: the weight of each sample, as in the `fit` of the estimator. A
-            sample of weight zero is left out. Other weights do not change the kernels of a table: each sample counts
-            once in the mean distances that bandwidths multiply.
-        unknown
-            A code that stands for an unknown label.
+            As in `KernelLearner.fit`, (m,), or one for all. Weights do not change the kernels of a table: each sample
+            that is not left out counts once in the mean distances that bandwidths multiply.
 
         Raises
         ------
@@ -119,21 +115,9 @@ class Front(BaseEstimator):  # type: ignore[misc]
         return self
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the fitted estimator, which `dmkl.load` reads; see `KernelLearner.save`.
-
-        Parameters
-        ----------
-        path
-            The folder of the model.
-        overwrite
-            Replace a model that is there.
-        """
+        """Write the fitted estimator, which `dmkl.load` reads; see `KernelLearner.save`."""
         check_is_fitted(self, "estimator_")
         self.estimator_.save(path, overwrite=overwrite)
-
-    def _taken(self, values: Any) -> Any:
-        """The rows of the samples that are not left out."""
-        return values if self._rows is None else _safe_indexing(values, self._rows)
 
     def _training_kernels(self, X: Any, y: Any, unknown: Any) -> tuple[KernelSet, Array]:
         """The training kernels and the labels or targets; `unknown` is a code of unknown labels."""
@@ -165,18 +149,9 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         """Decision values: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
 
         A positive value means the second of two classes, or label 1 of a task; of several classes the largest value
-        wins. These are the scores of the estimator after its `decisions_of`.
-
-        Parameters
-        ----------
-        X
-            New samples in the form of training: (n, columns) of features, or (n, m, kernels) of kernels between new
-            and training samples.
-
-        Raises
-        ------
-        InputError
-            If X breaks a rule.
+        wins. These are the scores of the estimator after its `decisions_of`. X has new samples in the form of training:
+        (n, columns) of features, or (n, m, kernels) of kernels between new and training samples; InputError if it
+        breaks a rule.
         """
         scores = self._predict_by("decision_function", X)
         return np.asarray(self.estimator_.decisions_of(scores))
@@ -259,7 +234,7 @@ class PrecomputedFront(Front):
         self.n_features_in_ = kernels.shape[2]
         if self._rows is not None:
             kernels = kernels[:, self._rows[:, None], self._rows]
-        return create(None, kernels, names=self.names, symmetric=True), np.asarray(self._taken(y))
+        return create(None, kernels, names=self.names, symmetric=True), np.asarray(_safe_indexing(y, self._rows))
 
     def _new_samples(self, X: Any) -> dict[str, Any]:
         kernels = _kernels_first(X)
@@ -318,17 +293,9 @@ class PrecomputedMKLRegressor(PrecomputedFront, RegressorFront):
     Parameters
     ----------
     estimator
-        Any regression of dmkl, `dmkl.MKRidge()` by default. Its parameters are set as ``estimator__p``,
-        ``estimator__lam`` …
+        Any regression of dmkl, `dmkl.MKRidge()` by default.
     names
-        The kernels' names; ``kernel_0``, ``kernel_1`` … by default.
-
-    Attributes
-    ----------
-    weights_ : DataArray
-        β, over kernel; over kernel and target for several targets.
-    estimator_, n_features_in_
-        As in `PrecomputedMKLClassifier`.
+        As in `PrecomputedMKLClassifier`, and so are the attributes; each of several targets has its own weights.
 
     Examples
     --------
@@ -376,17 +343,7 @@ class TableFront(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Front):  # t
         """Principal components of the weighted kernel, (n, components), or of one after the other of several.
 
         Each call decomposes the weighted kernel of the training samples, m × m, each of which counts once whatever its
-        weight; see `KernelLearner.kernel_pca`.
-
-        Parameters
-        ----------
-        X
-            (n, columns) of features, as in training.
-
-        Raises
-        ------
-        InputError
-            If X or `n_components` breaks a rule.
+        weight; see `KernelLearner.kernel_pca`. InputError if X, (n, columns), or `n_components` breaks a rule.
         """
         check_is_fitted(self, "estimator_")
         with in_this_process():
@@ -414,7 +371,7 @@ class TableFront(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Front):  # t
         else:
             X, y = validate_data(self, X, **checks), tasks
         # Errors in y are raised before kernels are computed.
-        X, y = self._taken(X), self._check_targets(self._taken(y), unknown)
+        X, y = _safe_indexing(X, self._rows), self._check_targets(_safe_indexing(y, self._rows), unknown)
         features = self._features(X)
         specs = DEFAULT_KERNELS if self.kernels is None else self.kernels
         self._check_plan(specs, features, X)
@@ -567,17 +524,9 @@ class MKLRegressor(TableFront, RegressorFront):
     Parameters
     ----------
     estimator
-        Any regression of dmkl, `dmkl.MKRidge()` by default. Its parameters are set as ``estimator__p``,
-        ``estimator__lam`` …
+        Any regression of dmkl, `dmkl.MKRidge()` by default.
     kernels, blocks, missing, dtype, n_components
-        As in `MKLClassifier`.
-
-    Attributes
-    ----------
-    weights_ : DataArray
-        β, over kernel; over kernel and target for several targets.
-    estimator_, kernel_names_, n_iter_, n_features_in_, feature_names_in_
-        As in `MKLClassifier`.
+        As in `MKLClassifier`, and so are the attributes; each of several targets has its own weights.
 
     Examples
     --------
