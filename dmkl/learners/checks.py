@@ -56,6 +56,12 @@ def check_positive(name: str, value: Any) -> list[float]:
     return values
 
 
+def check_share(name: str, value: Any) -> None:
+    """Refuse numbers, one or several, that are not between 0 and 1, by InputError."""
+    if not all(item < 1.0 for item in check_positive(name, value)):
+        refuse(f"{name} must lie between 0 and 1, both excluded, got {value!r}")
+
+
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """A whole number, at least `least`; InputError if the value is another one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:

@@ -94,8 +94,8 @@ class GSMKL(LocalWeights):
 
     Parameters
     ----------
-    C
-        SVM penalty C > 0 on margin violations. For several problems also one for each.
+    C, decision
+        As in `MKSVM`.
     n_groups
         Number of groups in each class, or a mapping from classes to numbers. 1 is MKL with weights for each class of
         samples (see Notes, and `across`). A search over several numbers makes such a mapping: each class chooses its
@@ -108,14 +108,12 @@ class GSMKL(LocalWeights):
         of each sample to its group, also of samples to predict (or give theirs as ``predict(..., groups=)``);
         `n_groups`, `across` and `regroup` then have no effect.
     loss
-        "hinge" (support vector machines), or "square" (regularized least squares: a group-sensitive Fisher
-        discriminant), whose ridge is `lam`.
+        "hinge" (support vector machines), or "square" (least squares with the ridge `lam`: a group-sensitive Fisher
+        discriminant).
     lam
         Ridge λ > 0 of the square loss. For several problems also one for each.
     class_weight
         As in `MKSVM`, for the hinge loss only. The groups do not depend on it.
-    decision
-        As in `MKSVM`.
     weighting
         "root": β = √γ with γ the softmax, so that Σ_m (β_m^g)² = 1; "softmax": the paper's β = γ.
     across
@@ -200,6 +198,7 @@ class GSMKL(LocalWeights):
 
     traits = LocalWeights.traits.but(
         by_problem=(*LocalWeights.traits.by_problem, "n_groups"),
+        of_rows=("covariates", "groups"),
         prepared_by=("n_groups", "grouping", "across", "regroup", "feature", "random_state"),
         rules={"weighting": one_of("root", "softmax"), "restarts": check_count, "spread": check_positive},
         fitted={
@@ -376,9 +375,6 @@ class GSMKL(LocalWeights):
 
         return super()._solve_for_new_rows(K, ask_with_groups, **new)
 
-    def _rows(self, K: Kernels | None, *, groups: Any = None, **new: Any) -> KernelSet:
-        return super()._rows(K, **new)
-
     def groups_of(self, K: KernelSet) -> Index:
         """The group of each row sample, by the rule for new samples; by task if each task has its own groups."""
         self._check_fitted()
@@ -441,13 +437,11 @@ class LocalizedMKL(LocalWeights):
 
     Parameters
     ----------
-    C
-        SVM penalty C > 0 on margin violations. For several problems also one for each.
+    C, class_weight, decision, steps
+        As in `MKSVM`.
     gating
         The gating features: "kernel" (the row of the sample in the mean of the kernels, a number for each training
         sample), or the name of a feature table that the kernels were built from.
-    class_weight, decision, steps
-        As in `MKSVM`.
     tol, max_iter
         As in `GSMKL`.
 

@@ -615,14 +615,15 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         ]
         return predicting.solve_through(self, chosen, used, solvers, covariates), chosen, used
 
-    def _rows(self, K: Kernels | None, *, covariates: Any = None, **new: Any) -> KernelSet:
+    def _rows(self, K: Kernels | None, **new: Any) -> KernelSet:
         """The kernels of new rows against the training samples: those given, or those of their features."""
         self._check_fitted()
-        if not new:
+        features = {name: value for name, value in new.items() if name not in self.traits.of_rows}
+        if not features:
             return as_kernel_set(K, "prediction", self.train_samples_)
         if K is not None:
             refuse("give kernels or features, not both")
-        return self.cross_kernels(**new)
+        return self.cross_kernels(**features)
 
     def _decision_to_score(self, K: Kernels | None, **new: Any) -> xr.DataArray:
         """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""

@@ -23,6 +23,7 @@ from dmkl.learners.checks import (
     check_count,
     check_numbers,
     check_positive,
+    check_share,
     given_weights,
     one_for_each,
     one_of,
@@ -211,8 +212,8 @@ class GMKL(WeightedMachines):
 
     Parameters
     ----------
-    C
-        SVM penalty C > 0 on margin violations. For several problems also one for each.
+    C, class_weight, decision, steps, tol, max_iter
+        As in `MKSVM`.
     sigma
         (kernels,) or one number: the price of a unit of weight, from prior knowledge. A kernel with a large price gets
         no weight.
@@ -226,8 +227,6 @@ class GMKL(WeightedMachines):
         which is the distance from the hyperplane times ‖w_k‖. Each binary problem has its own weights.
     method
         "newton", or the paper's projected "gradient" with Armijo's rule, which needs many more passes.
-    class_weight, decision, steps, tol, max_iter
-        As in `MKSVM`.
 
     Attributes
     ----------
@@ -270,8 +269,7 @@ class GMKL(WeightedMachines):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        for C in check_positive("C", self.C):
-            self._on_kernels(np.array([1.0, -1.0]), C, K.names)
+        self._on_kernels(np.array([1.0, -1.0]), 1.0, K.names)
 
     def _on_kernels(
         self, y: Float, C: Bounds, names: Sequence[str], kernels: Index | None = None, title: str = ""
@@ -319,10 +317,8 @@ class EasyMKL(KernelClassifier):
     lam
         λ between 0 (a hard margin) and 1 (the means of the classes), both excluded. For several problems also one for
         each. It is the paper's λ for kernels with a mean diagonal of one, which the default steps make.
-    multiclass
-        More than two classes: "ovr" or "ovo", as in `MKSVM`; each binary problem has its own weights.
-    decision
-        As in `MKSVM`.
+    multiclass, decision
+        As in `MKSVM`; each binary problem has its own weights.
     steps
         As in `MKFDA`; ("center", "multiplicative") by default: centered kernels with a mean diagonal of one. Weights
         grow with the scale of a kernel. After ("center", "trace") entries are of size 1/m for m samples, and λ acts as
@@ -355,7 +351,7 @@ class EasyMKL(KernelClassifier):
     >>> model = dmkl.EasyMKL(lam=0.1)
     """
 
-    traits = KernelClassifier.traits.but(rules=RULES, grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)})
+    traits = KernelClassifier.traits.but(rules=RULES | {"lam": check_share}, grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)})
 
     lam: float | Sequence[float] = 0.1
     _: KW_ONLY
@@ -363,11 +359,6 @@ class EasyMKL(KernelClassifier):
     decision: Decision | None = None
     steps: str | Sequence[str] = ("center", "multiplicative")
     tol: float = 1e-6
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if not all(value < 1.0 for value in check_positive("lam", self.lam)):
-            refuse(f"lam must lie between 0 and 1, both excluded, got {self.lam!r}")
 
     def _method(self) -> SideBySide:
         return InMemory(factors=True)
@@ -433,7 +424,7 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
     """
 
     traits = KernelClassifier.traits.but(
-        rules=RULES,
+        rules=RULES | {"nu": check_share},
         bounded="the objective of each machine",
         takes_unknown_labels=False,
         by_problem=(),
@@ -447,11 +438,6 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
     steps: str | Sequence[str] = ("center", "multiplicative")
     tol: float = 1e-3
     cv: Any = 5
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if not 0 < check_positive("nu", self.nu)[0] < 1:
-            refuse(f"nu must lie between 0 and 1, both excluded, got {self.nu!r}")
 
     def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
         # Candidates of C are no values for several problems: the sum has one of them, chosen by its scores.

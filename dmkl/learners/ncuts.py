@@ -135,8 +135,8 @@ class NCuts(CutClassifier):
     loss
         Loss of the classifier: "hinge" (support vector machines), or "square" (regularized Fisher discriminants with a
         bias, as `MKFDA` on the centered combined kernel).
-    C
-        SVM penalty C > 0 on margin violations. For several problems also one for each.
+    C, decision
+        As in `MKSVM`.
     lam
         Ridge λ > 0 of the square loss, in units of the combined kernel's eigenvalues: m times that of `MKFDA`,
         whose kernels have unit trace. For several problems also one for each.
@@ -144,8 +144,6 @@ class NCuts(CutClassifier):
         More than two classes: "ovr", one against the rest, or for machines "ovo", one against one by votes.
     class_weight
         As in `MKSVM`, for the hinge loss only. The weights of kernels do not depend on it.
-    decision
-        As in `MKSVM`.
     sharing
         With several classes each binary problem is a cut. "mean": all problems use the mean of the weights of all cuts;
         "own": each problem has its own weights, as in the paper's one-vs-all scheme; "joint": one program over the

@@ -192,12 +192,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
         "memory" or "subspace" (see the notes), or "auto", the first of them that fits; `solver_` names the one that was
         used. ``dmkl.Subspace(basis="8GiB", finish="report")`` sets the options of the subspace: in memory, where that
         fits, "auto" finishes problems that are still open.
-    tol
-        Relative gap to prove.
-    max_iter
-        Maximum number of weight vectors tried; in a subspace of passes. Beyond it the gap that is proven is returned
-        with a warning.
-    kernel_groups, sigma, constraints, weights
+    tol, max_iter, kernel_groups, sigma, constraints, weights
         As in `MKFDA`.
 
     Attributes
@@ -379,7 +374,9 @@ class MKGLM(SmoothRegressor):
     _: KW_ONLY
     offset: Mapping[str, float] | Sequence[float] | Covariates | None = None
 
-    traits = SmoothRegressor.traits.but(fitted={"thresholds_": labeled_array("level")})
+    traits = SmoothRegressor.traits.but(
+        of_rows=("covariates", "offset"), fitted={"thresholds_": labeled_array("level")}
+    )
 
     def _loss(self) -> JointLoss:
         return as_loss(self.loss)
@@ -415,12 +412,6 @@ class MKGLM(SmoothRegressor):
     def _offsets(self, samples: Array, *, offset: Any = None, **more: Any) -> Float:
         rest, own = super()._offsets(samples, **more), self._offset_of(samples, offset)
         return np.asarray(rest + own[:, None]) if isinstance(own, np.ndarray) else rest
-
-    def _rows(self, K: Any, *, offset: Any = None, **new: Any) -> KernelSet:
-        return super()._rows(K, **new)
-
-    def _solve_for_new_rows(self, K: Any, ask: Any, *, offset: Any = None, **new: Any) -> Any:
-        return super()._solve_for_new_rows(K, ask, **new)
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         return super()._parameter_texts(names) | {"offset": tokenize(self.offset)}
