@@ -15,8 +15,9 @@ from scipy.spatial.distance import cdist
 from sklearn.base import ClusterMixin
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
+from sklearn.preprocessing import normalize
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array
 from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.learners.checks import Given, check_count, check_positive, given_weights
@@ -163,7 +164,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
                 IndefiniteKernelWarning,
             )
         H = outcome.outcomes[0].extra["embedding"]
-        groups = group_by_kmeans(_unit_rows(H), None, self.n_clusters, seed=self.random_state, restarts=self.restarts)
+        groups = group_by_kmeans(normalize(H), None, self.n_clusters, seed=self.random_state, restarts=self.restarts)
         self.embedding_ = self.dual_coef_.copy(data=H).rename("embedding")
         self.labels_ = self.embedding_[:, 0].drop_vars("component").copy(data=groups.labels).rename("cluster_label")
         coords = {"cluster": np.arange(groups.n_groups), "component": self.embedding_["component"].values}
@@ -190,7 +191,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
 
     def labels_of(self, scores: Array) -> Array:
         """Clusters of coordinates of `decision_function`, (samples,)."""
-        return np.asarray(np.argmin(cdist(_unit_rows(scores), self.centers_.values), axis=1))
+        return np.asarray(np.argmin(cdist(normalize(scores), self.centers_.values), axis=1))
 
 
 class MultipleKernelKMeans(KernelKMeans):
@@ -217,8 +218,3 @@ class MultipleKernelKMeans(KernelKMeans):
     """
 
     _alternates = True
-
-
-def _unit_rows(H: Float) -> Float:
-    norms = np.linalg.norm(H, axis=1, keepdims=True)
-    return np.asarray(H / np.where(norms > 0, norms, 1.0))

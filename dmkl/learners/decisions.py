@@ -22,12 +22,7 @@ from scipy.special import softmax
 from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.learners.conformal import by_row
-from dmkl.numerics.discriminant import (
-    Discriminant,
-    directions,
-    left_out_densities,
-    whitened,
-)
+from dmkl.numerics.discriminant import Discriminant, directions, left_out_densities, whitened
 from dmkl.numerics.fisher import Targets
 
 LEFT_OUT = "leave-one-out scores of the training rows"
@@ -181,9 +176,7 @@ class DecisionRule:
 
     def scaled(self, factors: Sequence[Float]) -> DecisionRule:
         """The same rule for scores s, learnt from scores s·factor: one factor for each column of each problem."""
-        discriminants = tuple(
-            discriminant.scaled(factor) for discriminant, factor in zip(self.discriminants, factors, strict=True)
-        )
+        discriminants = tuple(of.scaled(factor) for of, factor in zip(self.discriminants, factors, strict=True))
         direct = None if self.direct is None else tuple(b * f for b, f in zip(self.direct, factors, strict=True))
         return replace(self, discriminants=discriminants, direct=direct)
 
@@ -197,9 +190,9 @@ class DecisionRule:
     def probabilities(self, scores: Float) -> Float:
         """(rows, classes), of the second class of each task (rows, tasks)."""
         posteriors = [softmax(logits, axis=-1) for logits in self._logits(scores)]
-        return (
-            np.stack([values[..., 1] for values in posteriors], axis=-1) if self.kind == "multilabel" else posteriors[0]
-        )
+        if self.kind != "multilabel":
+            return posteriors[0]
+        return np.stack([values[..., 1] for values in posteriors], axis=-1)
 
     def coordinates(self, scores: Float) -> Float:
         """Discriminant coordinates of all problems side by side, (rows, r)."""
@@ -294,9 +287,8 @@ class HeldOut:
 def joined(folds: Sequence[HeldOut]) -> HeldOut:
     """The rows of several folds together."""
     index = [np.concatenate(parts) for parts in zip(*(fold.index for fold in folds), strict=True)]
-    groups = (
-        None if folds[0].groups is None else np.concatenate([fold.groups for fold in folds if fold.groups is not None])
-    )
+    of_folds = [fold.groups for fold in folds if fold.groups is not None]
+    groups = np.concatenate(of_folds) if of_folds else None
     return replace(folds[0], scores=np.concatenate([fold.scores for fold in folds]), index=index, groups=groups)
 
 

@@ -386,10 +386,6 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """Whether searches receive scores of the held-out rows (`Fit.judge`), in an outcome for each of the parts."""
         return False
 
-    def _scored_by(self) -> str | None:
-        """The scorer where none is named; None for that of the kind of the problem."""
-        return None
-
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         """Each parameter as text that is the same in every process, by which searches are compared."""
         texts = {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}
@@ -1205,7 +1201,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         InputError
             If a row was trained on, or the model predicts hazards, not the values of `y`.
         """
-        if self._scored_by() is not None:
+        if self.traits.scorer is not None:
             refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
         prediction, truth = self._rows_of_others(K, y, unknown, **new)
         held_out = xr.Dataset(

@@ -194,8 +194,8 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
             return plain
         return clone(self).set_params(candidate=0, refine=0), plain[1]
 
-    def _check_shared(self) -> None:
-        """Refuse parameters that exclude candidates of weights, or lack them."""
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
         if not self._judges:
             if self.candidate is not None:
                 refuse("candidate is a position among the candidates of weights='shared'; give both, or neither")
@@ -265,10 +265,6 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
             Job(data.trainings[of[0]], SharedProblem(h, ridges[of[0]], weights[int(chosen[of[0]])], offset, of, judge))
             for of, (h, offset) in problems.computed[key]
         ]
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        self._check_shared()
 
     def _method(self) -> Any:
         return SharedMethod(self.tol) if self._judges else RidgeMethod(name_of(self.solver), self._options())

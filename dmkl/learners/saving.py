@@ -152,9 +152,9 @@ _UNDECLARED = FittedAttribute(Form("a DataArray", lambda value: isinstance(value
 def fitted_attributes(model: Any, kept: Kept) -> dict[str, Any]:
     """The fitted attributes of a model that are kept in one place, by name, the declared ones in their order."""
     declared = model.traits.fitted
-    names = [*declared, *(name for name in vars(model) if name.endswith("_") and name not in declared)]
-    there = (name for name in names if declared.get(name, _UNDECLARED).kept == kept and name in vars(model))
-    return {name: getattr(model, name) for name in there}
+    values = vars(model)
+    names = [*declared, *(name for name in values if name.endswith("_") and name not in declared)]
+    return {name: values[name] for name in names if name in values and declared.get(name, _UNDECLARED).kept == kept}
 
 
 def _check_kept(model: Any) -> None:
@@ -202,10 +202,8 @@ def read(saved: Saved) -> Any:
     reader = READERS.get(str(attrs.get("format")))
     if reader is None:
         hint = _OPENED_BY.get(str(attrs.get("format")), "")
-        msg = (
-            f"{saved.place} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected "
-            f"{FORMAT!r}{hint}"
-        )
+        form = attrs.get("format")
+        msg = f"{saved.place} is not a model: its attribute 'format' is {form!r}, expected {FORMAT!r}{hint}"
         raise StoreError(msg)
     return reader(saved)
 
@@ -303,10 +301,6 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value) and len({*value}) == len(value)
 
 
-def _are_labels(value: Any) -> bool:
-    return isinstance(value, list) and len({*value} - {None}) == len(value)
-
-
 def _is_positions(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
@@ -325,7 +319,9 @@ _NAMES = Form("a list of different names", lambda value: _is_names(value) and le
 _FORMS = {
     **{"created_by": TEXT, "parameters": _OBJECT, "state": _OBJECT, "kernel_names": _NAMES},
     "kind": Form(f"one of {', '.join(get_args(Kind))}", lambda value: value in get_args(Kind)),
-    "classes": Form("a list of different labels", _are_labels),
+    "classes": Form(
+        "a list of different labels", lambda value: isinstance(value, list) and len({*value} - {None}) == len(value)
+    ),
     "tasks": Form(f"null or {_NAMES.words}", lambda value: value is None or _NAMES.accepts(value)),
 }
 """The attributes of every model."""

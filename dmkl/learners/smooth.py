@@ -68,12 +68,7 @@ class SmoothLearner(CovariateEffects, abstract=True):
         weight_set=True,
         plain_sum=PLAIN_SUM,
         bounded="the loss with its ridge",
-        rules={
-            "lam": check_positive,
-            "solver": _check_solver,
-            "tol": check_positive,
-            "max_iter": check_count,
-        },
+        rules={"solver": _check_solver, "max_iter": check_count} | dict.fromkeys(("lam", "tol"), check_positive),
     )
 
     def _loss(self) -> JointLoss:
@@ -85,10 +80,10 @@ class SmoothLearner(CovariateEffects, abstract=True):
 
     def _method(self) -> SmoothMethod:
         solver = Subspace() if self.solver == "subspace" else self.solver
-        if not isinstance(solver, Subspace):
-            return SmoothMethod(solver=solver, options=FisherOptions(self.tol, self.max_iter))
-        options = FisherOptions(self.tol, self.max_iter, **solver.options())
-        return SmoothMethod(solver=solver.name, options=options)
+        room = solver.options() if isinstance(solver, Subspace) else {}
+        return SmoothMethod(
+            solver=getattr(solver, "name", solver), options=FisherOptions(self.tol, self.max_iter, **room)
+        )
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         # As for least squares, the room that a solver has is no part of a result.
@@ -554,6 +549,7 @@ class MKCox(SmoothRegressor):
 
     traits = SmoothRegressor.traits.but(
         weights_are_copies=False,  # of ties after Efron
+        scorer="concordance_index",
         rules={"ties": one_of("efron", "breslow")},
         fitted={"baseline_hazard_": labeled_array(needed=True)},  # over time, or stratum and time
     )
@@ -584,9 +580,6 @@ class MKCox(SmoothRegressor):
 
     def _truth(self, *args: Any, **options: Any) -> Array:
         return survival_labels(super()._truth(*args, **options))
-
-    def _scored_by(self) -> str:
-        return "concordance_index"
 
     def _strata(self, labels: Array) -> Array:
         return labels > 0

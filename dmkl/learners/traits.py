@@ -109,6 +109,8 @@ class Traits:
     """Whether weights lie in a set that `p`, `kernel_groups`, `sigma`, `constraints` and `weights` describe."""
     leaves_one_out: bool = False
     """Whether labels follow by default from class means of leave-one-out scores, which takes dual variables."""
+    scorer: str | None = None
+    """The scorer where none is named; None for that of the kind of the problem."""
     bounded: str = "the objective"
     """The function whose relative gap `gap_` is, in texts."""
     by_problem: tuple[str, ...] = ("p", "lam", "C")

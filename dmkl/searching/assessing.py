@@ -89,7 +89,7 @@ def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict
     from dmkl.searching.scoring import OfProbabilities, as_metrics, evaluate
 
     probabilistic = getattr(model, "calibrated_on_", None) is not None
-    scoring = model._scored_by() if scoring is None else scoring
+    scoring = model.traits.scorer if scoring is None else scoring
     metrics, decisions = as_metrics(scoring, model.kind_, probabilistic=probabilistic), model.decisions_of(decision)
     logits = model.decider_.decision(decision.reshape(len(decision), -1)) if probabilistic else decisions
     scores = {}

@@ -610,7 +610,7 @@ def make_question(
     if "decision" in values:
         deciding = [clone(estimator).set_params(decision=decision) for decision in values["decision"]]
     by_means = classes and all(model._decides_by() == "means" for model in deciding)
-    scoring = estimator._scored_by() if arguments.scoring is None else arguments.scoring
+    scoring = estimator.traits.scorer if arguments.scoring is None else arguments.scoring
     metrics = as_metrics(scoring, targets.kind, probabilistic=by_means)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):

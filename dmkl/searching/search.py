@@ -1005,7 +1005,7 @@ def _keep_nonconformity(best: KernelLearner, fits: GridFits, result: SearchResul
     """
     question = fits.question
     by_rule = getattr(best, "calibrated_on_", None) == SEARCHED
-    if by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or best._scored_by() is not None:
+    if by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or best.traits.scorer is not None:
         return
     predictions = question.predictions(islice(fits.parts(result.best_index_, tested=False), n_used))
     table = conformal.of_predictions(predictions) if "true_label" in predictions else None
