@@ -4,10 +4,9 @@ A solver is a generator. It yields a request, receives the answer from `driver`,
 the kernels itself. So independent problems advance side by side: the driver collects the requests of all solvers and
 reads the stored kernels once for all of them.
 
-An outcome says how the solver ended (`Status`), the pair that it returns (weights and dual variables), its objective,
-and what is *proven* about it: `bound`, the other end of an interval that contains the optimum, and `gap`, the length of
-that interval relative to the objective, or to the part that weights can change if that is smaller. A solver without a
-proof leaves both NaN.
+An outcome says how the solver ended, the pair that it returns, and what is *proven* about its objective: the other end
+of an interval that contains the optimum, and the length of that interval relative to the objective, or to the part that
+weights can change if that is smaller.
 """
 
 from __future__ import annotations
@@ -339,10 +338,7 @@ class Status(enum.Enum):
         "The gap stopped shrinking above the tolerance: the arithmetic resolves no more. Take a larger λ or tol, or "
         "store the kernels in float64.",
     )
-    FALLING = (
-        "open",
-        "The iteration cap was reached while the objective still fell: raise max_iter, or tol.",
-    )
+    FALLING = ("open", "The iteration cap was reached while the objective still fell: raise max_iter, or tol.")
 
     @property
     def code(self) -> int:

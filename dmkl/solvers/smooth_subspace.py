@@ -41,14 +41,13 @@ from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace import certify, solver
 from dmkl.solvers.fisher.subspace.certify import OpenPoint, Restriction
 from dmkl.solvers.fisher.subspace.space import (
-    Point,
     TrainingSubspace,
     Unsolved,
     apply_preconditioners,
     basis_task_bytes,
     of_space,
 )
-from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips, basis_times
+from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips
 from dmkl.solvers.in_memory import WithWholeKernels, combined
 from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Solver, Tasks, run_with, spread
 from dmkl.solvers.jobs import Context, Job, can_solve
@@ -84,42 +83,32 @@ class _SmoothPoint(OpenPoint):
 class _SmoothRestriction(Restriction):
     """See `Restriction`, for the problems of the points."""
 
-    problems: Sequence[SmoothProblem]
+    problems: Sequence[SmoothProblem] = ()
     gradients: dict[int, dict[int, tuple[Float, float]]] = field(default_factory=dict)
     """u, (m, c), and −Σdℓ − uᵀf of each point, in the basis of this width and in the one before."""
     double: ClassVar[bool] = True
 
-    def solve(
-        self,
-        spaces: Sequence[TrainingSubspace],
-        points: Sequence[Point],
-        starts: Sequence[Float | None],
-        tols: Mapping[int, float],
-    ) -> Solver[dict[int, Solution]]:
+    def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> Solver[dict[int, Solution]]:
         """See `Restriction`; α of a solution are its coefficients a, (r, c), and the fixed effects, (q, c)."""
         work, own = [], []
-        for f, space in enumerate(spaces):
+        for f, space in enumerate(self.spaces):
             solve = partial(_solve_point, space.gram, space.product_files, space.training.n_train)
-            for k, tol in of_space(points, tols, f).items():
+            for k, tol in of_space(self.points, tols, f).items():
                 work.append(solve)
-                own.append((k, self.problems[k], starts[k], tol, points[k].kernels))
+                own.append((k, self.problems[k], starts[k], tol, self.points[k].kernels))
         threads = blas_threads(min(machine().slots_per_host, len(work)))
         return dict((yield Tasks("restricted-master", work, (threads,), own=own)))
 
-    def judge(
-        self, spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
-    ) -> Solver[dict[int, OpenPoint]]:
+    def judge(self, solutions: Mapping[int, Solution]) -> Solver[dict[int, OpenPoint]]:
         """See `Restriction`; the residual is u − λα."""
         opened: dict[int, OpenPoint] = {}
-        for f, space in enumerate(spaces):
-            of_f = of_space(points, solutions, f)
+        for f, space in enumerate(self.spaces):
+            of_f = of_space(self.points, solutions, f)
             if not of_f:
                 continue
             pairs = [(s.beta, s.alpha[0]) for s in of_f.values()]
             products = yield from certify.products(space, pairs)
-            work = [partial(basis_times, space.file("basis"))]
-            (whole,) = yield Tasks("dual", work, own=[np.concatenate([a for _, a in pairs], axis=1)])
-            alphas = np.split(whole, np.cumsum([a.shape[1] for _, a in pairs])[:-1], axis=1)
+            alphas = yield from certify.duals(space, [a for _, a in pairs])
             columns = {
                 k: _columns(self.problems[k], alpha, product.array(), solution.alpha[1])
                 for (k, solution), alpha, product in zip(of_f.items(), alphas, products, strict=True)
@@ -127,24 +116,16 @@ class _SmoothRestriction(Restriction):
             for k, of in columns.items():
                 earlier = [item for item in self.gradients.get(k, {}).items() if item[0] < space.width]
                 self.gradients[k] = dict([*earlier[-1:], (space.width, (gradient(of), linear_part(of)))])
-            kept = [(k, *pair) for k in columns for pair in self.gradients[k].values()]
-            forms = yield from _forms(space, [u for _, u, _ in kept])
-            bounds: dict[int, list[tuple[Float, float]]] = {}
-            for (k, _, linear), q in zip(kept, forms, strict=True):
-                bounds.setdefault(k, []).append((q / (2.0 * self.problems[k].lam), linear))
+            forms = iter((yield from _forms(space, [u for k in columns for u, _ in self.gradients[k].values()])))
             for k, of in columns.items():
-                opened[k] = self._point(points[k], self.problems[k], of_f[k], of, bounds[k])
+                opened[k] = self._point(k, of_f[k], of, [next(forms) for _ in self.gradients[k]])
         return opened
 
-    def _point(
-        self,
-        point: Point,
-        problem: SmoothProblem,
-        solution: Solution,
-        columns: Sequence[Column],
-        bounds: Sequence[tuple[Float, float]],
-    ) -> _SmoothPoint:
-        """The best of some lower bounds of the optimum, each from q and −Σdℓ − uᵀf."""
+    def _point(self, k: int, solution: Solution, columns: Sequence[Column], forms: Sequence[Float]) -> _SmoothPoint:
+        """The best of the lower bounds of the optimum that follow from uᵀK_ju for each u of the point."""
+        point, problem = self.points[k], self.problems[k]
+        linears = [linear for _, linear in self.gradients[k].values()]
+        bounds = [(of_u / (2.0 * problem.lam), linear) for of_u, linear in zip(forms, linears, strict=True)]
         q, linear = min(bounds, key=lambda bound: point.support(bound[0]) + bound[1])
         a, beta, primal = solution.alpha[0], solution.beta, sum(column.primal for column in columns)
         left = max(0.0, primal + linear + float(beta @ q))
@@ -157,11 +138,9 @@ class _SmoothRestriction(Restriction):
         bend = np.stack([problem.loss.bend(c.y, c.eta, problem.d) for c in columns], axis=1)
         return _SmoothPoint(*given, certify.EXACT, {"effects": b, "predictor": eta}, primal=primal, bend=bend)
 
-    def sharpen(
-        self, spaces: Sequence[TrainingSubspace], opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int
-    ) -> Solver[None]:
+    def sharpen(self, opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int) -> Solver[None]:
         """See `Restriction`: further directions, of the part of the residual that the last one leaves."""
-        columns = [sum(item.columns.width for item in asked if item.space == f) for f in range(len(spaces))]
+        columns = [sum(item.columns.width for item in asked if item.space == f) for f in range(len(self.spaces))]
         most = min(_MOST_DIRECTIONS, width // max(1, *columns))
         points = [point for point in opened if isinstance(point, _SmoothPoint)]
         left = [point.residual.array() for point in points]
@@ -174,7 +153,7 @@ class _SmoothRestriction(Restriction):
                 # M is half of I + K/ρ.
                 left[k] = (1.0 - point.bend / point.bend.mean()) * (left[k] - 0.5 * direction.array())
             items = [replace(item, columns=Strips.of(x), worth=-1.0) for item, x in zip(asked, left, strict=True)]
-            for point, (x, _) in zip(points, (yield from apply_preconditioners(spaces, items)), strict=True):
+            for point, (x, _) in zip(points, (yield from apply_preconditioners(self.spaces, items)), strict=True):
                 point.more.append(x)
 
     def arrays(self, numbers: Sequence[int]) -> dict[str, Float]:
@@ -344,8 +323,8 @@ class SmoothMethod(WithWholeKernels):
             context.solver = "memory"
             return super().solve(jobs, context)
         context.solver = solver.SOLVER.name
-        restriction = _SmoothRestriction([job.problem for job in jobs])
-        solved = solver.solve_in_subspaces(_as_points(jobs), self.options, context, restriction)
+        restriction = partial(_SmoothRestriction, problems=[job.problem for job in jobs])
+        solved = solver.solve_in_subspaces(_as_points(jobs), self.options, context, restriction=restriction)
         outcomes = [job.problem.outcome(outcome) for job, outcome in zip(jobs, solved, strict=True)]
         return solver.finish_open(jobs, outcomes, self.options, context, self._finish)
 

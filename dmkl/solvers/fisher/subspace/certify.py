@@ -19,7 +19,14 @@ from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.mkfda import Solution
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
 from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, basis_task_bytes, of_space
-from dmkl.solvers.fisher.subspace.tasks import Strips, combined_products, numbered, residual_strip, solve_points
+from dmkl.solvers.fisher.subspace.tasks import (
+    Strips,
+    basis_times,
+    combined_products,
+    numbered,
+    residual_strip,
+    solve_points,
+)
 from dmkl.solvers.interface import Solver, Tasks
 
 _LEAST_STRIPS, _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 4, 16, 1024, 2**25
@@ -46,6 +53,13 @@ def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> S
     m = space.training.n_train
     parts = yield from _combined(space, "residuals", pairs, (0, m), space.round_file())
     return Strips.side_by_side(parts, m, _widths(pairs))
+
+
+def duals(space: TrainingSubspace, coefficients: Sequence[Float]) -> Solver[list[Float]]:
+    """Compute α = V a of some points, (m, c) each."""
+    work, together = [partial(basis_times, space.file("basis"))], np.concatenate(coefficients, axis=1)
+    (whole,) = yield Tasks("dual", work, own=[together])
+    return np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
 
 
 def _combined(
@@ -129,24 +143,21 @@ class OpenPoint:
         return self.rounding.weights + self.rounding.residual**2
 
 
+@dataclass(eq=False)
 class Restriction:
     """Problems restricted to a basis: how they are solved in it, and what is proven in the full space; of MK-FDA here.
 
     `double` says that all products are in double precision, so that rounding needs no bound.
     """
 
+    spaces: Sequence[TrainingSubspace]
+    points: Sequence[Point]
     double: ClassVar[bool] = False
 
-    def solve(
-        self,
-        spaces: Sequence[TrainingSubspace],
-        points: Sequence[Point],
-        starts: Sequence[Float | None],
-        tols: Mapping[int, float],
-    ) -> Solver[dict[int, Solution]]:
+    def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> Solver[dict[int, Solution]]:
         """Solve the points that have a tolerance for their weights gap, from β of each point if it has one."""
-        work, own = [], []
-        for f, space in enumerate(spaces):
+        work, own, points = [], [], self.points
+        for f, space in enumerate(self.spaces):
             chains: dict[tuple[int, float], list[int]] = {}
             for k in sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].weights.p):
                 chains.setdefault((points[k].target, points[k].lam), []).append(k)
@@ -161,16 +172,14 @@ class Restriction:
         solved = yield Tasks("restricted-master", work, own=own)
         return dict(pair for chain in solved for pair in chain)
 
-    def judge(
-        self, spaces: Sequence[TrainingSubspace], points: Sequence[Point], solutions: Mapping[int, Solution]
-    ) -> Solver[dict[int, OpenPoint]]:
+    def judge(self, solutions: Mapping[int, Solution]) -> Solver[dict[int, OpenPoint]]:
         """The residual and the gap of every solution in the full space, without a pass.
 
         For MK-FDA R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖² bounds what a better α would gain.
         """
         opened: dict[int, OpenPoint] = {}
-        slots = machine().slots_per_host
-        for f, space in enumerate(spaces):
+        slots, points = machine().slots_per_host, self.points
+        for f, space in enumerate(self.spaces):
             of_f = of_space(points, solutions, f)
             if not of_f:
                 continue
@@ -204,9 +213,7 @@ class Restriction:
                 opened[k] = OpenPoint(replace(solution, certificate=certificate), residual, square / scale, relative)
         return opened
 
-    def sharpen(
-        self, spaces: Sequence[TrainingSubspace], opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int
-    ) -> Solver[None]:
+    def sharpen(self, opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int) -> Solver[None]:
         """Add to the candidates of points, for which preconditioners gave a direction, up to `width` of a space."""
         yield from ()
 

@@ -82,12 +82,7 @@ def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: 
 
 
 def choose_directions(
-    basis: str,
-    before: Strips | None,
-    width: int,
-    seed: Sequence[int],
-    path: str | None,
-    matrices: Sequence[Strips],
+    basis: str, before: Strips | None, width: int, seed: Sequence[int], path: str | None, matrices: Sequence[Strips]
 ) -> tuple[Float | str, int]:
     """Compute the dominant directions of several matrices (m, c), each scaled to unit norm, and their number.
 

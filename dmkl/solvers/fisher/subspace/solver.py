@@ -48,7 +48,7 @@ from dmkl.solvers.fisher import cg
 from dmkl.solvers.fisher.mkfda import certificate_step
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.fisher.subspace import preconditioners
-from dmkl.solvers.fisher.subspace.certify import OpenPoint, Restriction, other_weights, scores
+from dmkl.solvers.fisher.subspace.certify import OpenPoint, Restriction, duals, other_weights, scores
 from dmkl.solvers.fisher.subspace.directions import Growth, extend
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import (
@@ -63,7 +63,7 @@ from dmkl.solvers.fisher.subspace.space import (
     of_space,
     preconditioner_bytes,
 )
-from dmkl.solvers.fisher.subspace.tasks import Strips, basis_times, lowest
+from dmkl.solvers.fisher.subspace.tasks import Strips, lowest
 from dmkl.solvers.fisher.wrapper import DIRECT, check_direct
 from dmkl.solvers.interface import Outcome, Pass, Round, Solver, Status, Tasks
 from dmkl.solvers.jobs import Context, Job, Training, can_solve
@@ -173,8 +173,7 @@ class SubspaceSolver:
     present solution of each point, `history` an entry for each pass or for the passes of one step, and `n_passes`
     counts them, those made before included. All bases and products take at most `basis_bytes` of the options on disk,
     half of the free space if None. `alphas` says that α of every point is wanted; a block has `block` columns, and
-    memory decides on preconditioners, where these are None. `restriction` solves and judges the points, those of MK-FDA
-    where None.
+    memory decides on preconditioners, where these are None. `restriction` makes what solves and judges the points.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class SubspaceSolver:
         alphas: bool,
         block: int | None = None,
         use_preconditioners: bool | None = None,
-        restriction: Restriction | None = None,
+        restriction: Callable[[Sequence[TrainingSubspace], Sequence[Point]], Restriction] = Restriction,
     ) -> None:
         targets, self.points = points_of(jobs)
         self.options, self.workspace = options, workspace
@@ -196,7 +195,7 @@ class SubspaceSolver:
         self.history: list[Round] = []
         self.n_passes = n_passes
         self._spaces = [TrainingSubspace(t, hs, workspace.fold(f)) for f, (t, hs) in enumerate(targets.items())]
-        self._restriction = Restriction() if restriction is None else restriction
+        self._restriction = restriction(self._spaces, self.points)
         for space in self._spaces:
             space.double = space.double or self._restriction.double
         step = preconditioners.grid_step([job.problem.lam for job in jobs])
@@ -331,8 +330,8 @@ class SubspaceSolver:
         while todo:
             tols = {k: _FINE * tol if k in fine or self.progress[k].gap < _FAR else _ROUGH for k in todo}
             starts = [point.beta for point in self.progress]
-            solutions = yield from self._restriction.solve(self._spaces, self.points, starts, tols)
-            points |= yield from self._restriction.judge(self._spaces, self.points, solutions)
+            solutions = yield from self._restriction.solve(starts, tols)
+            points |= yield from self._restriction.judge(solutions)
             # Solve again the points that only their rough weights keep from being certified.
             todo = [k for k in todo if k not in fine and points[k].gap > tol and points[k].alpha_gap <= tol]
             fine |= set(todo)
@@ -381,7 +380,7 @@ class SubspaceSolver:
             # Bounds of single columns add up; one that was not computed leaves ‖R‖² as the bound.
             if np.isfinite(squares).all():
                 r.bound = min(r.bound, 0.5 * float(squares.sum()) / r.solution.certificate.scale)
-        yield from self._restriction.sharpen(self._spaces, sharpened, wanted, width)
+        yield from self._restriction.sharpen(sharpened, wanted, width)
         for unsolved, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
             self._more.setdefault(unsolved.space, []).append(x)
         for k, r in opened.items():
@@ -402,9 +401,7 @@ class SubspaceSolver:
             of_rows = yield from scores(space, pairs)
             alphas: list[Any] = [None] * len(pairs)
             if self._alphas and pairs:
-                work, coefficients = partial(basis_times, space.file("basis")), [a for _, a in pairs]
-                (whole,) = yield Tasks("dual", [work], own=[np.concatenate(coefficients, axis=1)])
-                alphas = np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
+                alphas = yield from duals(space, [a for _, a in pairs])
             for k, rows, alpha in zip(of_f, of_rows, alphas, strict=True):
                 point = self.progress[k]
                 point.settled, point.scores, point.alpha, point.extra = settled, rows, alpha, opened[k].extra
@@ -639,13 +636,10 @@ def _check(jobs: Sequence[Job]) -> None:
     )
 
 
-def solve_in_subspaces(
-    jobs: Sequence[Job], options: FisherOptions, context: Context, restriction: Restriction | None = None
-) -> list[Outcome]:
-    """The outcomes of problems in subspaces, of which some may be open."""
-    given = jobs, context.workspace, options, context.tally.n_passes
+def solve_in_subspaces(jobs: Sequence[Job], options: FisherOptions, context: Context, **how: Any) -> list[Outcome]:
+    """The outcomes of problems in subspaces, of which some may be open; `how` are arguments of `SubspaceSolver`."""
     alphas = context.duals or options.leave_one_out
-    solver = SubspaceSolver(*given, alphas=alphas, restriction=restriction)
+    solver = SubspaceSolver(jobs, context.workspace, options, context.tally.n_passes, alphas=alphas, **how)
     (outcomes,), _ = drive([(jobs[0].training.square, solver.run())])
     context.tally.n_passes = solver.n_passes
     context.tally.rounds += solver.history
