@@ -70,8 +70,7 @@ class EachProduct(ProductRequest):
     """K_jV for every kernel, in float64; answered by (n, rows, b)."""
 
     want = "each"
-    block: Float
-    """V, (columns, b)"""
+    block: Float  # V, (columns, b)
     columns: Index | None = None
     """The samples of the block's rows, if all other rows are zero: only tiles with their columns are read."""
 
@@ -92,10 +91,8 @@ class CombinedProduct(ProductRequest):
     """Σ_j K_j V diag(w_j); answered by (rows, b)."""
 
     want = "sum"
-    block: Float
-    """V, (columns, b)"""
-    weights: Float = field()
-    """w, (n,) for all columns, or (n, b)"""
+    block: Float  # V, (columns, b)
+    weights: Float = field()  # w, (n,) for all columns, or (n, b)
     exact: bool = False
 
 
@@ -183,10 +180,8 @@ class FactorTraces(Request):
 class InnerProducts(Request):
     """⟨PK_iP, PK_jP⟩ and ⟨PK_iP, P⟩ for P = I − QQᵀ, in float64; answered by (n + 1, n + 1), with P as the last one."""
 
-    basis: Float
-    """Q, (m, r), with orthonormal columns"""
-    products: Float
-    """K_jQ, (n, m, r)"""
+    basis: Float  # Q, (m, r), with orthonormal columns
+    products: Float  # K_jQ, (n, m, r)
 
     def on_kernels(self, kernels: Index, n_kernels: int) -> Translated:
         with_last = [*kernels, n_kernels]
@@ -216,25 +211,18 @@ class SVM(Request):
     MKL.
     """
 
-    weights: Float
-    """β, (n,), or (n, G) with groups"""
-    y: Float
-    """(m,), 1 and −1, or targets"""
-    C: float | Float | None
-    """The bound on α, or one for each sample, (m,); None for least squares"""
+    weights: Float  # β, (n,), or (n, G) with groups
+    y: Float  # (m,), 1 and −1, or targets
+    C: float | Float | None  # The bound on α, or one for each sample, (m,); None for least squares
     tol: float
     """The relative gap that is requested; the solution may be worse where rounding prevents it."""
-    start: Float | None = None
-    """The initial u, (m,), for example from other weights"""
-    rows: Index | None = None
-    """The training samples, to which y and u belong; None for all."""
-    ridge: float = 0.0
-    """δ: the machine is trained on K(β) + δI"""
+    start: Float | None = None  # The initial u, (m,), for example from other weights
+    rows: Index | None = None  # The training samples, to which y and u belong; None for all
+    ridge: float = 0.0  # δ: the machine is trained on K(β) + δI
     noise: float | None = None
     """How far below zero rounding may bring xᵀK(β)x for unit vectors x, if K(β) is to be tested for indefiniteness;
     None for kernels that are assumed to be positive semidefinite."""
-    groups: Index | None = None
-    """c, (m,)"""
+    groups: Index | None = None  # c, (m,)
     lam: float | None = None
 
     def on_rows(self, rows: Index, n_samples: int) -> Translated:
@@ -245,8 +233,7 @@ class SVM(Request):
 class Task(Request):
     """A function of small arguments, run as a Dask task; answered by its result."""
 
-    name: str
-    """Prefix of the task's key"""
+    name: str  # Prefix of the task's key
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
 
@@ -258,16 +245,11 @@ class Task(Request):
 class Tasks(Request):
     """Functions run as tasks side by side (see `dmkl.passes.execute.run_tasks`); answered by the list of results."""
 
-    name: str
-    """Prefix of the tasks' keys"""
-    work: Sequence[Callable[..., Any]]
-    """The functions that the tasks call, the longest first"""
-    shared: tuple[Any, ...] = ()
-    """Arguments of all tasks, sent to the workers once"""
-    own: Sequence[Any] | None = None
-    """One more argument for each task, after the shared ones"""
-    task_bytes: int = 0
-    """Bytes of kernels that each task reads, for the progress report"""
+    name: str  # Prefix of the tasks' keys
+    work: Sequence[Callable[..., Any]]  # The functions that the tasks call, the longest first
+    shared: tuple[Any, ...] = ()  # Arguments of all tasks, sent to the workers once
+    own: Sequence[Any] | None = None  # One more argument for each task, after the shared ones
+    task_bytes: int = 0  # Bytes of kernels that each task reads, for the progress report
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,10 +259,8 @@ class Pass(Request):
     The solver counts the pass and chooses what it multiplies.
     """
 
-    name: str
-    """The name of the pass in messages"""
-    function: Callable[[], Any]
-    """Runs the pass; called again if workers are lost"""
+    name: str  # The name of the pass in messages
+    function: Callable[[], Any]  # Runs the pass; called again if workers are lost
 
 
 Solver = Generator[Request | tuple[Request, ...], Any, Result]

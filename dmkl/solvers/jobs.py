@@ -240,8 +240,7 @@ class SideBySide(Method):
     """Each problem has its own solver; the running solvers share passes, of which each uses `width` columns."""
 
     width: int = 1
-    files: bool = False
-    """Whether requests are answered through files: those of machines."""
+    files: bool = False  # Whether requests are answered through files: those of machines
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         return self._in_passes(jobs, context)

@@ -96,8 +96,7 @@ class LineSearch:
         self._go(cut * self._length)
 
 
-_SAME_SUM = 1e-14
-"""Rounding of sums of weights."""
+_SAME_SUM = 1e-14  # Rounding of sums of weights
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ _TASKS = 4
 """Tasks for each slot: after each round of tasks, progress is reported and outcomes are kept."""
 _READING = 100
 """Samples for each kernel from which reading all n m² entries takes less time than the m³ of one decomposition."""
-_BLOCK_BYTES = 2**22
-"""Bytes of predictions or dual variables that are computed together."""
+_BLOCK_BYTES = 2**22  # Bytes of predictions or dual variables that are computed together
 
 
 def candidate_weights(n_kernels: int, n_candidates: int, random_state: int) -> Float:
@@ -74,8 +73,7 @@ class SharedProblem:
 class SharedMethod(Method):
     """Solve problems by one decomposition for each training set and its weights."""
 
-    tol: float
-    """The gap that solutions with dual variables are to prove."""
+    tol: float  # The gap that solutions with dual variables are to prove
 
     def check(self, jobs: Sequence[Job]) -> None:
         if isinstance(jobs[0].problem, RefinedProblem):

@@ -48,8 +48,7 @@ from dmkl.solvers.masters import Factored
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
-_MOST_STEPS = 100
-"""Most Newton steps for one β; two or three are usual after the first β."""
+_MOST_STEPS = 100  # Most Newton steps for one β; two or three are usual after the first β
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +160,7 @@ class Column:
     alpha: Float = field(init=False)
     b: Float = field(init=False)
     f: Float = field(init=False)
-    null: float = field(init=False)
-    """The minimum of P over b for f = 0."""
+    null: float = field(init=False)  # The minimum of P over b for f = 0
     factor: tuple[Float, Cholesky | _ThinFactor, Float] | None = None
 
     def __post_init__(self) -> None:

@@ -53,20 +53,15 @@ from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, S
 from dmkl.solvers.jobs import Context, Job, can_solve
 from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem, gradient, linear_part
 
-_MOST_WEIGHTS = 30
-"""Most weight vectors that are tried in one subspace."""
-_MOST_DIRECTIONS = 20
-"""Most directions that a preconditioner gives for each column of a point."""
-_NULL = 1e-12
-"""Eigenvalues of G(β) below this share of the largest are rounding."""
+_MOST_WEIGHTS = 30  # Most weight vectors that are tried in one subspace
+_MOST_DIRECTIONS = 20  # Most directions that a preconditioner gives for each column of a point
+_NULL = 1e-12  # Eigenvalues of G(β) below this share of the largest are rounding
 
 
 @dataclass
 class _SmoothPoint(OpenPoint):
-    primal: float = np.nan
-    """P"""
-    bend: Float = field(default_factory=lambda: np.empty((0, 0)))
-    """The diagonal of W, (m, c)"""
+    primal: float = np.nan  # P
+    bend: Float = field(default_factory=lambda: np.empty((0, 0)))  # The diagonal of W, (m, c)
     more: list[Strips] = field(default_factory=list)
     has_bounds: ClassVar[bool] = False
 
@@ -333,8 +328,7 @@ class SmoothMethod(WithWholeKernels):
         return super().solve(jobs, context) if can_solve(self._check_memory, jobs) else None
 
 
-_JOINT = 8
-"""Matrices (m, m) that are in memory at once for a loss that is no sum over the samples."""
+_JOINT = 8  # Matrices (m, m) that are in memory at once for a loss that is no sum over the samples
 
 
 def _as_points(jobs: Sequence[Job]) -> list[Job]:

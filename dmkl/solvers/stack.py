@@ -29,10 +29,8 @@ from dmkl.solvers.in_memory import WithWholeKernels
 from dmkl.solvers.interface import CombinedKernel, Outcome, Root, Solver, Status, Step
 from dmkl.solvers.jobs import Job
 
-_ROUNDING = 1e-12
-"""Share of the largest eigenvalue below which one is zero."""
-_STEPS = 30
-"""Most steps of the non-negative least squares, for each kernel."""
+_ROUNDING = 1e-12  # Share of the largest eigenvalue below which one is zero
+_STEPS = 30  # Most steps of the non-negative least squares, for each kernel
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,15 +74,11 @@ Solve = Callable[[Sequence[Job], Context], list[Outcome]]
 
 _FLOOR = 1e-6
 """Least σ_e², in units of the variance of y: V has to be positive definite also for kernels of low rank."""
-_CONSTANT = 1e-6
-"""Share of a kernel that rounding leaves of a kernel which fixed effects explain."""
-_RESIDUAL = 1e-7
-"""Relative residual of conjugate gradients."""
+_CONSTANT = 1e-6  # Share of a kernel that rounding leaves of a kernel which fixed effects explain
+_RESIDUAL = 1e-7  # Relative residual of conjugate gradients
 _MOST_PRODUCTS = 2000
-_ROWS = 1024
-"""Rows of new samples that are solved for at once."""
-_LEAST_SHARE = 2.0**-20
-"""Shortest step of the line search."""
+_ROWS = 1024  # Rows of new samples that are solved for at once
+_LEAST_SHARE = 2.0**-20  # Shortest step of the line search
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,8 +56,7 @@ class ConicProgram:
         self._b: list[Float] = []
         self._cones: list[Any] = []
         self._height = 0
-        self._rows: Any = None
-        """The matrix of all rows, after its first use."""
+        self._rows: Any = None  # The matrix of all rows, after its first use
         self.violation = np.inf
         """Violation of the constraints by the last minimizer, relative to their size; infinite before the first."""
 

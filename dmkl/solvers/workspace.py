@@ -100,8 +100,7 @@ def state_folder(folder: str | Path) -> Path:
 class Prepared:
     """The files of a preparation that fits share, one for each of its parts; tasks write them when they end."""
 
-    folder: Path | None
-    """None: nothing is kept."""
+    folder: Path | None  # None: nothing is kept
     number: int
 
     def _file(self, part: int) -> Path | None:
@@ -314,8 +313,7 @@ _OURS = (
     *("state.json.", f"{_BEFORE}.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz"),
     *("extra-", "seen-", "dmkl-", "prepared-"),
 )
-_MOST_CHANGES = 4
-"""Number of differences that are written out in full."""
+_MOST_CHANGES = 4  # Number of differences that are written out in full
 
 
 def _change(name: str, before: str | None, now: str | None) -> str:
@@ -351,8 +349,7 @@ class SearchState:
 
     parts: tuple[Mapping[str, Any], ...]
     """The stored states: of the search, and of its parts with separate solvers."""
-    n_outcomes: int = 0
-    """Number of solved problems with separate files."""
+    n_outcomes: int = 0  # Number of solved problems with separate files
 
     def __bool__(self) -> bool:
         return bool(self.parts)

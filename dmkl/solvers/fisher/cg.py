@@ -164,8 +164,7 @@ def _check_definite(gram: Float, inner: Float) -> None:
         raise IndefiniteKernelError(msg)
 
 
-_COMPANIONS, _MOST_PRODUCTS = 54, 500
-"""Most companions, and most products of an iteration."""
+_COMPANIONS, _MOST_PRODUCTS = 54, 500  # Most companions, and most products of an iteration
 _BLOCKS = 4
 """Blocks that the model of A⁻¹ of each problem has room for if several problems run side by side."""
 _WORKING, _OF_PRODUCTS, _OF_MODEL = 14, 6, 9

@@ -317,8 +317,7 @@ COMPANIONS = 2
 """Directions in addition to the step: its changes with the weights, which save a sixth of the passes."""
 
 
-_MOST_SETS = 16
-"""Most sets: with more the number of steps is the same, and more is read."""
+_MOST_SETS = 16  # Most sets: with more the number of steps is the same, and more is read
 
 
 class WorkingSetRule:

@@ -116,15 +116,12 @@ class _Solved:
 
     part: _Unsolved
     row_map: RowMap
-    numbers: list[int]
-    """The numbers of the jobs."""
+    numbers: list[int]  # The numbers of the jobs
     solutions: list[Outcome]
     coefficients: tuple[list[Float], list[Float]]
     """W (D, c) of each solution: held-out rows have the scores zW, and training rows the dual variables zW + hE."""
-    rest: list[Float]
-    """E (C, c) of each solution."""
-    constant: Mask
-    """Which of the kernels that may have weight are constant over the samples, (n,)."""
+    rest: list[Float]  # E (C, c) of each solution
+    constant: Mask  # Which of the kernels that may have weight are constant over the samples, (n,)
 
     def functions(self, axis: int) -> Iterator[tuple[slice, RowFunction]]:
         """The functions of the held-out rows (axis 0) or of the training rows (axis 1), each with its solutions."""

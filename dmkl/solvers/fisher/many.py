@@ -54,18 +54,13 @@ from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.masters import LEAST_LOG, MODEL_ERROR, MODEL_STEP, MODEL_STEPS, Factored, ascent_direction, positive
 from dmkl.solvers.weight_sets import Ball
 
-_SHARED_STEPS = 8
-"""Most weights that are tried for a target by shared factors."""
+_SHARED_STEPS = 8  # Most weights that are tried for a target by shared factors
 _CG_STEPS = 20
 """Most steps of conjugate gradients; a target that needs more is too far from the mean of the others."""
-_ALPHA_SHARE = 0.5
-"""Share of the tolerance for the error of α."""
-_RESOLVED = 0.3
-"""Share of the tolerance for the rounding of the gradient."""
-_TRUST = 3.0
-"""Trust region of a prediction for the next norm, in log β."""
-_SMOOTH = 1 + 2**-14
-"""The norm whose weights are predicted for p = 1."""
+_ALPHA_SHARE = 0.5  # Share of the tolerance for the error of α
+_RESOLVED = 0.3  # Share of the tolerance for the rounding of the gradient
+_TRUST = 3.0  # Trust region of a prediction for the next norm, in log β
+_SMOOTH = 1 + 2**-14  # The norm whose weights are predicted for p = 1
 _TARGETS_PER_TASK = 256
 """Most targets of a task. More targets share more work and need more memory."""
 _TASKS, _WORTH = 4, 64
@@ -81,8 +76,7 @@ _TINY, _LEAST = float(np.finfo(np.float64).tiny), 1e-30
 """Lower limits: of gradients and weights before a logarithm, and of μ in W ⪰ μW̄."""
 _SECOND_ORDER, _FIRST_ORDER = 4.0, 5.0
 """Factors of the allowed error of α: of p − 1, and of the tolerance at p = 1. Larger ones cause more Newton steps."""
-_FLOOR = 1e-3
-"""Lower limit of the mean weights, relative to the largest."""
+_FLOOR = 1e-3  # Lower limit of the mean weights, relative to the largest
 _NO_FALL = 1e-8
 """Share of the expected decrease of the gradient below which the observed decrease is rounding."""
 
@@ -373,8 +367,7 @@ class _Whitened:
         system = np.tensordot(beta * (0.5 / lam), kernels, 1)
         system[np.diag_indices(m)] += 0.5
         self._factor = definite_factor(system.T, lam)
-        self.root: Array = np.tril(self._factor.lower).T.astype(dtype)
-        """Lᵀ, (m, m)."""
+        self.root: Array = np.tril(self._factor.lower).T.astype(dtype)  # Lᵀ, (m, m)
         self._upper = [np.empty((n, min(_ROWS, m - start), m - start), dtype) for start in range(0, m, _ROWS)]
         n_held_out = held_out.shape[1]
         self._held_out = [np.empty((n, min(_ROWS, n_held_out - i), m), dtype) for i in range(0, n_held_out, _ROWS)]
@@ -600,8 +593,7 @@ class _Chunk:
     """Some targets of a training set, at some points of the grid: the work of a task."""
 
     number: int
-    example: Job
-    """A job with the training set and the kernels of all."""
+    example: Job  # A job with the training set and the kernels of all
     targets: list[Float]
     points: list[_Point]
     numbers: list[dict[_Point, int]]

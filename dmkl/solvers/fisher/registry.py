@@ -136,15 +136,13 @@ class FisherMethod:
 
 _AMPLE = 1e-3
 """λ/tr K(β) from which descent on the dual takes as many passes as the subspace solver, and half of its time."""
-_ROOM = 100
-"""Directions for which descent needs room."""
+_ROOM = 100  # Directions for which descent needs room
 _MANY, _DIRECTIONS = 32, 5
 """Targets from which one factor for all may be better than one for each, and the directions that a column needs."""
 _PAIR = 2
 """Points of a target up to which each is solved by its own factors: a search of one point, with the plain sum as a
 baseline, then solves that point exactly as `fit` does."""
-_SOME = 8
-"""Targets from which a subspace for all may be as large as the kernels."""
+_SOME = 8  # Targets from which a subspace for all may be as large as the kernels
 
 
 def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
@@ -248,8 +246,7 @@ class _Sum(NamedTuple):
 
     lens: Lens
     request: InverseDiagonals
-    members: list[list[int]]
-    """The problems of each λ of the request."""
+    members: list[list[int]]  # The problems of each λ of the request
 
 
 def with_inverse_diagonals(

@@ -43,12 +43,9 @@ class AlphaStep(Oracle):
 
     def __init__(self, problem: FisherProblem, facts: KernelFacts = UNKNOWN) -> None:
         self.problem, self.facts = problem, facts
-        self.products = 0
-        """Products with the combined kernel so far."""
-        self.alpha: Float = np.empty((0, 0))
-        """The last α, (m, c)."""
-        self.each_product: Array = np.empty((0, 0, 0))
-        """K_jα of it, (n, m, c)."""
+        self.products = 0  # Products with the combined kernel so far
+        self.alpha: Float = np.empty((0, 0))  # The last α, (m, c)
+        self.each_product: Array = np.empty((0, 0, 0))  # K_jα of it, (n, m, c)
 
     @abstractmethod
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:

@@ -198,14 +198,10 @@ class _Factor:
     """A block of a basis that a pass multiplies."""
 
     space: TrainingSubspace
-    block: Strips
-    """U, (m, b)"""
-    columns: tuple[int, int]
-    """Its columns in the basis."""
-    dtype: np.dtype[Any]
-    """The precision of the products."""
-    probes: bool = False
-    """Whether the probes Z, (m, s), are multiplied too."""
+    block: Strips  # U, (m, b)
+    columns: tuple[int, int]  # Its columns in the basis
+    dtype: np.dtype[Any]  # The precision of the products
+    probes: bool = False  # Whether the probes Z, (m, s), are multiplied too
 
     @property
     def multiplied(self) -> list[Strips]:

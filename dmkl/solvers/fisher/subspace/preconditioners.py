@@ -41,12 +41,9 @@ _USEFUL = 30.0
 class Closeness(NamedTuple):
     """How weights β compare with the reference weights β̄ of a preconditioner, by the ratios β_j/β̄_j on its support."""
 
-    bounds: bool
-    """Whether M ⪯ A gives a useful bound."""
-    condition: float
-    """Upper bound of the condition number of K(β̄)⁻¹K(β)."""
-    scale: float
-    """K(β) ≈ scale · K(β̄), and K(β) ⪰ scale · K(β̄) if `bounds`."""
+    bounds: bool  # Whether M ⪯ A gives a useful bound
+    condition: float  # Upper bound of the condition number of K(β̄)⁻¹K(β)
+    scale: float  # K(β) ≈ scale · K(β̄), and K(β) ⪰ scale · K(β̄) if `bounds`
 
 
 def conditions(betas: Float, preconditioner: Float) -> Float:
@@ -165,8 +162,7 @@ def read_factor(stem: str, scratch: Array) -> RoughFactor:
 
 
 class _Kept(NamedTuple):
-    used: float
-    """The time of its last use"""
+    used: float  # The time of its last use
     stem: str
     files: list[Path]
     size: int

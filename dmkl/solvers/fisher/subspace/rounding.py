@@ -42,8 +42,7 @@ from dmkl.passes.blas import pinned_blas
 
 PROBES = 24
 """s. With twice as many the bound would be 2.3 instead of 3.4 times the error, at the cost of as many more columns."""
-_UNLIKELY = 1e-9
-"""δ for each bound, of which a search computes some thousands."""
+_UNLIKELY = 1e-9  # δ for each bound, of which a search computes some thousands
 
 
 @dataclass(frozen=True)

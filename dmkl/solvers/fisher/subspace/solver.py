@@ -154,8 +154,7 @@ cost most for large m, few make more rounds for small m. For 50 kernels of 3,000
 less time in as many passes; for 1,797 samples, a fifth more time and two passes more."""
 _HIDDEN = 0.5
 """Share of the tolerance that rounding may hide; beyond it, products are repeated in double precision."""
-_FAR = 30.0
-"""A point whose gap was above this is far from certified."""
+_FAR = 30.0  # A point whose gap was above this is far from certified
 _FIGURES, _BY_POINT = ("gap", "objective", "upper", "settled"), ("scores", "alpha")
 """Attributes of a point that are saved: β, figures, and arrays that a settled point has in files; α if wanted."""
 
@@ -200,14 +199,11 @@ class SubspaceSolver:
             space.double = space.double or self._restriction.double
         step = preconditioners.grid_step([job.problem.lam for job in jobs])
         self._growth = Growth(self._spaces, self.points, block or block_width(len(targets)), step)
-        self._worst: list[float] = []
-        """The largest gap after each round."""
-        self._started = 0.0
-        """When the present pass began."""
+        self._worst: list[float] = []  # The largest gap after each round
+        self._started = 0.0  # When the present pass began
         self._more: dict[int, list[Strips]] = {}
         """Directions of each space from its preconditioners in this round, in addition to those of the residuals."""
-        self._lacking = ""
-        """The note on preconditioners for which there is no room."""
+        self._lacking = ""  # The note on preconditioners for which there is no room
         workspace.check_shared()
         self._ended = False
         self._restore()

@@ -32,8 +32,7 @@ class Point:
     target: int
     weights: WeightSet
     lam: float
-    kernels: Index | None = None
-    """Positions of those that may have weight; all where None."""
+    kernels: Index | None = None  # Positions of those that may have weight; all where None
 
     def support(self, q: Float) -> float:
         """The maximum of βᵀq over the set of weights, from q of all kernels."""
@@ -80,12 +79,9 @@ WRITTEN_AGAIN = ("inner", "projected")
 class Block:
     """Columns of a basis whose products were computed in one pass."""
 
-    columns: tuple[int, int]
-    """The first column, and the one after the last."""
-    groups: Groups
-    """The names of the files of the products, with the kernels in each."""
-    single: bool
-    """Whether the products are in single precision."""
+    columns: tuple[int, int]  # The first column, and the one after the last
+    groups: Groups  # The names of the files of the products, with the kernels in each
+    single: bool  # Whether the products are in single precision
 
 
 @dataclass(frozen=True)
@@ -105,8 +101,7 @@ class TrainingSubspace:
 
     def __init__(self, training: Training, targets: Sequence[Float], folder: Path) -> None:
         self.training, self.targets, self.folder, self.n_kernels = training, targets, folder, training.n_kernels
-        self.width = 0
-        """Basis vectors, r."""
+        self.width = 0  # Basis vectors, r
         self.gram = ""
         """The file of G, (n, r, r); V, N and VᵀH of the same round are in the same folder (see `file`)."""
         self.n_round_files = 0
