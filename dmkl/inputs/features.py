@@ -128,16 +128,13 @@ def as_features(
 ) -> Features:
     """Find features in files or memory and align their rows to one order of samples; no value is read yet.
 
-    Accepted is what `dmkl.build` takes: matrices (samples, columns) by name, or one, which is called X; a Dataset of
-    xarray; AnnData and MuData, or files (see `FORMATS`). A row of a masked array that is masked throughout is missing.
-    `Features` of an earlier call stay in their order, and `samples` names them.
+    Accepted is what `dmkl.build` takes, whose arguments these are. `Features` of an earlier call stay in their order,
+    and `samples` names them.
 
-    Arrays, columns and files called labels, y, samples, ids, splits or tasks have that role, unless `side_data` has
-    data of that role. The names of the samples in a table are found as in `dmkl.inputs.columns.find_names`; the names
-    of the first table are known when the next is read. A data frame has the names of its samples in its index, unless
-    that only counts; an xarray array in the coordinate of its first dimension. Rows without names are those of the
-    samples, one after another. `samples` names the wanted samples, in order; by default those of the first matrix with
-    names. `present`, `join` and `transpose` are as in `dmkl.build`. The rows of samples that a matrix lacks are NaN.
+    Arrays, columns and files with a name of `ROLES` have that role, unless `side_data` has data of that role. The names
+    of the samples in a table are found by `find_names`; those of the first table are known when the next is read. Rows
+    without names are those of the samples, one after another. `samples` names the wanted samples, in order; by default
+    those of the first matrix with names. The rows of samples that a matrix lacks are NaN.
 
     The matrices are float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
     Memory holds the rows that `FeatureMatrix.read` returns; and of .npz, MATLAB files before version 7.3 and Parquet

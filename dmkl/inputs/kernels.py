@@ -117,12 +117,9 @@ class KernelSource:
     ) -> None:
         """Join the samples of the kernels and of their labels, and put both into the order of the set.
 
-        A kernel in another order is read in strips of whole rows. With join="outer" a sample that lacks a kernel gets a
-        mean (see `Reordered`) of the training samples of the first split, or of all samples.
-
-        `join`, `samples`, `train_samples` and `symmetric` are as in `dmkl.create`; `read_data` are labels, splits and
-        such that were read with the kernels, `given` are others; `shape` are the (rows, columns) of the kernels, if
-        known.
+        With join="outer" a sample that lacks a kernel gets a mean (see `Reordered`) of the training samples of the
+        first split, or of all samples. Arguments are as in `dmkl.create` and `align`; `shape` are the (rows, columns)
+        of the kernels, if known.
         """
         notes, numbers = list[str](), range(len(self.axes))
         if self.n_kernels is None and join != "exact" and any(axes.names or axes.columns for axes in self.axes):
@@ -333,16 +330,14 @@ def open_files(
 ) -> tuple[KernelSource, Labels]:
     """Find the kernels in data files, and labels, splits and names of the samples. No kernel is read yet.
 
-    `paths` are files of `FORMATS`, prefixes of relationship matrices of GCTA and PLINK, or a folder with one kernel a
-    file. In a file with several arrays, one array of three dimensions holds all kernels; else each square matrix is
-    one. `variables` names the arrays to take from each file, which may be rectangular; `kernel_axis` is the axis of the
-    kernels in arrays of three dimensions, as the software that wrote the file counts its axes; `names` replace those in
-    the files.
+    `paths` are as in `find_files`. In a file with several arrays, one array of three dimensions holds all kernels; else
+    each square matrix is one. `variables` names the arrays to take from each file, which may be rectangular;
+    `kernel_axis` is the axis of the kernels in arrays of three dimensions, as the software that wrote the file counts
+    its axes; `names` replace those in the files.
 
-    Arrays and files whose name is in `ROLES` have that role, unless a file for it is `given`: `labels`, `splits`,
-    `diagonal`, `samples`, `train_samples` (see `read_file`). `order` is a file of the names of the rows of the kernels,
-    as they stand, in place of names in the kernels. Names are matched as in `dmkl.create`, with its `join` and
-    `symmetric`. `KernelSource.notes` list what was left out and which choices were made.
+    Arrays and files whose name is in `ROLES` have that role, unless a file for it is `given`. `order` is a file of the
+    names of the rows of the kernels, as they stand, in place of names in the kernels; `join` and `symmetric` are as in
+    `dmkl.create`. `KernelSource.notes` list what was left out and which choices were made.
 
     Memory holds a few tiles for .npy, HDF5 and Zarr; whole rows for text, for chunks that span the rows, and for
     samples in another order; one kernel for .npz and for chunks that span a kernel; one variable for MATLAB files

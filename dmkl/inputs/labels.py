@@ -246,9 +246,8 @@ def align(
 
     Returned are the tables with the names that are matched, the samples (None if nothing has names), their labels, and
     notes on data without names if other data has names. The samples are the `wanted` ones, those `stored` with the
-    tables, or those of the tables. `read_data` are labels and such that were read with the tables; the `given` ones
-    are read here, since the names of the tables show their columns of names. `shape` are the numbers of rows, and of
-    columns if these are no samples of the rows; labels of such columns are left out.
+    tables, or those of the tables. Labels and such that are `given` are read here, since the names of the tables show
+    their columns of names. `shape` are the numbers of rows, and of columns if these are no samples of the rows.
     """
     # Numbers, such as those of an index that only counts, are names if other data has the same as names, in any order.
     bearing = [set(table.names) for table in tables if table.names is not None]

@@ -17,17 +17,6 @@ _STRIP_ENTRIES = 2**20
 """Entries of a kernel that are in memory at a time while means are computed."""
 
 
-def known_shape(what: str, values: Any) -> tuple[int, ...]:
-    """Return the shape of an array, () without one; InputError if it becomes known only when Dask computes it."""
-    if is_instance(values, "dask.delayed", "Delayed"):
-        refuse(f"{what} is a delayed value of Dask; say its shape: dask.array.from_delayed(value, shape, dtype)")
-    try:
-        return tuple(int(length) for length in getattr(values, "shape", ()))
-    except (TypeError, ValueError) as error:
-        way_out = "call compute_chunk_sizes() of a Dask array, to_dask_array(lengths=True) of a Dask data frame"
-        refuse(f"the number of rows of {what} is unknown; {way_out}", error)
-
-
 def plain(values: Any) -> Any:
     """Return a matrix without the names of its rows and columns, of any library that exchanges arrays by DLPack."""
     if is_instance(values, "pandas", "DataFrame"):
@@ -35,22 +24,14 @@ def plain(values: Any) -> Any:
     if is_instance(values, "xarray", "DataArray"):
         in_parts = Lazy(values.shape, values.dtype, lambda key: values[key].to_numpy())
         return values.data if values.chunks is not None else in_parts
-    return dense_rows(values) if is_sparse(values) else as_numpy(values)
-
-
-def as_numpy(values: Any) -> Any:
-    """Return an array of another library, such as PyTorch, as NumPy's with the same memory; others as they are."""
-    if not hasattr(values, "__dlpack__") or isinstance(values, np.ndarray):
-        return values
+    if is_sparse(values) or isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
+        return dense_rows(values) if is_sparse(values) else values
     try:
-        return np.from_dlpack(values)
+        return np.from_dlpack(values)  # the same memory
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        library = type(values).__module__.partition(".")[0]
-        refuse(
-            f"an array of {library} must be in the memory of the processor, of a type that NumPy has, and without a "
-            f"gradient ({error}); give a copy there, such as tensor.detach().cpu()",
-            error,
-        )
+        what = f"an array of {type(values).__module__.partition('.')[0]} must be in the memory of the processor, of a"
+        way_out = "give a copy there, such as tensor.detach().cpu()"
+        refuse(f"{what} type that NumPy has, and without a gradient ({error}); {way_out}", error)
 
 
 def open_alone(last: list[Any], key: Any, open: Callable[[], Any]) -> Any:

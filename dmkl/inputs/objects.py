@@ -14,7 +14,7 @@ from dmkl.errors import refuse
 from dmkl.inputs.columns import ROLES, axis_names, plain_title
 from dmkl.inputs.formats.annotated import annotated_arrays
 from dmkl.inputs.formats.file_arrays import FileArray
-from dmkl.inputs.matrices import known_shape, plain
+from dmkl.inputs.matrices import plain
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,7 +36,13 @@ def recognize(what: str, values: Any) -> list[FileArray]:
     if holds_arrays(values):
         is_dataset = is_instance(values, "xarray", "Dataset")
         return _arrays_of_dataset(values) if is_dataset else annotated_arrays(values)
-    known_shape(what, values)
+    if is_instance(values, "dask.delayed", "Delayed"):
+        refuse(f"{what} is a delayed value of Dask; say its shape: dask.array.from_delayed(value, shape, dtype)")
+    try:
+        tuple(map(int, getattr(values, "shape", ())))
+    except (TypeError, ValueError) as error:
+        way_out = "call compute_chunk_sizes() of a Dask array, to_dask_array(lengths=True) of a Dask data frame"
+        refuse(f"the number of rows of {what} is unknown; {way_out}", error)
     rows, columns = axis_names(values, 0), axis_names(values, 1)
     is_counted = rows is None and is_instance(values, "pandas", "DataFrame")
     numbers = [tuple(map(str, values.index))] if is_counted else []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import bz2
 import gzip
-import hashlib
 import lzma
-import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -38,8 +35,6 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": _xz, ".zs
 COMPRESSED = tuple(_OPENERS)
 """The extensions of compressed files, which follow that of their content."""
 _ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
-_COPIES: dict[Path, tuple[int, int]] = {}
-"""Compressed files that were unpacked, and what identifies their content."""
 _CHUNK_BYTES, _FILE_BYTES = 2**20, 2**12
 
 
@@ -64,32 +59,34 @@ def stream(path: Path) -> Iterator[IO[bytes]]:
 
 
 @cache
-def _folder() -> Path:
+def _folder() -> tempfile.TemporaryDirectory[str]:
     """Return the folder of copies, which is removed when Python ends."""
-    folder = tempfile.mkdtemp(prefix="dmkl-unpacked-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    return tempfile.TemporaryDirectory(prefix="dmkl-unpacked-", ignore_cleanup_errors=True)
 
 
 def unpacked(path: Path) -> Path:
-    """Return a copy of the content of a compressed file or of a .zip, no larger than the memory that is allowed."""
-    status, path = path.stat(), path.absolute()
-    copy = _folder() / hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest() / path.stem
-    stamp, way_out = (status.st_mtime_ns, status.st_size), "unpack it first, or allow more"
-    if _COPIES.get(path) == stamp:
-        return copy
-    shutil.rmtree(copy.parent, ignore_errors=True)
-    copy.parent.mkdir()
+    """Return a copy of the content of a compressed file or of a .zip, no larger than the memory that is allowed.
+
+    Any other file is returned as it is.
+    """
+    if not path.name.lower().endswith((*COMPRESSED, ".zip")):
+        return path
+    status = path.stat()
+    return _copy(path.absolute(), status.st_mtime_ns, status.st_size)
+
+
+@cache
+def _copy(path: Path, *_: int) -> Path:
+    copy, way_out = Path(tempfile.mkdtemp(dir=_folder().name)) / path.stem, "unpack it first, or allow more"
     if path.suffix.lower() == ".zip":
         with damaged_as(f"{path} is not a whole .zip file", Exception), ZipFile(path) as archive:
             n_bytes = sum(member.file_size + _FILE_BYTES for member in archive.infolist())
             check_memory(f"the content of {path}", n_bytes, way_out)
             copy.mkdir()  # also for no members
             archive.extractall(copy)
-    else:
-        with stream(path) as packed, copy.open("wb") as file:
-            while chunk := packed.read(_CHUNK_BYTES):
-                check_memory(f"the content of {path}", file.tell() + len(chunk), way_out)
-                file.write(chunk)
-    _COPIES[path] = stamp
+        return copy
+    with stream(path) as packed, copy.open("wb") as file:
+        while chunk := packed.read(_CHUNK_BYTES):
+            check_memory(f"the content of {path}", file.tell() + len(chunk), way_out)
+            file.write(chunk)
     return copy

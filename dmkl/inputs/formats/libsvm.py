@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dmkl.inputs.formats.compressed import COMPRESSED, unpacked
+from dmkl.inputs.formats.compressed import unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, vector
 from dmkl.inputs.formats.tables import lines_of
 from dmkl.inputs.labels import LabelTable
@@ -32,7 +32,7 @@ def libsvm_arrays(path: Path) -> list[FileArray]:
     from sklearn.datasets import load_svmlight_file
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    file = unpacked(path) if path.name.lower().endswith(COMPRESSED) else path
+    file = unpacked(path)
     check_memory(str(path), _ENTRY_BYTES * file.stat().st_size, "save it by scipy.sparse.save_npz, or allow more")
     several = any("," in text.partition(":")[0] for _, _, text in islice(lines_of(path), 9))
     with damaged_as(f"{path} is no table of LIBSVM", Exception):

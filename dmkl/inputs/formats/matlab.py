@@ -37,7 +37,7 @@ def matlab_arrays(path: Path) -> list[FileArray]:
             start = file.read(_MATLAB_HEADER + len(_HDF5))
         if _HDF5 in (start[: len(_HDF5)], start[_MATLAB_HEADER:]):
             with needing("h5py", f"{path} of version 7.3 is read with"):
-                from dmkl.inputs.formats.matlab73 import variables_of
+                from dmkl.inputs.formats.hdf5 import variables_of
             return variables_of(path)
         variables, _ = run(_v5_variables, str(path), path, unpacked_bytes=settings.memory_budget_bytes())
         return [_v5_array(path, name, tuple(shape), kind) for name, shape, kind in variables if name[:2] != "__"]

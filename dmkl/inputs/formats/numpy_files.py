@@ -107,20 +107,16 @@ class _Member:
         index = key if isinstance(key, tuple) else (key,)
         position = index[self._slowest] if len(self.shape) == len(index) == 3 else None
         if not isinstance(position, int):
-            return np.asarray(open_alone(self._last, None, self._whole)[key])
-        slab = open_alone(self._last, position, lambda: self._slab(position))
+            whole = open_alone(self._last, None, lambda: self._read(self._what, self.shape, 0))
+            return np.asarray(whole[key])
+        rest = (*self.shape[: self._slowest], *self.shape[self._slowest + 1 :])
+        slab = open_alone(self._last, position, lambda: self._read(f"a kernel of {self._what}", rest, position))
         return np.asarray(slab[(*index[: self._slowest], *index[self._slowest + 1 :])])
 
-    def _whole(self) -> Array:
-        check_memory(self._what, n_bytes(self.shape, self.dtype.itemsize), _IN_PARTS)
-        damaged = damaged_as(f"{self._what} is damaged", Exception)
-        with damaged, zipfile.ZipFile(self._path) as archive, archive.open(f"{self._name}.npy") as file:
-            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-
-    def _slab(self, position: int) -> Array:
-        rest = (*self.shape[: self._slowest], *self.shape[self._slowest + 1 :])
-        size = n_bytes(rest, self.dtype.itemsize)
-        check_memory(f"a kernel of {self._what}", size, _IN_PARTS)
+    def _read(self, what: str, shape: tuple[int, ...], position: int) -> Array:
+        """Read the part of this shape at a position from 0 along the slowest axis, or as a whole."""
+        size = n_bytes(shape, self.dtype.itemsize)
+        check_memory(what, size, _IN_PARTS)
         with damaged_as(f"{self._what} is damaged", Exception):
             if self._file is None:
                 with zipfile.ZipFile(self._path) as archive:  # its file stays open while a member is open
@@ -132,4 +128,4 @@ class _Member:
             data = self._file.read(size)
             if len(data) < size:
                 refuse(f"{self._what} is damaged: it ends too early")
-        return np.frombuffer(data, dtype=self.dtype).reshape(rest, order="F" if self._fortran else "C")
+            return np.ndarray(shape, self.dtype, data, order="F" if self._fortran else "C")

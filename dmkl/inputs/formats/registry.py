@@ -73,7 +73,7 @@ class Format:
     holds: tuple[Content, ...] = ("kernels", "features", "labels")
     columns: Callable[[Path, Collection[str] | None, str | None], Columns] | None = None
     labels: Callable[[Path, str | None], LabelTable] | None = None
-    is_folder: Callable[[Path], bool] = lambda _: False  # whether a folder is of this format
+    is_folder: Callable[[Path], object] = lambda _: False  # whether a folder is of this format
     streams: bool = False  # whether its readers open compressed files, which are otherwise unpacked
 
     def of_packed(self) -> Format:
@@ -98,8 +98,8 @@ FORMATS = (
     Format((".h5", ".hdf5"), hdf5_arrays),
     Format((".nc", ".nc4", ".cdf"), netcdf_arrays),
     Format((".zip",), _zip_arrays),
-    Format((".parquet",), text_kernels.parquet_arrays, columns=parquet_columns),
-    Format((".mtx",), text_kernels.mtx_arrays, is_folder=text_kernels.is_10x, streams=True),
+    Format((".parquet",), lambda path: [text_kernels.labelled(parquet_columns(path))], columns=parquet_columns),
+    Format((".mtx",), text_kernels.mtx_arrays, is_folder=text_kernels.matrix_of_10x, streams=True),
     Format((".grm.bin", ".rel.bin"), text_kernels.binary_arrays, ("kernels",)),
     Format((".grm.gz", ".grm.sp"), text_kernels.gcta_text_arrays, ("kernels",)),
     Format((".rel", ".rel.gz"), text_kernels.plink_text_arrays, ("kernels",)),

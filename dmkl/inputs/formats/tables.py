@@ -249,22 +249,21 @@ class Text(Columns):
     def ragged(self) -> list[list[str]]:
         """Return the cells of all rows, which may differ in length."""
         check_memory(f"the cells of {self.path}", 8 * self._lines[0][-1], "allow more")
-        return [self._split(text) for _, text in self._texts(0, self.n_rows)]
+        return [cells for _, cells in self._cells_of(0, self.n_rows)]
 
-    def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
-        """Return the line numbers, from 1, and the texts of some rows."""
+    def _cells_of(self, start: int, stop: int) -> Iterator[tuple[int, list[str]]]:
+        """Return the line numbers, from 1, and the cells of some rows."""
+        _, numbers, has_comments = self._lines
         step = max(1, _STRIP_CELLS // self.n_columns)
         for first in range(start, stop, step):
             last = min(first + step, stop)
             lines = [line.strip("\r") for line in self._bytes(first, last).decode().split("\n") if line.strip()]
-            _, numbers, has_comments = self._lines
             lines = list(filter(self._is_row, lines)) if has_comments else lines
-            yield from zip(numbers[first:last], lines, strict=True)
+            yield from zip(numbers[first:last], map(self._split, lines), strict=True)
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[int, list[str]]]:
-        """Return the line numbers, from 1, and the cells of some rows, as many as the columns."""
-        for number, text in self._texts(start, stop):
-            cells = self._split(text)
+        """Return the line numbers and the cells of some rows, as many as the columns."""
+        for number, cells in self._cells_of(start, stop):
             if self._trailing and len(cells) == self.n_columns + 1 and not cells[-1]:
                 del cells[-1]
             if len(cells) == self.n_columns - 1 and self.delimiter is None and self.n_columns == 2:

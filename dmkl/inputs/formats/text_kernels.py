@@ -18,22 +18,17 @@ from threadpoolctl import threadpool_limits
 from dmkl.arrays import Array, Float, Lazy, is_numeral
 from dmkl.errors import refuse
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
-from dmkl.inputs.formats.compressed import COMPRESSED, unpacked
+from dmkl.inputs.formats.compressed import COMPRESSED, content_name, unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, array_of, damaged_as
 from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.reader_process import run
-from dmkl.inputs.formats.tables import Text, lines_of, parquet_columns
+from dmkl.inputs.formats.tables import Text, lines_of
 from dmkl.inputs.matrices import dense_rows
 from dmkl.inputs.names import Individual, Names
 from dmkl.settings import check_memory
 
 _LISTS = (".id", ".sampleIDs.txt", ".fam", ".tfam", ".psam")
 """Ends of files that list the individuals of a matrix."""
-
-
-def parquet_arrays(path: Path) -> list[FileArray]:
-    """Return the matrix in a Parquet file, with the names of its rows and columns."""
-    return [_labelled(parquet_columns(path))]
 
 
 def text_arrays(path: Path) -> list[FileArray]:
@@ -49,7 +44,7 @@ def text_arrays(path: Path) -> list[FileArray]:
         refuse(f"{path} states {text.count} rows in its first line, and has {text.n_rows}; it is not whole")
     # Reading all rows of a kernel for the types of its columns would take long.
     text.numeric = [is_number(cell, text.decimal_comma) for cell in text.head_row()]
-    matrix = _labelled(text)
+    matrix = labelled(text)
     words = [name for name in matrix.rows or () if not is_numeral(name)]
     if text.titles is None and 0 < len(words) < text.n_rows:
         way_out = "if they are names, add a line of titles with 'sample' above them"
@@ -59,7 +54,7 @@ def text_arrays(path: Path) -> list[FileArray]:
     return [replace(matrix, holds="distances" if has_distances else "")]
 
 
-def _labelled(table: Columns) -> FileArray:
+def labelled(table: Columns) -> FileArray:
     """Return the matrix in a table, with names of its rows and columns that do not only count these."""
     rows, columns = _row_names(table)
     if not isinstance(table, Text):  # a word among the numbers of a text file is refused when its line is read
@@ -69,9 +64,9 @@ def _labelled(table: Columns) -> FileArray:
         refuse(f"{table.where} holds {what} are given as such (labels=, samples=, --labels, --samples)")
     written = titles = table.titles_of(columns)
     # Names that pandas and R write if there are none.
-    if titles is not None and (counts(titles, 1, "V") or counts(titles, 1, "X")):
-        titles, rows = None, None if rows is not None and counts(rows, 1) else rows
-    titles, rows = (None if names is not None and counts(names) else names for names in (titles, rows))
+    if counts(titles or (), 1, "V") or counts(titles or (), 1, "X"):
+        titles, rows = None, None if counts(rows or (), 1) else rows
+    titles, rows = (None if counts(names or ()) else names for names in (titles, rows))
     if table.n_rows == len(columns) and rows is not None and titles is not None and set(rows) != set(titles):
         # R's data frames begin titles with a letter and write a dot for all other signs (make.names).
         made = {re.sub(r"^(?=[\d_]|\.\d)", "X", re.sub(r"[^\w.]", ".", name)): name for name in rows}
@@ -252,8 +247,8 @@ _ENTRY_BYTES = 64
 
 def mtx_arrays(path: Path) -> list[FileArray]:
     """Return the matrix of a .mtx file, or of a folder of 10x Genomics; a sparse one stays sparse in memory."""
-    path = _matrix_of_10x(path)[0] if path.is_dir() else path
-    file = unpacked(path) if path.name.lower().endswith(COMPRESSED) else path
+    path = matrix_of_10x(path) or path
+    file = unpacked(path)
     (n_rows, n_cols, n_entries, _, field, _), _ = run(_header, str(path), file)
     size = file.stat().st_size
     if min(n_rows, n_cols) < 1 or not 0 <= n_entries <= size:  # an entry takes two characters at least
@@ -286,28 +281,22 @@ def of_10x(
     return replace(array, shape=shape, rows=cells, columns=columns, holds="features", notes=(note,))
 
 
-def _matrix_of_10x(folder: Path) -> list[Path]:
-    ends = ("matrix.mtx", *(f"matrix.mtx{end}" for end in COMPRESSED))
-    return [file for file in folder.iterdir() if file.name.endswith(ends)] if folder.is_dir() else []
+def matrix_of_10x(folder: Path) -> Path | None:
+    """Return the one matrix of 10x Genomics in a folder that also has its barcodes."""
+    matrices = [file for file in folder.glob("*matrix.mtx*") if content_name(file.name).endswith("matrix.mtx")]
+    return matrices[0] if len(matrices) == 1 and _list_of_10x(matrices[0], "barcodes") else None
 
 
-def is_10x(folder: Path) -> bool:
-    """Whether a folder holds one matrix of 10x Genomics, with its barcodes."""
-    matrices = _matrix_of_10x(folder)
-    return len(matrices) == 1 and bool(_lists_of_10x(matrices[0], "barcodes"))
-
-
-def _lists_of_10x(matrix: Path, *names: str) -> list[Path]:
-    """Return the lists next to a matrix of 10x Genomics, whose names may begin with that of a sample."""
+def _list_of_10x(matrix: Path, *names: str) -> list[list[str]]:
+    """Return the lines of a list next to a matrix of 10x Genomics; names of files may begin with that of a sample."""
     begin = re.sub(r"matrix\.mtx.*", "", matrix.name)
     files = (matrix.with_name(f"{begin}{name}.tsv{end}") for name in names for end in ("", *COMPRESSED))
-    return [file for file in files if file.is_file()]
+    return next(([text.split("\t") for _, _, text in lines_of(file)] for file in files if file.is_file()), [])
 
 
 def _names_of_10x(path: Path, shape: tuple[int, int]) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return the barcodes, and symbols and ids of genes, in the lists next to a matrix (genes, cells)."""
-    lists = [_lists_of_10x(path, *names) for names in (("features", "genes"), ("barcodes",))]
-    genes, cells = ([text.split("\t") for file in files[:1] for _, _, text in lines_of(file)] for files in lists)
+    genes, cells = _list_of_10x(path, "features", "genes"), _list_of_10x(path, "barcodes")
     if "matrix.mtx" not in path.name or (len(genes), len(cells)) != shape:
         return (), []
     return tuple(row[0] for row in cells), [[row[min(at, len(row) - 1)] for row in genes] for at in (1, 0)]
