@@ -23,7 +23,7 @@ from dmkl.features.tasks import fill_absent, refuse_overflow, resolve_bandwidths
 from dmkl.features.tiles import FACTORED, FeatureTiles, SampleAxis
 from dmkl.features.transforms import Transform, transform_tables, warn_of_scale
 from dmkl.inputs.columns import counts
-from dmkl.inputs.features import FeatureMatrix, Features, against, as_features
+from dmkl.inputs.features import FeatureMatrix, Features, as_features
 from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData, labels_in
@@ -176,7 +176,7 @@ def build(
     used = {recipe.feature for recipe in planned if recipe.feature is not None}
     square = {recipe.feature for recipe in planned if recipe.feature and STATISTIC[recipe.function] == "given"}
     tables = {
-        name: against(table, given.samples) if name in square else table
+        name: _against(table, given.samples) if name in square else table
         for name, table in blocks.items()
         if name in used
     }
@@ -742,11 +742,24 @@ def _new_table(
     if function != "distance":
         msg = f"the features {name!r} of the training samples are missing; build their kernels again"
         raise StoreError(msg)
-    new = against(_find(name, (), given.blocks, training), list(training.samples))
+    new = _against(_find(name, (), given.blocks, training), list(training.samples))
     if new.shape[1] != len(training.samples):
         expected = f"the distances to the {len(training.samples):,} training samples in their order"
         refuse(f"{name!r} has {new.shape[1]:,} columns, expected {expected}")
     return new
+
+
+def _against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatrix:
+    """Return a matrix of distances with its columns in the order of samples, by name; unchanged with other names."""
+    columns, names = matrix.columns, tuple(map(str, samples or ()))
+    if columns is None or not names or columns == names:
+        return matrix
+    at = places(columns, names)
+    if (at < 0).any() or len(set(columns)) < len(columns):
+        return matrix
+    shape = (matrix.shape[0], len(names))
+    reordered = Lazy(shape, matrix.dtype, lambda key: matrix.read(key[0])[:, at])
+    return FeatureMatrix(matrix.name, shape, matrix.dtype, names, None, lambda: reordered, matrix.holds)
 
 
 def _find(

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Lazy, Mask, is_instance, is_numeral, refuse_codes
+from dmkl.arrays import Array, Mask, is_instance, is_numeral, refuse_codes
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.inputs.columns import (
     ROLES,
@@ -181,10 +181,9 @@ def as_features(
             way_out = "Give all the same rows (NaN where a sample lacks all), or names (the index of a data frame)"
             refuse(f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; {rule}. {way_out}")
     check_memory(f"the order of {n_rows:,} samples", 8 * n_rows, "allow more, or look whether the features are damaged")
-    names = [matrix.name for matrix in matrices]
     masks = {name: np.asarray(mask) for name, mask in (present or {}).items()}
     for name, mask in masks.items():
-        if name not in names:
+        if name not in (names := [matrix.name for matrix in matrices]):
             refuse(f"present names {name!r}, but the features are {', '.join(map(repr, names))}")
         if mask.dtype != bool or mask.shape != (n_rows,):
             refuse(f"present[{name!r}] is {mask.dtype} of shape {mask.shape}, expected booleans of shape ({n_rows},)")
@@ -192,8 +191,8 @@ def as_features(
     labels, _ = gather(kept, len(blocks), n_rows, order, notes)
     for note in order_notes:
         warn(note, SampleOrderWarning)
-    names_of_all = None if labels.samples is None else list(map(str, labels.samples))
-    return Features(blocks, names_of_all, labels, list(dict.fromkeys(notes)))
+    everyone = None if labels.samples is None else list(map(str, labels.samples))
+    return Features(blocks, everyone, labels, list(dict.fromkeys(notes)))
 
 
 def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
@@ -251,19 +250,6 @@ def _matrix(name: str, array: FileArray, **more: Any) -> FeatureMatrix:
     return FeatureMatrix(name, shape, float_dtype(dtype), columns, names, get, **more)
 
 
-def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatrix:
-    """Return a matrix of distances with its columns in the order of samples, by name; unchanged with other names."""
-    columns, names = matrix.columns, tuple(map(str, samples or ()))
-    if columns is None or not names or columns == names:
-        return matrix
-    at = places(columns, names)
-    if (at < 0).any() or len(set(columns)) < len(columns):
-        return matrix
-    shape = (matrix.shape[0], len(names))
-    reordered = Lazy(shape, matrix.dtype, lambda key: matrix.read(key[0])[:, at])
-    return FeatureMatrix(matrix.name, shape, matrix.dtype, names, None, lambda: reordered, matrix.holds)
-
-
 def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expected: set[str] | None) -> FeatureMatrix:
     """Return the columns of numbers of a table; labels and splits among its columns go to `unaligned`."""
     if not table.n_rows or (table.n_rows == 1 and table.titles is None and not any(table.numeric)):
@@ -279,9 +265,9 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
             table.notes.append(f"{place} was taken for {role}, not for a feature")
             read = partial(lambda at, place, _: LabelTable(vector(table.values([at]), place), names), at, place)
             unaligned.side_data.append(SideData(role, place, read))
-    words = [table.title(at) for at in features if not table.numeric[at]]
+    words = [at for at in features if not table.numeric[at]]
     if words and len(words) < len(features):
-        _refuse_columns(table, features)
+        _refuse_columns(table, words)
     if table.titles is None and isinstance(table, Text):
         numerals = [cell for cell in table.head_row() if is_numeral(cell)]
         if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
@@ -310,7 +296,6 @@ def _check_first_column(table: Columns, features: Sequence[int]) -> None:
 
 
 def _refuse_columns(table: Columns, columns: Sequence[int], way_out: str = "") -> NoReturn:
-    columns = [at for at in columns if not table.numeric[at]]
     for at in columns:
         way = "say so (--unknown '{code}') or write NA"
         refuse_codes(f"{table.title(at)} of {table.where} has", table.texts([at])[0], way)
@@ -368,7 +353,9 @@ def _take_files(paths: Sequence[PathLike], expected: set[str] | None, unaligned:
 
 def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned) -> None:
     """Take the feature matrices among the arrays of a file or object, and its labels and such."""
-    arrays = list(map(_samples_first, arrays))
+    # Symmetric matrices (m, m, samples) of MATLAB.
+    stacks = [v for v in arrays if v.matlab and not v.cell and len(v.shape) == 3 and v.shape[0] == v.shape[1]]
+    arrays = [_reversed(variable) if variable in stacks else variable for variable in arrays]
     labels = [variable for variable in arrays if variable.name and variable.role == "labels"]
     n_labels = [length for variable in labels for length in (*variable.views, variable)[0].shape[:2] if length > 1]
     others = [variable for variable in arrays if not variable.name or variable.role is None]
@@ -389,12 +376,6 @@ def _take_arrays(path: Path, arrays: Sequence[FileArray], unaligned: _Unaligned)
 def _reversed(variable: FileArray) -> FileArray:
     """Return an array whose axes are in reverse order."""
     return replace(variable, shape=variable.shape[::-1], open=lambda: transposed(variable.open()), matlab=False)
-
-
-def _samples_first(variable: FileArray) -> FileArray:
-    """Return symmetric matrices (m, m, samples) of MATLAB as (samples, m, m)."""
-    of_matrices = len(variable.shape) == 3 and variable.shape[0] == variable.shape[1]
-    return _reversed(variable) if variable.matlab and not variable.cell and of_matrices else variable
 
 
 def _is_features(variable: FileArray) -> bool:
@@ -433,8 +414,8 @@ def _object_matrix(name: str, values: Any) -> FeatureMatrix:
         samples, rest = table.index, list(range(table.n_columns))
         if samples is None and any(map(is_title, table.titles or ())):
             samples, rest = find_names(table)
-        if not all(table.numeric[at] for at in rest):
-            _refuse_columns(table, rest, "; names of samples go into the index (set_index)")
+        if words := [at for at in rest if not table.numeric[at]]:
+            _refuse_columns(table, words, "; names of samples go into the index (set_index)")
         columns = tuple(str(values.columns[at]) for at in rest)
         numbers = [] if samples else [tuple(map(str, range(table.n_rows)))]
         return _matrix(name, array_of(table, rest, samples, columns, numbers=numbers))
