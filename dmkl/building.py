@@ -27,8 +27,8 @@ from dmkl.inputs.features import FeatureMatrix, Features, as_features
 from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import Labels, SideData, labels_in
-from dmkl.inputs.names import Join, listed_names, places
 from dmkl.kernelset import KernelSet
+from dmkl.names import Join, listed_names, places
 from dmkl.numerics.determined import label_columns
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.numerics.semidefinite import Repair

@@ -12,9 +12,9 @@ from dmkl.arrays import Array, Lazy, Matrix
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import LabelTable, SideData
-from dmkl.inputs.names import Join, Named, Names
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import open as open_set
+from dmkl.names import Join, Named, Names
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import raw_block
 from dmkl.passes.view import View

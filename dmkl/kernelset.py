@@ -19,7 +19,7 @@ from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data, matched
 from dmkl.inputs.labels import Labels, labels_in
-from dmkl.inputs.names import Join, sample_names, unique_names
+from dmkl.names import Join, sample_names, unique_names
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.covariates import Covariates, residualize
 from dmkl.numerics.semidefinite import Repair

@@ -29,8 +29,8 @@ from dmkl.progress import ConsoleWatch
 if TYPE_CHECKING:
     from dmkl.arrays import Index
     from dmkl.inputs.features import Features
-    from dmkl.inputs.names import Join
     from dmkl.kernelset import KernelSet
+    from dmkl.names import Join
 
 _kernels_option = partial(option, panel="Kernels")
 

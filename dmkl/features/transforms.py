@@ -41,7 +41,7 @@ from dmkl.arrays import Array, Float, Index, Lazy
 from dmkl.errors import FeatureWarning, StoreError, first_names, refuse, warn
 from dmkl.features.recipes import GENETIC, IMPUTING, Recipe
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.inputs.names import Names
+from dmkl.names import Names
 from dmkl.store.features import FeatureTable, check_rows, strips, table_in_memory
 
 Learned = float | Float | None  # t, numbers of the columns (1 or 2, columns), or nothing

@@ -12,7 +12,7 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import UNKNOWN_TEXTS, Array, Lazy, is_instance, is_numeral
 from dmkl.errors import refuse
-from dmkl.inputs.names import Expected, Individual, Names, as_text, pair_names
+from dmkl.names import Expected, Individual, Names, as_text, pair_names
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -33,8 +33,8 @@ from dmkl.inputs.formats.text_kernels import names_beside
 from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, LabelTable, SideData, align, gather
 from dmkl.inputs.matrices import is_sparse, n_condensed, open_alone, square, transposed, upper_triangles
-from dmkl.inputs.names import Join, Named, Names, listed_names, places, sample_names
 from dmkl.inputs.objects import holds_arrays, recognize
+from dmkl.names import Join, Named, Names, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
 _LABEL_ROLES = ("labels", "splits", "tasks")

@@ -20,8 +20,8 @@ from dmkl.inputs.formats.registry import PathLike, check_file, expected_files, f
 from dmkl.inputs.label_tables import OF_AXES, given_data, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, SideData, align, gather
 from dmkl.inputs.matrices import Layer, Reordered, StripBuffer, is_sparse, n_condensed
-from dmkl.inputs.names import Join, Named, Names, all_names, joined, note_of_order, places
 from dmkl.inputs.objects import holds_arrays, recognize
+from dmkl.names import Join, Named, Names, all_names, joined, note_of_order, places
 from dmkl.settings import check_memory
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dmkl.inputs.formats.registry import PathLike, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.formats.text_kernels import names_beside
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
-from dmkl.inputs.names import Expected, Individual, Names, listed_names, names_as_known, sample_names
+from dmkl.names import Expected, Individual, Names, listed_names, names_as_known, sample_names
 
 if TYPE_CHECKING:
     import pandas as pd

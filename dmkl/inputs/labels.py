@@ -17,7 +17,7 @@ from dmkl import settings
 from dmkl.arrays import Array, is_known, note_of_code, refuse_codes
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import counts, without_codes
-from dmkl.inputs.names import (
+from dmkl.names import (
     Join,
     Named,
     Names,

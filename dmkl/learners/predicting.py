@@ -14,9 +14,9 @@ from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tile
 from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.features.recipes import single
 from dmkl.features.tiles import FeatureTiles
-from dmkl.inputs.names import Join
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.learners.plan import ScoreFunction, Statistics, side_by_side
+from dmkl.names import Join
 from dmkl.numerics.functions import STATISTIC
 from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import one_blas_thread

@@ -16,7 +16,7 @@ from dmkl.arrays import Array, Index, Lazy, Matrix, fingerprint
 from dmkl.errors import IndefiniteKernelWarning, InputError, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
-from dmkl.inputs.names import as_text, unique_names
+from dmkl.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.semidefinite import Repair, repair_psd, worst_minor
 from dmkl.store.format import Header, check_dtype, check_names

@@ -22,8 +22,8 @@ HARM = "\x1b]0;title\x07\x1b[2J\r\x08\x9b31m\u202e\u2028\n"
 @pytest.fixture
 def harmful(tmp_path, monkeypatch):
     """A set with harmful names of all kinds, as older versions wrote them, in a folder with a harmful name."""
-    for module in ("names", "labels"):
-        monkeypatch.setattr(f"dmkl.inputs.{module}.refuse_control", lambda *_: None)
+    for module in ("names", "inputs.labels"):
+        monkeypatch.setattr(f"dmkl.{module}.refuse_control", lambda *_: None)
     r = np.random.default_rng(0)
     y = np.arange(20) % 2
     kernels = [(X := r.normal(size=(20, 3)) + y[:, None]) @ X.T for _ in range(2)]

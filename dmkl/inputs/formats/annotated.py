@@ -35,7 +35,7 @@ from dmkl.inputs.formats.file_arrays import (
 from dmkl.inputs.formats.zarr_folders import is_zarr, nodes_in, open_node, zarr_array
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable
 from dmkl.inputs.matrices import plain
-from dmkl.inputs.names import Names, as_text
+from dmkl.names import Names, as_text
 from dmkl.settings import check_memory
 
 if TYPE_CHECKING:

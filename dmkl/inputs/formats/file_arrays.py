@@ -19,7 +19,7 @@ from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refus
 from dmkl.files.plain import ranges_of
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.matrices import dense_rows
-from dmkl.inputs.names import Names, as_text
+from dmkl.names import Names, as_text
 from dmkl.settings import check_memory
 
 ELSEWHERE, OBJECTS, PACKED = "kept in other files", "Python objects", "packed"

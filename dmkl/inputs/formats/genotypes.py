@@ -13,7 +13,7 @@ from dmkl.arrays import Array, Lazy
 from dmkl.errors import first_names, needing, refuse
 from dmkl.files.regular import check_regular
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.names import Individual
+from dmkl.names import Individual
 
 
 def bed_arrays(path: Path) -> list[FileArray]:

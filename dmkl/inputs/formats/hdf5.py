@@ -32,7 +32,7 @@ from dmkl.inputs.formats.file_arrays import (
 from dmkl.inputs.formats.matlab import NUMBERS, TEXT, cell_array, items_of
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.text_kernels import of_10x
-from dmkl.inputs.names import as_text
+from dmkl.names import as_text
 from dmkl.settings import check_memory
 
 _CACHE_BYTES = 32 * 2**20

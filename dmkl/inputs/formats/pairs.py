@@ -16,7 +16,7 @@ from dmkl.errors import InputError, refuse
 from dmkl.inputs.columns import is_number, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.tables import Text
-from dmkl.inputs.names import Individual
+from dmkl.names import Individual
 from dmkl.settings import check_memory
 
 _PAIRS = [(f"{word}1", f"{word}2") for word in "iid id sample sampleid ind individual name taxon genome".split()]

@@ -24,7 +24,7 @@ from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of
 from dmkl.inputs.matrices import dense_rows
-from dmkl.inputs.names import Individual, Names
+from dmkl.names import Individual, Names
 from dmkl.settings import check_memory
 
 _LISTS = (".id", ".sampleIDs.txt", ".fam", ".tfam", ".psam")
