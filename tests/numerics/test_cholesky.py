@@ -107,6 +107,24 @@ def test_refined_solutions_are_sharp(ridge):
     assert np.linalg.norm(computed - exact) <= 0.1 * np.linalg.norm(exact)
 
 
+@pytest.mark.parametrize("ratio", [0.1, 10.0])
+def test_the_factor_of_another_ridge_serves_too(ratio):
+    """Each column has its own ridge; the factor is that of a tenth of these or ten times as much."""
+    rng = np.random.default_rng(0)
+    K = kernel(rng, 300, 20) + 0.1 * kernel(rng, 300, 300)
+    for ridges in ([1e-6, 1e-6, 1e-6], [1e-4, 2e-4, 1e-3], [1e-2, 1e-1, 1e-1]):
+        b = rng.standard_normal((300, 3))
+        solve = RoughFactor.of(lower(K, np.arange(300)), ratio * ridges[1]).solve
+        computed, bound = refined_and_bounded(solve(b), solve, K.__matmul__, np.array(ridges), b)
+        exact = np.stack(
+            [np.linalg.solve(0.5 * (np.eye(300) + K / rho), column) for rho, column in zip(ridges, b.T, strict=True)]
+        ).T
+        forms = np.einsum("mc,mc->c", b, exact)
+        assert (bound <= 1.02 * forms).all()
+        assert (bound >= forms * (1 - 1e-9)).all()
+        assert np.linalg.norm(computed - exact) <= 0.2 * np.linalg.norm(exact)
+
+
 def test_what_rounding_leaves_indefinite_is_shifted():
     """With a negative eigenvalue beyond the ridge, as from rounding, the factor exists and solves approximately."""
     solve = RoughFactor.of(lower(np.diag([1.0, 0.5, -1e-6]), np.arange(3)), 1e-8).solve

@@ -70,7 +70,7 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
             return K.copy(order="F"), None
 
     stem, b = factor_stem(tmp_path, 0, 1.0), rng.standard_normal((30, 2))
-    asked = tasks.FactorRequest(1.0, (Strips.of(b),), None, np.full(2, -1.0), stem)
+    asked = tasks.FactorRequest(1.0, (Strips.of(b),), None, np.full(2, -1.0), np.ones(2), stem)
     first, _ = tasks.apply_factor(Sum(), 1, asked)
     (file,) = tmp_path.glob("*-0.npy")
     content = bytearray(file.read_bytes())

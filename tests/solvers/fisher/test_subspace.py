@@ -21,6 +21,7 @@ from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.numerics.fisher import encode_targets
 from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
+from dmkl.solvers.fisher.subspace import preconditioners
 from dmkl.solvers.fisher.subspace import solver as engine
 from dmkl.solvers.fisher.subspace.preconditioners import closeness, ridge
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open
@@ -206,6 +207,16 @@ def test_certificates_are_true(kind, given, options):
     assert all(result.status is Status.CERTIFIED for result in solver.results)
     # Certificates are those of the kernels as stored; the gap includes the rounding of their products.
     check(problem, solver, 2 * float(np.finfo(np.float32).eps) if "dtype" in given else 1e-9)
+
+
+def test_few_factors_serve_many_ridges(tmp_path, monkeypatch):
+    """As on large sets: those of ridges a hundred times apart, and none where the ridge exceeds the kernel."""
+    monkeypatch.setattr(preconditioners, "_SHARED", 1)
+    problem = Problem.of("binary", ps=[1.5], lams=[1e-5, 1e-4, 1e-3, 1.0])
+    solver = problem.run(tmp_path, use_preconditioners=True, block=4, finish="report")
+    check(problem, solver)
+    ridges = {float(path.stem.split("-factor-")[1].removesuffix("-order")) for path in tmp_path.rglob("*-order.npy")}
+    assert ridges == {1e-6, 1e-4, 1e-2}
 
 
 @pytest.mark.parametrize("room", [0, 1])

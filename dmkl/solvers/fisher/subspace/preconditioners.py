@@ -9,6 +9,7 @@ The bound in the middle stays sharp as λ → 0, where ‖R‖² is too large by
 the first-order error of α, and so the direction that the basis needs.
 
 Ridges are rounded up by powers of one step, so that few factorizations serve all points; rounding up keeps the bound.
+For large sets a factor serves several ridges, by conjugate gradients (`dmkl.numerics.cholesky.refined_and_bounded`).
 Factors are kept on disk, since later rounds need the same ones and reading takes a tenth of the time of factorizing. Of
 each the lower triangle is kept in panels of columns, ``<stem>-<first column>.npy``, and then the order of its rows,
 ``<stem>-order.npy``, which marks the factor as complete. They take what the disk has to spare: the least recently used
@@ -92,6 +93,19 @@ def rough_ridge(lam: float, scale: float, step: float) -> float:
     It is for the first directions, which prove nothing: solutions on a grid of λ twice as coarse span those between.
     """
     return ridge(1.0, scale / lam, step**2)
+
+
+_SHARED, _NEGLIGIBLE = 50, 200.0
+"""Rows for each column of a ridge from which another factor serves it: two or three steps of refinement take some 15m²
+operations a column, counted in single precision, and a factor of its own m³/3. The second is tr K over the least ridge
+at which M is near enough to ½I: at most so many eigenvalues of K are above this ridge."""
+
+
+def factor_ridge(rho: float, trace: float, n_columns: int, m: int) -> float:
+    """The ridge of the factor that serves so many columns at a ridge: within a factor of ten of it, or infinite."""
+    if n_columns * _SHARED > m:
+        return rho
+    return np.inf if rho * _NEGLIGIBLE >= trace else rough_ridge(rho, 10.0, 10.0)
 
 
 def choose_reference_weights(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -296,27 +297,36 @@ def apply_preconditioners(
 ) -> Solver[list[tuple[Strips, Float]]]:
     """Compute M⁻¹X of each, and bounds of xᵀM⁻¹x of each column x, infinite if they are not wanted.
 
-    One factorization serves all items of one space, preconditioner and ridge. If factors do not fit in memory side by
-    side, they are computed one after another, each with all memory and all cores.
+    One factorization serves all items of one space, preconditioner and ridge, and those of other ridges if that takes
+    fewer operations. If factors do not fit in memory side by side, they are computed one after another, each with all
+    memory and all cores.
     """
     if not wanted:
         return []
     host = machine()
+    widths: Counter[tuple[int, int, float]] = Counter()
+    for item in wanted:
+        widths[item.space, item.preconditioner, item.ridge] += item.columns.width
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
-        groups.setdefault((item.space, item.preconditioner, item.ridge), []).append(position)
+        training, beta = spaces[item.space].training, spaces[item.space].preconditioners[item.preconditioner].beta
+        trace = np.inf if training.facts.traces is None else float(beta @ training.facts.traces)
+        width = widths[item.space, item.preconditioner, item.ridge]
+        rho = preconditioners.factor_ridge(item.ridge, trace, width, training.n_train)
+        groups.setdefault((item.space, item.preconditioner, rho), []).append(position)
     sizes: dict[str, int] = {}
     for f, place, ridge in groups:
         stem = preconditioners.factor_stem(spaces[f].folder, spaces[f].preconditioners[place].number, ridge)
-        sizes[stem] = preconditioners.factor_bytes(spaces[f].training.n_train)
+        sizes[stem] = 0 if np.isinf(ridge) else preconditioners.factor_bytes(spaces[f].training.n_train)
     new = preconditioners.choose_kept([space.folder for space in spaces], sizes)
     requests = []
     for ((f, _, ridge), positions), stem in zip(groups.items(), sizes, strict=True):
         columns = tuple(wanted[k].columns for k in positions)
-        worth = np.repeat([wanted[k].worth for k in positions], [x.width for x in columns])
+        items = [(wanted[k].worth, wanted[k].ridge) for k in positions]
+        worth, ridges = np.repeat(items, [x.width for x in columns], axis=0).T
         kept = stem if stem in new or preconditioners.is_kept(stem) else None
         path = tasks.numbered(spaces[f].round_file(), 0)
-        requests.append(tasks.FactorRequest(ridge, columns, path, worth, kept))
+        requests.append(tasks.FactorRequest(ridge, columns, path, worth, ridges, kept))
     views = [spaces[f].training.square.view for f, *_ in groups]
     needed = max(preconditioner_bytes(view, len(r.worth)) for view, r in zip(views, requests, strict=True))
     side_by_side = 1 if needed > host.task_bytes else host.slots_per_host

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DamagedFileError
 from dmkl.files.arrays import load_array, load_rows, save_array, save_parts
-from dmkl.numerics.cholesky import RoughFactor, refined_and_bounded
+from dmkl.numerics.cholesky import RoughFactor, Solve, refined_and_bounded
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.numerics.semidefinite import KernelFacts, lowest_on_span
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -345,8 +346,9 @@ def residual_strip(
 
 @dataclass(frozen=True)
 class FactorRequest:
-    """A request to one factor: M⁻¹X in single precision, M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x for some columns.
+    """A request to one factor: M⁻¹X, M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x for some columns.
 
+    The factor is that of M at `ridge`, ½I if it is infinite; columns whose own ρ, `ridges` (k,), differs are refined.
     X, (m, k), is given side by side; M⁻¹X is written to a file if there is a path. A bound is computed, with products
     in double precision, only for columns whose first estimate is at most `worth` (k,). `kept` is the prefix of the
     files of the factor on disk; None if it is not kept.
@@ -356,6 +358,7 @@ class FactorRequest:
     columns: tuple[Strips, ...]
     path: str | None
     worth: Float
+    ridges: Float
     kept: str | None = None
 
     def __sizeof__(self) -> int:
@@ -368,26 +371,30 @@ def apply_factor(
 ) -> tuple[Float | str, Float]:
     """Compute M⁻¹X, (m, k), and the bounds, (k,); a bound that is not computed is infinite."""
     with pinned_blas(blas_threads(tasks_per_machine)):
-        solve = _factor(preconditioner, request).solve
+        solve = _solve(preconditioner, request)
         columns = np.concatenate([part.array() for part in request.columns], axis=1)
         solved, bounds = solve(columns), np.full(len(request.worth), np.inf)
         # xᵀM⁻¹x from the rough solve decides whether the exact bound can be small enough to be worth its products.
         promising = np.sum(solved * columns, axis=0) <= request.worth
-        if promising.any():
+        chosen = promising | (request.ridges != request.ridge)
+        if chosen.any():
             # The factor is in single precision: a bound holds only after refinement with the exact sum, from disk.
-            exact, b = SumColumns(preconditioner), columns[:, promising]
-            refined = refined_and_bounded(solved[:, promising], solve, exact.product, request.ridge, b)
-            solved[:, promising], bounds[promising] = refined
+            exact, b, bounded = SumColumns(preconditioner), columns[:, chosen], promising[chosen]
+            ridges = request.ridges[chosen]
+            refined, of_chosen = refined_and_bounded(solved[:, chosen], solve, exact.product, ridges, b, bounded)
+            solved[:, chosen], bounds[chosen] = refined, np.where(bounded, of_chosen, np.inf)
         return keep(solved, request.path), bounds
 
 
-def _factor(preconditioner: StoredSum, request: FactorRequest) -> RoughFactor:
+def _solve(preconditioner: StoredSum, request: FactorRequest) -> Solve:
     """Read the factor from disk, or compute it and write it to disk if there is room."""
+    if np.isinf(request.ridge):
+        return partial(np.multiply, 2.0)
     if request.kept is not None and is_kept(request.kept):
         with suppress(DamagedFileError):  # a damaged file is computed again
             m = request.columns[0].rows
-            return read_factor(request.kept, np.empty((m, m), np.float32, order="F"))
+            return read_factor(request.kept, np.empty((m, m), np.float32, order="F")).solve
     factor = RoughFactor.of(lambda: preconditioner.matrix(np.float32), request.ridge)
     if request.kept is not None:
         save_factor(request.kept, factor)
-    return factor
+    return factor.solve
