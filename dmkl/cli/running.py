@@ -11,11 +11,11 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import typer
 
@@ -195,8 +195,7 @@ Key = tuple[str, str]
 """A table and a key in it."""
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """A command that a job may ask for."""
 
     command: str
@@ -247,7 +246,9 @@ class _Step:
             job.refuse(f"must be one of {', '.join(learners())}, got {name!r}", "model", "name")
         self.learner = learners()[name].parameters if self.learns else {}
         self.own = inspect.signature(command(form.command)).parameters
-        self.parser = _parser_of(form.command, ("--model", name) if self.learns else ())
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command(form.command)(with_options(form.command, ("--model", name) if self.learns else ()))
+        self.parser: Any = typer.main.get_command(app)  # click's
         self.items = {item.name: item for item in self.parser.params}
         self.keys = {name: self._keys_of(item) for name, item in self.items.items()}
         self.given = {name: key for name, keys in self.keys.items() for key in reversed(keys) if self._is_given(key)}
@@ -323,20 +324,14 @@ class _Step:
         texts, folder = _texts(value), self.job.path.parent
         is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
         if is_path or key[0] == "outputs" or item.name in ("store", "out", "model_out"):  # these are texts: URLs too
-            texts = [self._locate(text, key, item.name) for text in texts]
+            written = key[0] == "outputs" or key == _STORE or item.name in ("state", "plot")
+            texts = [text if "://" in text else str(folder / Path(text).expanduser()) for text in texts]
+            missing = [path for path in texts if not (written or "://" in path or Path(path).exists())]
+            if missing:
+                self.job.refuse(f"{missing[0]} is not there; paths are relative to the folder of the job file", *key)
         elif any(word in (getattr(item, "metavar", "") or "") for word in ("FILE", "STORE")):
             texts = [str(folder / text) if (folder / text).exists() else text for text in texts]
         return texts if getattr(item, "multiple", False) or item.nargs != 1 else ",".join(texts)
-
-    def _locate(self, text: str, key: Key, name: str) -> str:
-        """A path relative to the job file; InputError if the command reads it and it is missing."""
-        if "://" in text:
-            return text
-        path = self.job.path.parent / Path(text).expanduser()
-        written = key[0] == "outputs" or key == _STORE or name in ("state", "plot")
-        if not written and not path.exists():
-            self.job.refuse(f"{path} is not there; paths are relative to the folder of the job file", *key)
-        return str(path)
 
     def _check(self, *, makes_store: bool) -> None:
         """Refuse now what the command would refuse when it runs."""
@@ -438,13 +433,6 @@ class _Step:
                     yield item
 
 
-def _parser_of(name: str, arguments: tuple[str, ...]) -> Any:
-    """The click command of a command, with the options of the learner that its arguments name."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(with_options(name, arguments))
-    return typer.main.get_command(app)
-
-
 def _steps_of(job: JobFile) -> list[_Step]:
     """The commands that a job asks for, in their order, checked without running them: InputError with line and key."""
     steps = [_Step(job, form) for form in _FORMS if form.asked_by[1] in job.sections.get(form.asked_by[0], {})]
@@ -504,28 +492,20 @@ def _resolved(steps: Sequence[_Step]) -> dict[str, Mapping[str, Any]]:
     """The tables of the job with all defaults."""
     tables: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for step in steps:
-        for (section, key), value in _values_of(step):
-            tables[section].setdefault(key, value)
+        defaults = {name: item.default for name, item in step.learner.items()} | _default_grid(step)
+        for name, (section, key) in step.key_of.items():
+            value = step.values.get(name)
+            if value in (None, (), []):
+                value = defaults.get(name)
+            if value is not None:
+                tables[section].setdefault(key, value)
+        texts = list(step.values.get("grid") or ())
+        if "grid_steps" in defaults and not any(text.startswith("steps=") for text in texts):
+            texts.append(f"steps={defaults['grid_steps']}")
+        for text in texts:
+            name, _, values = text.partition("=")
+            tables["grid"].setdefault(name, values)
     return {**tables, "cluster": steps[0].job.sections.get("cluster", {})}
-
-
-def _values_of(step: _Step) -> Iterator[tuple[Key, Any]]:
-    defaults: dict[str, Any] = {}
-    if step.name in LEARNING:
-        defaults = {name: item.default for name, item in learners()[step.values["model"]].parameters.items()}
-    defaults |= _default_grid(step)
-    for name, key in step.key_of.items():
-        value = step.values.get(name)
-        if value in (None, (), []):
-            value = defaults.get(name)
-        if value is not None:
-            yield key, value
-    texts = list(step.values.get("grid") or ())
-    if "grid_steps" in defaults and not any(text.startswith("steps=") for text in texts):
-        texts.append(f"steps={defaults['grid_steps']}")
-    for text in texts:
-        name, _, values = text.partition("=")
-        yield ("grid", name), values
 
 
 def _default_grid(step: _Step) -> dict[str, Any]:
@@ -540,8 +520,7 @@ def _default_grid(step: _Step) -> dict[str, Any]:
         K = open_kernels(step.values["store"], *of_set)
     except DmklError:  # an earlier step makes it
         return {}
-    names = learners()[step.values["model"]].parameters
-    given = {name: value for name, value in step.values.items() if name in names and name not in _GRID}
+    given = {name: value for name, value in step.values.items() if name in step.learner and name not in _GRID}
     learner = make_learner(step.values["model"], given, K)
     grid = GridOptions(**{name: step.values[name] for name in _GRID})
     values: Any = grid.values(learner, K, given.get("steps"))

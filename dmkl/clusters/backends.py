@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,21 @@ def cluster(
         return
     with dask.config.set({} if memory is None else {"dmkl.memory": memory}):
         settings.memory_budget_bytes()  # refuse a wrong value before anything runs
-        with _running(where, workers, options) as client:
+        here, allowed = where in ("threads", "local"), options_of(where) or ()
+        if not here and workers is not None:
+            rule = "--workers is for processes and jobs that dmkl starts"
+            refuse(f"{rule}; the workers of the cluster at {where} run already")
+        if others := [name for name in options if name not in allowed]:
+            refuse(
+                f"{where if here else f'a scheduler such as {where}'} takes "
+                f"{', '.join(allowed) or 'only workers and memory'}, got {', '.join(others)}; options of jobs are for "
+                "batch systems such as slurm"
+            )
+        if here:
+            backend = _threads(workers) if where == "threads" else _processes(workers)
+        else:
+            backend = _connected(where, **options)
+        with backend as client:
             yield client
 
 
@@ -113,24 +127,6 @@ def _is_of_jobs(where: str) -> bool:
     from dmkl.clusters.job_options import batch_system
 
     return batch_system(where) is not None
-
-
-def _running(where: str, workers: int | None, options: Mapping[str, Any]) -> AbstractContextManager[Client | None]:
-    here = where in ("threads", "local")
-    if not here and workers is not None:
-        refuse(
-            f"--workers is for processes and jobs that dmkl starts; the workers of the cluster at {where} run already"
-        )
-    allowed = options_of(where) or ()
-    if others := [name for name in options if name not in allowed]:
-        refuse(
-            f"{where if here else f'a scheduler such as {where}'} takes "
-            f"{', '.join(allowed) or 'only workers and memory'}, got {', '.join(others)}; options of jobs are for "
-            "batch systems such as slurm"
-        )
-    if not here:
-        return _connected(where, **options)
-    return _threads(workers) if where == "threads" else _processes(workers)
 
 
 def _jobs(
@@ -179,8 +175,12 @@ def _processes(workers: int | None) -> Iterator[Client]:
     # dmkl sends its own warnings to the client, and no others are printed in between.
     variables = {**REUSE_OF_MEMORY, "PYTHONWARNINGS": "ignore"}
     environment = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in variables.items()}
-    # A number, so that "auto" is the same number of bytes in all processes.
-    with dask.config.set({"dmkl.memory": budget, **environment}), _keeping("PYTHONWARNINGS"), quiet():
+    with ExitStack() as stack:
+        if "PYTHONWARNINGS" not in os.environ:  # Dask leaves it there
+            stack.callback(os.environ.pop, "PYTHONWARNINGS", None)
+        # A number, so that "auto" is the same number of bytes in all processes.
+        stack.enter_context(dask.config.set({"dmkl.memory": budget, **environment}))
+        stack.enter_context(quiet())
         with _deferred_interrupts():
             cluster = LocalCluster(
                 n_workers=n_workers,
@@ -193,17 +193,6 @@ def _processes(workers: int | None) -> Iterator[Client]:
             )
         with cluster, Client(cluster) as client:
             yield client
-
-
-@contextmanager
-def _keeping(name: str) -> Iterator[None]:
-    """Take a variable that Dask leaves in the environment away again, if it was not there before."""
-    before = name in os.environ
-    try:
-        yield
-    finally:
-        if not before:
-            os.environ.pop(name, None)
 
 
 def count_of(workers: int | None) -> int:
@@ -263,20 +252,17 @@ def _connected(
     try:
         client = Client(address, timeout=f"{_CONNECT_SECONDS}s", security=security)
     except (OSError, ValueError) as error:
+        first: BaseException = error
+        while first.__cause__ is not None:  # a refused certificate causes a timeout
+            first = first.__cause__
         msg = (
-            f"no scheduler answers at {address} within {_CONNECT_SECONDS} s ({_cause(error)}). Start one with `dask "
-            "scheduler`, check its address and the firewall, or compute on this machine with --cluster local"
+            f"no scheduler answers at {address} within {_CONNECT_SECONDS} s ({str(first) or type(first).__name__}). "
+            "Start one with `dask scheduler`, check its address and the firewall, or compute on this machine with "
+            "--cluster local"
         )
         raise NoWorkersError(msg) from error
     with quiet(), client:
         yield client
-
-
-def _cause(error: BaseException) -> str:
-    """The first error of a chain: a refused certificate causes a timeout."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error) or type(error).__name__
 
 
 def _address(where: str) -> str:

@@ -73,7 +73,16 @@ def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[
     refusals: list[str] = []
     with dask.config.set(waiting), quiet(), _start_scheduler(system, section, options, refusals) as cluster:
         if system.section == "slurm":  # other batch systems cannot say whether they would take such jobs
-            _check_jobs(cluster, system)
+            with tempfile.TemporaryDirectory() as folder:
+                script = Path(folder) / "job.sh"
+                script.write_text(cluster.job_script())
+                _, refusal = answer_of(system.submit, "--test-only", str(script))
+            if refusal:
+                msg = (
+                    f"{system.title} refuses these jobs: {refusal}. See {system.look} for what there is, and change "
+                    "queue, account, walltime, cores or memory"
+                )
+                raise NoWorkersError(msg)
         watch = _JobWatch(cluster, system, refusals)
         if options.minimum is not None and options.minimum == options.maximum:
             cluster.scale(options.minimum)
@@ -94,7 +103,8 @@ def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[
 def _start_scheduler(system: BatchSystem, section: str, options: JobOptions, refusals: list[str]) -> JobQueueCluster:
     """Start a scheduler in this process, without jobs."""
     kind = system.cluster_class
-    arguments = {**options.of_jobqueue, **_defaults(system, section, options)}
+    own = {"scheduler_interface", "jobs", "minimum", "maximum", "wait", "tls_ca", "tls_cert", "tls_key"}
+    arguments = options.model_dump(exclude=own, exclude_none=True) | _defaults(system, section, options)
     security = security_of(options.tls_ca, options.tls_cert, options.tls_key)
     if security is not None:
         arguments["security"] = security
@@ -172,20 +182,6 @@ def _scheduler_options(options: JobOptions, configured: Any) -> tuple[str, dict[
     return host, {"dashboard_address": f"{host}:0", **given}
 
 
-def _check_jobs(cluster: JobQueueCluster, system: BatchSystem) -> None:
-    """Ask SLURM whether it would take such jobs."""
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "job.sh"
-        script.write_text(cluster.job_script())
-        _, refusal = answer_of(system.submit, "--test-only", str(script))
-    if refusal:
-        msg = (
-            f"{system.title} refuses these jobs: {refusal}. See {system.look} for what there is, and change queue, "
-            "account, walltime, cores or memory"
-        )
-        raise NoWorkersError(msg)
-
-
 def answer_of(*command: str, seconds: float = _ANSWER_SECONDS) -> tuple[str, str]:
     """The output of a program of the batch system, and its refusal, which is empty if it takes the command."""
     try:
@@ -213,7 +209,7 @@ def _wait_for_workers(cluster: JobQueueCluster, jobs: _JobWatch, system: BatchSy
             first = first or (now if n_workers else None)
             if first is not None and now - first > _TOGETHER_SECONDS:
                 return
-            longest = options.wait + (_START_SECONDS if jobs.some_run() else 0.0)
+            longest = options.wait + (_START_SECONDS if jobs.some_run else 0.0)
             if not n_workers and (jobs.gave_up or now - began > longest):
                 raise _no_workers(jobs, system, options)
             if (reason := jobs.reason()) != shown:
@@ -231,7 +227,7 @@ def _no_workers(jobs: _JobWatch, system: BatchSystem, options: JobOptions) -> No
             f"jobs of {system.title} end as soon as they begin{reason}. Check that the compute nodes have this Python "
             "and reach this machine (interface, scheduler_interface), and run the same again"
         )
-    if jobs.some_began():
+    if jobs.started:
         return NoWorkersError(
             f"all workers of the jobs have ended, and {system.title} has given no other within {options.wait:g} s"
             f"{reason}. {END_OF_A_WORKER}. Run the same again"
@@ -297,7 +293,7 @@ class _JobWatch:
         self._scheduler: Any = cluster.scheduler
         self._system = system
         self._refusals = refusals
-        self._started: set[str] = set()
+        self.started: set[str] = set()  # jobs that have had their workers
         self._missing_since: dict[str, float] = {}
         self._asked = -_ASK_SECONDS
         self._failures = 0
@@ -306,14 +302,11 @@ class _JobWatch:
         self.gave_up = False
         """Whether job after job ended before its workers had started, and no worker is left."""
 
+    @property
     def some_run(self) -> bool:
         """Whether a job runs whose workers are still missing."""
         missing = self._missing(dict(self._cluster.workers)).values()
         return any(self._states.get(str(job.job_id), "").startswith("RUNNING") for job in missing)
-
-    def some_began(self) -> bool:
-        """Whether a job has had its workers."""
-        return bool(self._started)
 
     def reason(self) -> str:
         """The states of the jobs whose workers are missing, and the last failure, in one line; may be empty."""
@@ -334,7 +327,7 @@ class _JobWatch:
     async def _look(self) -> None:
         jobs = dict(self._cluster.workers)
         missing = self._missing(jobs)
-        self._started |= {job.job_id for name, job in jobs.items() if name not in missing}
+        self.started |= {job.job_id for name, job in jobs.items() if name not in missing}
         now = time.monotonic()
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         if not missing:
@@ -350,7 +343,7 @@ class _JobWatch:
             for name, job in missing.items()
             if job.job_id is None  # refused
             or (states is not None and job.job_id not in states)
-            or (job.job_id in self._started and now - self._missing_since[name] > _LOST_SECONDS)
+            or (job.job_id in self.started and now - self._missing_since[name] > _LOST_SECONDS)
         }
         if ended:
             await self._replace(ended)
@@ -362,7 +355,7 @@ class _JobWatch:
         return {name: job for name, job in jobs.items() if not present & {f"{name}{end}" for end in groups[name]}}
 
     async def _replace(self, ended: dict[Any, Job]) -> None:
-        if any(job.job_id not in self._started for job in ended.values()):
+        if any(job.job_id not in self.started for job in ended.values()):
             self._failures += 1
             self._last_failure = self._failure(list(ended.values())[-1])
         if self._failures >= _MOST_FAILURES and not self._scheduler.workers:

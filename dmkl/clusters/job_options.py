@@ -8,10 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import dask
 from dask.utils import parse_bytes, parse_timedelta
@@ -21,8 +20,7 @@ from dmkl.errors import InputError, did_you_mean, needing, refuse, short_repr
 from dmkl.files.documents import read_document
 
 
-@dataclass(frozen=True)
-class BatchSystem:
+class BatchSystem(NamedTuple):
     """A batch system, as dask-jobqueue knows it."""
 
     section: str  # in the configuration of dask-jobqueue: "slurm"
@@ -148,12 +146,6 @@ class JobOptions(BaseModel):
     tls_cert: _Text = Field(None, description="a file in PEM format")
     tls_key: _Text = Field(None, description="a file in PEM format")
 
-    @property
-    def of_jobqueue(self) -> dict[str, Any]:
-        """The options for dask-jobqueue."""
-        own = {"scheduler_interface", "jobs", "minimum", "maximum", "wait", "tls_ca", "tls_cert", "tls_key"}
-        return self.model_dump(exclude=own, exclude_none=True)
-
 
 _HIDDEN = {"self", "scheduler", "name", "nanny", "protocol", "security", "project", "extra", "env_extra", "header_skip"}
 _HIDDEN |= {"job_extra", "base_class_kwargs", "kwargs"}
@@ -166,7 +158,9 @@ def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "")
     InputError, with a line for each option that is unknown or breaks a rule; `source` is the path of their file.
     """
     options = {str(key).replace("-", "_"): value for key, value in given.items()}
-    allowed = [*JobOptions.model_fields, *_other_options(system)]
+    classes = [kind for kind in system.cluster_class.job_cls.__mro__ if "__init__" in vars(kind)]
+    names = [name for kind in classes for name in inspect.signature(kind).parameters if name not in _HIDDEN]
+    allowed = list(dict.fromkeys([*JobOptions.model_fields, *names, "scheduler_options", "shared_temp_directory"]))
     problems = [
         f"{_line(source, key)}{system.section} takes no {key!r}{did_you_mean(key, allowed)}; it takes "
         f"{', '.join(allowed)}"
@@ -194,14 +188,6 @@ def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "")
     if checked.minimum and checked.maximum and checked.minimum > checked.maximum:
         refuse(f"{_line(source, 'minimum')}minimum is {checked.minimum}, more than maximum, {checked.maximum}")
     return checked
-
-
-def _other_options(system: BatchSystem) -> list[str]:
-    """Options of dask-jobqueue for this batch system that `JobOptions` does not have."""
-    classes = [kind for kind in system.cluster_class.job_cls.__mro__ if "__init__" in vars(kind)]
-    names = [name for kind in classes for name in inspect.signature(kind).parameters]
-    names += ["scheduler_options", "shared_temp_directory"]
-    return [name for name in dict.fromkeys(names) if name not in _HIDDEN | set(JobOptions.model_fields)]
 
 
 def _line(source: str, key: str) -> str:

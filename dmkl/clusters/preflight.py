@@ -144,12 +144,29 @@ def _mark_file(state: Path | None) -> Iterator[Path | None]:
 
 def _describe(store: tuple[str, str] | None, mark: Path | None) -> Host:
     """Describe the host of this process."""
+    from dmkl.store.reader import open_root
+
     name = socket.gethostname()
     problems: list[str] = []
     if store is not None:
-        problems += _problems_of_store(name, *store)
+        (location, content_id), shared = store, "the path must mean the same folder on every machine"
+        try:
+            identity = str(open_root(location).attrs.get("content_id"))
+            if identity != content_id:
+                what = f"sees another kernel set at {location} ({identity}) than this machine ({content_id})"
+                problems.append(f"{name} {what}; {shared}")
+        except (DmklError, OSError) as error:
+            problems.append(f"{name} does not see the kernel set {location} ({one_line(error)}); {shared}")
     if mark is not None:
-        problems += _problems_of_state(name, mark)
+        folder = f"{mark.parent}, where a search keeps its checkpoint"
+        shared = "give a folder on a file system that all machines share"
+        try:
+            if mark.exists():
+                mark.with_name(f"{mark.name}.{name}").write_text(name)
+            else:
+                problems.append(f"{name} does not see the folder {folder}; {shared}")
+        except OSError as error:
+            problems.append(f"{name} cannot write in {folder} ({error.strerror}); {shared}")
     temporary, free = tempfile.gettempdir(), 0
     try:
         with tempfile.TemporaryFile() as file:
@@ -158,40 +175,9 @@ def _describe(store: tuple[str, str] | None, mark: Path | None) -> Host:
     except OSError as error:
         why = error.strerror or error
         problems.append(f"{name} cannot write temporary files in {temporary} ({why}); set TMPDIR to another folder")
-    return Host(
-        name,
-        settings.machine_name(),
-        settings.available_cores(),
-        settings.free_bytes(),
-        temporary,
-        free,
-        versions_of(_PACKAGES),
-        problems=tuple(problems),
-    )
-
-
-def _problems_of_store(name: str, location: str, content_id: str) -> Iterator[str]:
-    from dmkl.store.reader import open_root
-
-    shared = "the path must mean the same folder on every machine"
-    try:
-        identity = str(open_root(location).attrs.get("content_id"))
-    except (DmklError, OSError) as error:
-        yield f"{name} does not see the kernel set {location} ({one_line(error)}); {shared}"
-        return
-    if identity != content_id:
-        yield f"{name} sees another kernel set at {location} ({identity}) than this machine ({content_id}); {shared}"
-
-
-def _problems_of_state(name: str, mark: Path) -> Iterator[str]:
-    shared = "give a folder on a file system that all machines share"
-    if not mark.exists():
-        yield f"{name} does not see the folder {mark.parent}, where a search keeps its checkpoint; {shared}"
-        return
-    try:
-        mark.with_name(f"{mark.name}.{name}").write_text(name)
-    except OSError as error:
-        yield f"{name} cannot write in {mark.parent}, where a search keeps its checkpoint ({error.strerror}); {shared}"
+    cores, free_bytes = settings.available_cores(), settings.free_bytes()
+    place, versions = settings.machine_name(), versions_of(_PACKAGES)
+    return Host(name, place, cores, free_bytes, temporary, free, versions, problems=tuple(problems))
 
 
 def _compare(
