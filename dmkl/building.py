@@ -199,8 +199,7 @@ def build(
                 warn(note, FeatureWarning)
         _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.result()})
     check_present({name: table.absent for name, table in scans.items()}, missing)
-    _check_ranks(planned, scans, len(rows))
-    _check_square(planned, square, scans, repair)
+    _check_recipes(planned, square, scans, len(rows), repair)
     kept = _kept(planned, tables, scans, storage)
     unwritten = [] if storage == "tiles" else list(range(len(planned), len(planned) + len(products)))
     # There are no tables if all kernels are random.
@@ -276,23 +275,19 @@ def _check_norms(source: FeatureTiles, kept: Sequence[int], scans: Mapping[str, 
             refuse_overflow(source, k, row, row)
 
 
-def _check_ranks(planned: Sequence[Recipe], scans: Mapping[str, Scan], n_train: int) -> None:
-    """Refuse approximations of more columns than training samples, and of features that samples lack."""
+def _check_recipes(
+    planned: Sequence[Recipe], square: Collection[str], scans: Mapping[str, Scan], n_train: int, repair: Repair | None
+) -> None:
+    """Check the ranks of approximations, and the use of matrices of distances and of given kernels."""
     for recipe in planned:
         rank = recipe.parameters.get("rank")
+        lacks = recipe.feature is not None and scans[recipe.feature].absent.any()
         if rank is not None and (1 if rank == "auto" else rank) > n_train:
             refuse(f"kernel {recipe.name!r}: rank must be at most the {n_train:,} training samples, got {rank}")
-        if rank is not None and scans[str(recipe.feature)].absent.any():
+        if rank is not None and lacks:
             refuse(f"kernel {recipe.name!r} has a rank, but samples lack {recipe.feature!r}; leave rank or these out")
-
-
-def _check_square(
-    planned: Sequence[Recipe], square: Collection[str], scans: Mapping[str, Scan], repair: Repair | None
-) -> None:
-    """Check the use of matrices of distances and of given kernels."""
-    for recipe in planned:
         if STATISTIC[recipe.function] == "given":
-            if scans[str(recipe.feature)].absent.any():
+            if lacks:
                 refuse(f"the {WORDS[recipe.function]} {recipe.feature!r} lack samples; leave those out (join='inner')")
         elif recipe.feature in square:
             what = f"{recipe.feature!r} is taken as a matrix of distances or as a kernel and, by kernel {recipe.name!r}"
@@ -327,14 +322,11 @@ def check_missing(missing: Missing | None, join: Join) -> Missing:
 def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:
     """A kernel set that computes its tiles whenever a pass needs them."""
     rows = np.arange(len(source.samples))
-    cols = rows if source.symmetric else np.arange(len(source.train_samples))
-    return KernelSet(
-        View(source, np.arange(len(source.names)), rows, cols),
-        labels=labels_in(nodes),
-        tasks=nodes["task"],
-        splits=nodes["split"],
-        provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
+    view = View(
+        source, np.arange(len(source.names)), rows, rows if source.symmetric else np.arange(len(source.train_samples))
     )
+    recipes = [{"name": r.name, **r.as_json()} for r in source.recipes]
+    return KernelSet(view, labels=labels_in(nodes), tasks=nodes["task"], splits=nodes["split"], provenance=recipes)
 
 
 def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples: int) -> Index:

@@ -81,7 +81,10 @@ def combine(
         refuse("combine() takes a path and one or more sets; K.join(...) reads sets where they are, and writes none")
     opened = [K if isinstance(K, KernelSet) else open_set(K) for K in sets]
     for K in opened:
-        if not _is_stored_whole(K) or K.is_square != opened[0].is_square:
+        view, tiling = K.view, K.view.source.tiling
+        whole = np.arange(tiling.rows), np.arange(tiling.cols)
+        is_whole = isinstance(view.source, StoreReader) and all(map(np.array_equal, (view.rows, view.cols), whole))
+        if not is_whole or view.steps or K.is_square != opened[0].is_square:
             refuse(
                 "combine() takes stored sets with all of their samples in their order and without steps, all square "
                 f"or all of new samples, found {K!r}; give it paths, or what dmkl.open returns and select() of it"
@@ -111,15 +114,6 @@ def combine(
 def _reader(K: KernelSet) -> StoreReader:
     source: Any = K.view.source
     return source  # type: ignore[no-any-return]
-
-
-def _is_stored_whole(K: KernelSet) -> bool:
-    """Whether a set is some of the kernels of a stored one, all of their entries as they are stored."""
-    view, source = K.view, K.view.source
-    if not isinstance(source, StoreReader) or view.steps:
-        return False
-    axes = zip((view.rows, view.cols), source.shape[1:], strict=True)
-    return all(np.array_equal(at, np.arange(n)) for at, n in axes)
 
 
 def _diagonal(K: KernelSet, samples: Names) -> Array | None:

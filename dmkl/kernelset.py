@@ -606,7 +606,6 @@ class KernelSet:
         value, error = align(K.lens(), Z)
         errors = {} if error is None else {"standard_error": (("kernel", "kernel_2"), error)}
         names = np.array(self.names, dtype=str)
-
         what = "alignment of centered kernels" if centered else "alignment of the kernels"
         method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
         coords = {"kernel": names, "kernel_2": names, **errors}
@@ -630,13 +629,10 @@ class KernelSet:
 
     def to_xarray(self, chunk: int | None = None) -> xr.DataArray:
         """`to_dask` with the names of kernels and samples."""
-        coords = {
-            "kernel": np.array(self.names, dtype=str),
-            "sample": self.samples.astype(str),
-            "train_sample": self.train_samples.astype(str),
-        }
         import xarray as xr
 
+        names = np.array(self.names, dtype=str), self.samples.astype(str), self.train_samples.astype(str)
+        coords = dict(zip(("kernel", "sample", "train_sample"), names, strict=True))
         return describe(xr.DataArray(self.to_dask(chunk), coords, tuple(coords), name="gram"))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -700,19 +696,18 @@ def named_positions(wanted: Any, names: Sequence[str], what: str) -> Index:
     # Booleans are integers in Python, so a mask has to be recognized before positions.
     if several and all(isinstance(item, bool | np.bool_) for item in several):
         return positions(np.array(several, dtype=bool), len(names), what)
-    return np.array([_named_position(item, names, what) for item in several], dtype=np.int64)
-
-
-def _named_position(wanted: Any, names: Sequence[str], what: str) -> int:
-    n = len(names)
-    if isinstance(wanted, int | np.integer):
-        if not -n <= wanted < n:
-            refuse(f"there is no {what} {wanted}; this set has {n}")
-        return int(wanted) % n
-    if wanted not in names:
-        available = f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
-        refuse(f"there is no {what} named {wanted!r}; the names are {available}")
-    return names.index(wanted)
+    n, places = len(names), list[int]()
+    for item in several:
+        if isinstance(item, int | np.integer):
+            if not -n <= item < n:
+                refuse(f"there is no {what} {item}; this set has {n}")
+            places.append(int(item) % n)
+            continue
+        if item not in names:
+            available = f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
+            refuse(f"there is no {what} named {item!r}; the names are {available}")
+        places.append(names.index(item))
+    return np.array(places, dtype=np.int64)
 
 
 # --- creating and opening sets ----------------------------------------------------------------------------------------

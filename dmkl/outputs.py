@@ -76,10 +76,8 @@ def as_frame(array: xr.DataArray, columns: str, prefix: str = "") -> pd.DataFram
 
 
 _TITLES = dict(sample_fold="fold", sample_group="group", true_label="true", predicted_label="predicted")
-_TITLES |= dict(
-    prediction="predicted", score="score", standard_deviation="standard deviation", reliability="reliability"
-)
-_TITLES |= dict(lower="lower", upper="upper", prediction_set="set")
+_TITLES |= dict(prediction="predicted", score="score", standard_deviation="standard deviation")
+_TITLES |= dict(reliability="reliability", lower="lower", upper="upper", prediction_set="set")
 _TITLES |= dict(covariate_prediction="by covariates", kernel_prediction="by kernels", probability="probability")
 _TITLES |= dict(survival="survival")
 """Titles of the columns of predictions, by their variable, in this order."""

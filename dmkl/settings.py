@@ -166,10 +166,11 @@ def free_bytes() -> int:
 
 @lru_cache(1)
 def _read_free_bytes(_: float) -> int:
-    grant = _slurm_bytes()
+    per_node, per_core = _slurm("MEM_PER_NODE"), _slurm("MEM_PER_CPU")  # zero means all of it
+    granted = per_node or (per_core or 0) * (_slurm("CPUS_ON_NODE") or _slurm("CPUS_PER_TASK") or 0)
     allowed: list[int] = [psutil.virtual_memory().available, *_memory_left_in_cgroups(), *_memory_left_by_rlimits()]
-    if grant is not None:
-        allowed.append(grant - psutil.Process().memory_info().rss)
+    if granted:
+        allowed.append(granted * 2**20 - psutil.Process().memory_info().rss)
     return max(0, min(allowed))
 
 
@@ -200,9 +201,14 @@ def _memory_left_in_cgroups() -> Iterator[int]:
             ("memory.high", "memory.current", ""),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         ):
-            limit, used = _number(folder / limit_file), _number(folder / used_file)
-            if limit is not None and limit < _NO_LIMIT:
-                yield limit - max(0, (used or 0) - _file_bytes(folder / "memory.stat", prefix))
+            limit, used = _number(folder / limit_file), _number(folder / used_file) or 0
+            if limit is None or limit >= _NO_LIMIT:
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                for line in (folder / "memory.stat").read_text().splitlines():
+                    name, value = line.split()
+                    used -= int(value) if name in (f"{prefix}inactive_file", f"{prefix}active_file") else 0
+            yield limit - max(0, used)
 
 
 def _cgroups(controller: str) -> Iterator[Path]:
@@ -233,16 +239,6 @@ def _cgroups(controller: str) -> Iterator[Path]:
                     yield folder
 
 
-def _file_bytes(stat: Path, prefix: str) -> int:
-    total = 0
-    with contextlib.suppress(OSError, ValueError):
-        for line in stat.read_text().splitlines():
-            name, value = line.split()
-            if name in (f"{prefix}inactive_file", f"{prefix}active_file"):
-                total += int(value)
-    return total
-
-
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text())
@@ -257,14 +253,6 @@ def _slurm(name: str) -> int | None:
     """A number in the environment of a SLURM job; None if there is none."""
     value = os.environ.get(f"SLURM_{name}", "")
     return int(value) if value.isdecimal() else None
-
-
-def _slurm_bytes() -> int | None:
-    """Memory of this node that SLURM grants to the job; zero means all of it."""
-    if per_node := _slurm("MEM_PER_NODE"):
-        return per_node * 2**20
-    per_core, cores = _slurm("MEM_PER_CPU"), _slurm("CPUS_ON_NODE") or _slurm("CPUS_PER_TASK")
-    return per_core * cores * 2**20 if per_core and cores else None
 
 
 def _memory_left_by_rlimits() -> Iterator[int]:

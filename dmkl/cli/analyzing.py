@@ -1,9 +1,11 @@
-"""`dmkl analyze`."""
+"""Questions about the kernels themselves: `dmkl analyze` and `dmkl associate`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Literal
 
 import dmkl
 from dmkl.cli.cluster import Resources
@@ -13,14 +15,15 @@ from dmkl.cli.output import (
     lock_pictures,
     print_json,
     refuse_existing,
+    save_figure,
     save_pictures,
     say,
     say_aside,
     show_description,
 )
-from dmkl.cli.parsing import parse_steps
+from dmkl.cli.parsing import parse_steps, read_covariates, sample_names
 from dmkl.cli.samples import TrainingSamples
-from dmkl.description import count
+from dmkl.description import Description, count
 from dmkl.errors import refuse
 from dmkl.progress import ConsoleWatch
 
@@ -87,10 +90,71 @@ def analyze(
     description = analysis.describe()
     if relevant and "relevant" not in description.tables:
         refuse("--relevant-dimension needs stored labels and steps with center; leave it out")
+    left_out = {"pairs" if "alignment" in description.tables else "alignment", *([] if relevant else ["relevant"])}
+    _print(description, seconds, f"Analyzed {count(len(chosen), 'sample')} ({on})", left_out, as_json=as_json)
+
+
+def associate(
+    store: Store,
+    samples: TrainingSamples,
+    resources: Resources,
+    output: Path | None = option("Save the result in this folder.", "DIR"),
+    covariates: str | None = option('Tables of covariates: age.csv, table.csv:age, "sex.covar&age.qcovar".', "FILE"),
+    family: Literal["gaussian", "binomial", "cox"] | None = option(
+        "Numbers, two classes, or times of an event. [default: binomial for two different labels]"
+    ),
+    permutations: int = option("Check p-values by N permutations of residuals.", "N", default=0, min=0),
+    known_variance: bool = flag("Take the variance of residuals as known, as SKAT does.", "--known-variance"),
+    plot: Path | None = option("Picture of p-values.", "FILE"),
+    kernels: Kernels = None,
+    seed: int = option("Seed of the permutations.", default=0, min=0),
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Test each kernel alone for association with the labels, given covariates.
+
+    The score test of SKAT and MiRKAT, without a fit, in one pass: a p-value and a false discovery rate for each of
+    thousands of kernels, and a p-value of all together. Takes all samples, unless --split or --train say so.
+
+    Examples
+    --------
+        dmkl associate kernels.zarr
+        dmkl associate kernels.zarr --covariates covariates.csv --plot association.png
+    """
+    K = samples.open(store, kernels)
+    if output is not None:
+        lock_output(output, overwrite=overwrite, what="folder")
+    lock_pictures(plot, overwrite=overwrite)
+    chosen, on = samples.choose(K, all_by_default=True)
+    part = K[chosen, chosen] if len(chosen) < K.shape[1] else K
+    given = None if covariates is None else read_covariates(f"--covariates={covariates}", sample_names(part))
+    with ConsoleWatch(), resources.computing(reading=part):
+        started = time.monotonic()
+        result = dmkl.association_test(
+            part,
+            covariates=given,
+            family=family,
+            small_sample=not known_variance,
+            n_permutations=permutations,
+            seed=seed,
+        )
+        seconds = time.monotonic() - started
+    if output is not None:
+        result.save(output, overwrite=overwrite)
+        say_aside("note", f"the result is in {output}")
+    task = result.tasks[0] if result.tasks else None
+    save_figure(lambda: result.plot(task), plot)
+    if plot is not None and task is not None:
+        say_aside("note", f"the picture is of {task}; Association.plot draws the others")
+    _print(result.describe(), seconds, f"Tested {count(len(chosen), 'sample')} ({on})", as_json=as_json)
+
+
+def _print(
+    description: Description, seconds: float, what_was_done: str, omit: Collection[str] = (), *, as_json: bool
+) -> None:
     if as_json:
         print_json({**description.as_data(), "seconds": seconds})
         return
-    left_out = {"pairs" if "alignment" in description.tables else "alignment", *([] if relevant else ["relevant"])}
     say(f"{description.headline}\n", style="bold")
-    show_description(description, left_out)
-    say(f"Analyzed {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")
+    show_description(description, omit)
+    say(f"{what_was_done} in {seconds:.2f} s.")

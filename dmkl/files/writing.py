@@ -239,21 +239,13 @@ def reporting_full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # a DiskFullError has no number
             raise
-        msg = f"no space left while writing {location}{_free(location)}. {way_out}"
+        path, free = Path(str(location)).absolute(), ""
+        with suppress(OSError):
+            if not is_url(location):
+                folder = next(place for place in (path, *path.parents) if place.exists())
+                free = f" ({shutil.disk_usage(folder).free / 2**20:,.1f} MiB free on its disk)"
+        msg = f"no space left while writing {location}{free}. {way_out}"
         raise DiskFullError(msg) from error
-
-
-def _free(location: Any) -> str:
-    """The free space of the disk in words; empty if it is unknown."""
-    if is_url(location):
-        return ""
-    path = Path(str(location)).absolute()
-    folder = next(place for place in (path, *path.parents) if place.exists())
-    try:
-        n_bytes = shutil.disk_usage(folder).free
-    except OSError:
-        return ""
-    return f" ({n_bytes / 2**20:,.1f} MiB free on its disk)"
 
 
 # --- locks ---------------------------------------------------------------------------------------------------------
