@@ -539,32 +539,20 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
         what = tiles if figures.n_tiles else "its factors cannot be read"
         yield "error", f"{what}, and any result from this kernel is void: {figures.damaged[0]}"
     if figures.not_finite:
-        yield (
-            "error",
-            f"{figures.not_finite} entries are NaN or infinite; repair the matrix and import it again, or "
-            "leave the kernel out with select()",
-        )
+        way_out = "repair the matrix and import it again, or leave the kernel out with select()"
+        yield "error", f"{figures.not_finite} entries are NaN or infinite; {way_out}"
     if figures.asymmetry > 0:
-        yield (
-            "error",
-            f"mirrored entries differ by up to {figures.asymmetry:.3g} (largest entry "
-            f"{figures.largest:.3g}), and a symmetric set must repeat them exactly: the program that wrote "
-            "it broke the format. Import it again",
-        )
-    limit = max(resolution, 1e-10)
+        what = f"mirrored entries differ by up to {figures.asymmetry:.3g} (largest entry {figures.largest:.3g})"
+        rule = "a symmetric set must repeat them exactly: the program that wrote it broke the format"
+        yield "error", f"{what}, and {rule}. Import it again"
     for name, error in (("row sums", figures.row_sum_error), ("diagonal", figures.diagonal_error)):
-        if error > limit:
-            yield (
-                "error",
-                f"the stored {name} are off by {error:.3g} of their size, and centering and normalizing use "
-                "them: the program that wrote the set broke the format. Import it again",
-            )
+        if error > max(resolution, 1e-10):
+            what = f"the stored {name} are off by {error:.3g} of their size, and centering and normalizing use them"
+            yield "error", f"{what}: the program that wrote the set broke the format. Import it again"
     if figures.is_labels:
-        yield (
-            "warning",
-            "it is the labels under another name: its entries depend only on the classes of both samples. Models "
-            "that learn from it say nothing about new samples; leave it out with select()",
-        )
+        what = "it is the labels under another name: its entries depend only on the classes of both samples"
+        way_out = "Models that learn from it say nothing about new samples; leave it out with select()"
+        yield "warning", f"{what}. {way_out}"
     if figures.extremes is None:
         return
     if (part := _negative_part(figures)) > resolution:
@@ -574,24 +562,18 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
         if part <= 1e-6:
             yield "note", f"{figure}: no more than a computation in single precision leaves behind; ignore it"
         else:
-            yield (
-                "warning",
-                f"{figure}. Learners that need positive semidefinite kernels may refuse it; import it again with "
-                "--repair clip, flip or shift (repair= in dmkl.create)",
-            )
+            rule = "Learners that need positive semidefinite kernels may refuse it"
+            way_out = "import it again with --repair clip, flip or shift (repair= in dmkl.create)"
+            yield "warning", f"{figure}. {rule}; {way_out}"
     if _is_constant(figures, resolution):
-        yield (
-            "warning",
-            f"it is constant: of its trace, {figures.trace:.3g}, centering leaves "
-            f"{figures.centered_trace:.3g}, no more than rounding. It does not distinguish samples, and "
-            "normalizing it after centering will fail; leave it out with select()",
+        left = (
+            f"of its trace, {figures.trace:.3g}, centering leaves {figures.centered_trace:.3g}, no more than rounding"
         )
+        why = "It does not distinguish samples, and normalizing it after centering will fail"
+        yield "warning", f"it is constant: {left}. {why}; leave it out with select()"
     if figures.zero_diagonal:
-        yield (
-            "note",
-            f"{figures.zero_diagonal} samples have k(x, x) = 0, such as samples without any feature: cosine "
-            "normalization will refuse them, the others will not",
-        )
+        what = f"{figures.zero_diagonal} samples have k(x, x) = 0, such as samples without any feature"
+        yield "note", f"{what}: cosine normalization will refuse them, the others will not"
 
 
 def _set_problems(
@@ -601,28 +583,20 @@ def _set_problems(
     for j, first in enumerate(same.tolist()):
         if first == j:
             continue
-        how = "the same as" if factor[j] == 1.0 else f"{factor[j]:.6g} times"
-        more = "" if factor[j] == 1.0 else " once both are centered"
-        yield (
-            "warning",
-            names[j],
-            f"it is {how} kernel {names[first]!r}{more}: learners divide a weight between such kernels "
-            "arbitrarily, so that neither weight has a meaning; leave one out with select()",
-        )
+        kernel = f"kernel {names[first]!r}"
+        what = f"the same as {kernel}" if factor[j] == 1.0 else f"{factor[j]:.6g} times {kernel} once both are centered"
+        why = "learners divide a weight between such kernels arbitrarily, so that neither weight has a meaning"
+        yield "warning", names[j], f"it is {what}: {why}; leave one out with select()"
     scales = np.array([f.centered_trace if f.extremes else np.nan for f in figures])
     usable = np.flatnonzero([s > 0 and not _is_constant(f, resolution) for s, f in zip(scales, figures, strict=True)])
     if not usable.size:
         return
     low, high = usable[scales[usable].argmin()], usable[scales[usable].argmax()]
     if scales[high] > 1e3 * scales[low]:
-        yield (
-            "note",
-            "",
-            f"the kernels are of very different scales: once centered, the trace of {names[high]!r} "
-            f"({scales[high]:.3g}) is {scales[high] / scales[low]:.2g} times that of {names[low]!r} "
-            f"({scales[low]:.3g}). Learn with a step that normalizes ('trace', 'multiplicative'), or the "
-            "weights reflect the scales",
-        )
+        largest, lowest = (f"{names[at]!r} ({scales[at]:.3g})" for at in (high, low))
+        what = f"the trace of {largest} is {scales[high] / scales[low]:.2g} times that of {lowest}"
+        way_out = "Learn with a step that normalizes ('trace', 'multiplicative'), or the weights reflect the scales"
+        yield "note", "", f"the kernels are of very different scales: once centered, {what}. {way_out}"
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------

@@ -125,13 +125,7 @@ class KernelSet:
         return None if self._splits is None else self._splits[:, self._view.final_positions()[0]]
 
     def split(self, number: int = 0) -> Split:
-        """Positions of the training, validation and test rows of one predefined split.
-
-        Raises
-        ------
-        InputError
-            If the store has no such split.
-        """
+        """Positions of the training, validation and test rows of a predefined split; InputError if there is none."""
         splits = self.splits
         if splits is None or not 0 <= number < len(splits):
             refuse(f"there is no split {number}; this set has {0 if splits is None else len(splits)}")
@@ -223,13 +217,7 @@ class KernelSet:
         return self._with(self._view.taking(rows, cols))
 
     def select(self, names: str | int | slice | Iterable[str | int]) -> KernelSet:
-        """Some of the kernels, by name or position, in the order given.
-
-        Raises
-        ------
-        InputError
-            If there is no such kernel, or none is chosen.
-        """
+        """Some of the kernels, by name or position, in this order; InputError if one is missing, or none is chosen."""
         chosen = named_positions(names, self.names, "kernel")
         if not len(chosen):
             refuse("select() must keep at least one kernel")
@@ -293,10 +281,7 @@ class KernelSet:
     def covariate_shares(self, Z: Any) -> xr.DataArray:
         """The share of each kernel's centered trace that covariates explain, 1 − tr(PKP)/tr(CKC), (kernel,); one pass.
 
-        Raises
-        ------
-        InputError
-            As in `residualize`, and if the set is not square.
+        InputError as in `residualize`, and if the set is not square.
         """
         if not self.is_square:
             refuse("covariate_shares needs a square set, and the rows are not the columns; take K[train, train]")
@@ -330,11 +315,7 @@ class KernelSet:
         """One kernel, the entrywise geometric mean (∏_j K_j)^(1/n), computed tile by tile when it is read.
 
         It is defined for kernels without steps and without negative entries; reading a negative entry is an error.
-
-        Raises
-        ------
-        InputError
-            If the set was centered or normalized.
+        InputError if the set was centered or normalized.
         """
         if self._view.steps:
             refuse("product() multiplies the kernels as they are stored; call it before center() and normalize()")
@@ -345,10 +326,7 @@ class KernelSet:
     def with_labels(self, labels: Any) -> KernelSet:
         """The set with other labels, as `dmkl.create` takes them: values, or the place of a file, FILE or FILE:NAME.
 
-        Raises
-        ------
-        InputError
-            If they do not fit the samples, or rows were chosen or repeated without names before.
+        InputError if they do not fit the samples, or rows were chosen or repeated without names before.
         """
         n = len(self._view.source.samples)
         if not np.array_equal(self._view.final_positions()[0], np.arange(n)):
@@ -393,12 +371,8 @@ class KernelSet:
         """The kernels of this set and further ones over the same records in the same order, read where they are.
 
         Names of samples, labels, tasks and splits are those of this set, since sets of records may have the names of
-        genotypes and of environments.
-
-        Raises
-        ------
-        InputError
-            If a set is not square, has steps or other records, or two kernels have one name.
+        genotypes and of environments. InputError if a set is not square, has steps or other records, or two kernels
+        have one name.
         """
         sets = (self, *others)
         names = [name for each in sets for name in each.names]
@@ -501,26 +475,10 @@ class KernelSet:
         return cast("da.Array", products[:, :, 0]) if np.ndim(V) == 1 else products
 
     def project(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
-        """VᵀK_jV for every kernel of a square set: one pass, half the arithmetic of `apply`, lazy.
+        """VᵀK_jV for all kernels of a square set, (kernels, b, b) in float64: one pass, half the arithmetic of `apply`.
 
-        Parameters
-        ----------
-        V
-            (columns, b), or (columns,) for one vector.
-        dtype
-            Precision of the products, as in `apply`.
-
-        Returns
-        -------
-        dask.array.Array
-            (kernels, b, b) in float64, or (kernels,).
-
-        Raises
-        ------
-        InputError
-            If the view is not square, or V does not fit.
-        MemoryBudgetError
-            If the projected memory exceeds the budget; nothing is run.
+        It takes what `apply` takes, with the same errors, and is as lazy; (kernels,) for one vector. InputError also if
+        the view is not square.
         """
         products = self._products(V, "project", dtype, "project")
         return cast("da.Array", products[:, 0, 0]) if np.ndim(V) == 1 else products

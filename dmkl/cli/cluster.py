@@ -132,17 +132,12 @@ def preflight(
         print_json({"hosts": [asdict(host) for host in hosts], "fits": [asdict(fit) for fit in fits]})
     else:
         answers = {True: Text("yes", style="green"), False: Text("no", style=STYLES["warning"])}
-        by_host = [
-            (
-                Text(host.name, style=STYLES["error"] if host.problems else ""),
-                host.job,
-                host.temporary,
-                *map(str, (host.workers, host.slots, host.cores)),
-                size_text(host.free_bytes),
-                size_text(host.temporary_free_bytes),
-            )
-            for host in hosts
-        ]
+        by_host = []
+        for host in hosts:
+            name = Text(host.name, style=STYLES["error"] if host.problems else "")
+            counts = map(str, (host.workers, host.slots, host.cores))
+            free = map(size_text, (host.free_bytes, host.temporary_free_bytes))
+            by_host.append((name, host.job, host.temporary, *counts, *free))
         numbers = ("workers", "slots", "cores", "free memory", "free there")
         packages = list(dict.fromkeys(name for host in hosts for name in host.versions))
         n_hosts = Counter(tuple(host.versions.get(name, "–") for name in packages) for host in hosts)

@@ -116,17 +116,9 @@ def import_(
     )
     for note in source.notes:
         say_aside("note", note)
+    storing: dict[str, Any] = {"tile": tile, "dtype": dtype, "repair": repair, "symmetrize": symmetrize}
     with keeping_kernels(out), ConsoleWatch():
-        ingest(
-            written,
-            source,
-            side_data,
-            tile=tile,
-            dtype=dtype,
-            repair=repair,
-            symmetrize=symmetrize,
-            overwrite=overwrite or add,
-        )
+        ingest(written, source, side_data, **storing, overwrite=overwrite or add)
         K = dmkl.open(written)
         if add:
             try:
@@ -135,13 +127,13 @@ def import_(
                 added = as_place(written)
                 remove(added) if isinstance(added, Url) else shutil.rmtree(added)
     for record in K.provenance:
-        if half := record.get("mirrored"):
-            say_aside(
-                "note", f"kernel {record['name']!r} was mirrored: all entries outside its {half} triangle were 0 or NaN"
-            )
+        half, how = record.get("mirrored"), ""
+        if half is not None:
+            how = f"mirrored: all entries outside its {half} triangle were 0 or NaN"
         elif symmetrize:
             difference = record["symmetrized"]["largest_asymmetry"]
             how = f"symmetrized: mirrored entries differed by at most {difference:.3g}"
+        if how:
             say_aside("note", f"kernel {record['name']!r} was {how}")
     _say_imported(out, started)
 
@@ -258,15 +250,8 @@ def build(
     """
     started = time.monotonic()
     refuse_existing(as_place(out), overwrite=overwrite)
-    chosen = {
-        "--function": function,
-        "--bandwidth": bandwidth,
-        "--feature": feature,
-        "--columns": columns,
-        "--min-columns": min_columns,
-        "--rank": rank,
-        "--transform": transform,
-    }
+    chosen: dict[str, Any] = {"--function": function, "--bandwidth": bandwidth, "--feature": feature}
+    chosen |= {"--columns": columns, "--min-columns": min_columns, "--rank": rank, "--transform": transform}
     compute: Callable[..., KernelSet]
     if against is None:
         if missing_features != "refuse":
@@ -280,18 +265,9 @@ def build(
             dmkl.build, out, tables, kernels, train=rows, repair=repair, storage=storage, tile=tile, dtype=dtype
         )
     else:
-        refused = {
-            "--specs": specs,
-            **chosen,
-            "--product": product,
-            "--train": train,
-            "--split": split,
-            "--splits": splits,
-            "--repair": repair,
-            "--storage": None if storage == "auto" else storage,
-            "--tile": tile,
-            "--dtype": dtype,
-        }
+        refused = {"--specs": specs, **chosen, "--product": product, "--train": train, "--split": split}
+        refused |= {"--splits": splits, "--repair": repair, "--storage": None if storage == "auto" else storage}
+        refused |= {"--tile": tile, "--dtype": dtype}
         _refuse(refused, f"--against takes kernels and training samples from {against}")
         tables = _open_features(features, samples, join, transpose, labels=labels)
         compute = partial(dmkl.build_cross, dmkl.open(against), tables, out, missing_features=missing_features)
@@ -302,12 +278,9 @@ def build(
         K = compute(join=join, missing=missing, overwrite=overwrite)
     _say_written(out, K, started)
     if against is None and any(record.get("training_rows") == K.shape[2] for record in K.provenance):
-        say_aside(
-            "note",
-            f"bandwidths (mean distances), landmarks and transforms are taken from all {K.shape[2]:,} samples, "
-            "including those that folds hold out later; give --splits, or the training samples by --train, to exclude "
-            "these",
-        )
+        what = f"bandwidths (mean distances), landmarks and transforms are taken from all {K.shape[2]:,} samples"
+        way_out = "give --splits, or the training samples by --train, to exclude these"
+        say_aside("note", f"{what}, including those that folds hold out later; {way_out}")
     quoted = shlex.quote(out)
     learn = "" if K.labels is None else f", learn with dmkl fit {quoted} MODEL"
     say(f"Describe it with dmkl info {quoted}{learn if K.is_square else f', use it with dmkl predict MODEL {quoted}'}.")

@@ -111,8 +111,7 @@ class GridOptions:
         """
         from dmkl.searching.grid import as_grid, with_chains
 
-        named = {"p": self.p, "lam": self.lam, "C": self.C}
-        texts = [f"{name}={text}" for name, text in named.items() if text is not None]
+        texts = [f"{name}={text}" for name in ("p", "lam", "C") if (text := getattr(self, name)) is not None]
         given = parse_grid([*texts, *(self.grid or ())], sample_names(K))
         values: dict[str, Any] = as_grid(None, estimator)
         if steps is None or "steps" in given:

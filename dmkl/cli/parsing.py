@@ -303,10 +303,8 @@ def _read_pairs(
         refuse(f"the file of {what}s {path} cannot be read: {error}", error)
     for number, line in enumerate(lines):
         if len(line) != 2 or (number and not is_value(line[1])):
-            refuse(
-                f"{path}: expected the name of a kernel and its {what} a line, such as {example}, "
-                f"got {','.join(line)!r}"
-            )
+            rule = f"expected the name of a kernel and its {what} a line, such as {example}"
+            refuse(f"{path}: {rule}, got {','.join(line)!r}")
     return path, lines
 
 
@@ -345,8 +343,7 @@ def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, F
     problem = "constraint: not a list of tables"
     A, b = [], []
     for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
-        problem = _problem_of(row)
-        if problem:
+        if problem := _problem_of(row):
             problem = f"constraint {number}{problem}"
             break
         _check_names(row["weights"], kernels, f"{path}, constraint {number},")

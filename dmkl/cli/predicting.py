@@ -118,7 +118,8 @@ def predict(
     lock_pictures(plot, overwrite=overwrite)
     if report is not None:
         lock_output(report, overwrite=overwrite, what="file")
-    _check_source(store, features, None if records else labels, split, rows, join, missing, missing_features, records)
+    changed = {"labels": None if records else labels, "join": join != "exact", "missing": missing}
+    _check_source(store, features, rows, records, split, **changed, missing_features=missing_features != "refuse")
     estimator = _load_model(model)
     from dmkl.cli.tables import score_model, show_scores  # after `import_base`
     from dmkl.learners.conformal import holds, mean_size
@@ -126,13 +127,17 @@ def predict(
 
     if probabilities or unassigned_below is not None:
         _check_probabilities(estimator, out or anndata, unassigned=unassigned_below is not None)
-    if deviations:
-        _check_deviations(estimator, out)
+    _check_written(estimator, out, deviations=deviations, times=times)
     if strata is not None and times is None:
         refuse("--strata is for curves of survival at some times; give --times too, or leave it out")
-    curves: dict[str, Any] = {} if times is None else {"times": _check_times(estimator, out, times), "strata": strata}
+    of_times = [] if times is None else parse_numbers("times", "0.5,1,2", times)
+    curves: dict[str, Any] = {"times": of_times, "strata": strata} if of_times else {}
+    if coverage is not None and estimator.kind_ == "clusters":
+        refuse(f"{type(estimator).__name__} predicts clusters, which have no sets of labels; leave --coverage out")
+    if coverage is not None and per_class and estimator.kind_ == "regression":
+        refuse("--per-class is for sets of labels, and the model predicts numbers; leave it out")
     if coverage is not None:
-        _check_coverage(estimator, coverage, per_class=per_class)
+        estimator._check_coverage(coverage)
     source: dict[str, Any]
     K: KernelSet | None = None
     if store is not None:
@@ -221,11 +226,8 @@ def predict(
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None
     regions, of_regions = None, {}
     if coverage is not None:
-        regions = (
-            estimator.intervals_of(scores, coverage)
-            if regression
-            else estimator.sets_of(scores, coverage, per_class=per_class)
-        )
+        of_kind = estimator.intervals_of if regression else partial(estimator.sets_of, per_class=per_class)
+        regions = of_kind(scores, coverage)
         of_regions = {**regions.attrs, "mean_size": mean_size(regions)}
         if truth is not None:
             inside = holds(regions, with_unknown(truth, unknown))[scored]
@@ -260,13 +262,9 @@ def predict(
     region_lines = []
     if coverage is not None:
         observed = f"; they hold {of_regions['observed_coverage']:.3g} of the true labels" if truth is not None else ""
-        size = (
-            f"mean width {of_regions['mean_size']:.3g}"
-            if regression
-            else f"{of_regions['mean_size']:.3g} labels on average"
-        )
-        kind, holding = "Intervals" if regression else "Sets", of_regions["guarantee"]
-        region_lines = [f"{kind}: {size}{observed}. They hold the labels of {holding}."]
+        size = f"{of_regions['mean_size']:.3g}"
+        what = f"Intervals: mean width {size}" if regression else f"Sets: {size} labels on average"
+        region_lines = [f"{what}{observed}. They hold the labels of {of_regions['guarantee']}."]
     if report is not None:
         from dmkl.reports.predictions import describe_prediction
 
@@ -316,14 +314,12 @@ def predict(
 def _check_source(
     store: str | None,
     features: list[Path] | None,
-    labels: Path | None,
-    split: int | None,
     rows: str | None,
-    join: str,
-    missing: str | None,
-    missing_features: str,
     records: Path | None,
+    split: int | None = None,
+    **of_features: object,
 ) -> None:
+    """Refuse options of a set with features, and those `of_features` that are given with a set."""
     if bool(store) == bool(features):
         refuse(
             "samples come from either STORE or --features FILE; give one of them (--features again for further files)"
@@ -332,15 +328,9 @@ def _check_source(
         refuse(f"{'--split' if rows is None else '--rows'} is for STORE; all samples of --features are predicted")
     if split is not None and rows is not None:
         refuse("--split and --rows exclude one another; give one of them")
-    of_features = {
-        "labels": labels,
-        "join": join != "exact",
-        "missing": missing,
-        "missing-features": missing_features != "refuse",
-    }
     for name, given in of_features.items():
         if store and given:
-            refuse(f"--{name} is for --features; leave it out with {store}")
+            refuse(f"--{name.replace('_', '-')} is for --features; leave it out with {store}")
     if features and records:
         refuse("--records is for STORE, whose samples have several records; give each row in --features")
 
@@ -356,30 +346,15 @@ def _check_probabilities(estimator: Any, out: str | Path | None, *, unassigned: 
     estimator._check_calibrated()
 
 
-def _check_deviations(estimator: Any, out: str | None) -> None:
-    """Refuse standard deviations that cannot be computed or have no file, before anything is computed."""
-    if not hasattr(estimator, "components_"):
-        refuse(f"--std is for variance components, and the model is a {type(estimator).__name__}; leave it out")
-    if out is None:
-        refuse("--std is written with the predictions; give the file by --out FILE")
-
-
-def _check_times(estimator: Any, out: str | None, text: str) -> list[float]:
-    """Times of survival curves, refused if they cannot be computed or have no file, before anything is computed."""
-    if not hasattr(estimator, "survival_of"):
-        refuse(f"--times is for survival (mkcox), and the model is a {type(estimator).__name__}; leave it out")
-    if out is None:
-        refuse("--times is written with the predictions; give the file by --out FILE")
-    return parse_numbers("times", "0.5,1,2", text)
-
-
-def _check_coverage(estimator: Any, coverage: float, *, per_class: bool) -> None:
-    """Refuse sets or intervals that the model does not have, before anything is computed."""
-    if estimator.kind_ == "clusters":
-        refuse(f"{type(estimator).__name__} predicts clusters, which have no sets of labels; leave --coverage out")
-    if per_class and estimator.kind_ == "regression":
-        refuse("--per-class is for sets of labels, and the model predicts numbers; leave it out")
-    estimator._check_coverage(coverage)
+def _check_written(estimator: Any, out: str | None, *, deviations: bool, times: str | None) -> None:
+    """Refuse standard deviations and survival curves that cannot be computed or have no file."""
+    asked = {"--std": (deviations, "components_", "variance components")}
+    asked["--times"] = (times is not None, "survival_of", "survival (mkcox)")
+    for name, (given, attribute, what) in asked.items():
+        if given and not hasattr(estimator, attribute):
+            refuse(f"{name} is for {what}, and the model is a {type(estimator).__name__}; leave it out")
+        if given and out is None:
+            refuse(f"{name} is written with the predictions; give the file by --out FILE")
 
 
 def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str, text: str | None) -> Index:
@@ -493,7 +468,7 @@ def transform(
     check_table(place)
     lock_output(place, overwrite=overwrite, what="file")
     lock_pictures(plot, overwrite=overwrite)
-    _check_source(store, features, None, None, rows, "exact", None, "refuse", records)
+    _check_source(store, features, rows, records)
     estimator = _load_model(model)
     K: KernelSet | None = None
     source: dict[str, Any] = {}

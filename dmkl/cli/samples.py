@@ -64,6 +64,8 @@ class Samples(TrainingSamples):
 
     def choose(self, K: KernelSet, *, all_by_default: bool = False) -> tuple[Index, str]:
         """Positions of the chosen samples of known labels and of large classes, and their description."""
+        import numpy as np
+
         chosen, on = super().choose(K, all_by_default=all_by_default)
         if K.labels is not None and K.labels.ndim == 2:
             from dmkl.arrays import is_known
@@ -73,7 +75,21 @@ class Samples(TrainingSamples):
                 on += f"; without {count(int((~has_label).sum()), 'sample')} whose label is not known"
                 chosen = chosen[has_label]
         least = self.drop_classes_below
-        return (chosen, on) if least == 0 else _without_small_classes(K, chosen, on, least)
+        if least == 0:
+            return chosen, on
+        if K.labels is None or K.labels.ndim != 1:
+            has = "has no labels" if K.labels is None else "has labels of tasks, which are 0 or 1 each"
+            refuse(f"--drop-classes-below leaves classes of few samples out, and this set {has}; leave the option out")
+        classes, index, sizes = np.unique(K.labels[chosen], return_inverse=True, return_counts=True)
+        small = classes[sizes < least]
+        if len(classes) - len(small) < 2:
+            left = f"{count(len(classes) - len(small), 'class')} of {len(classes)}, and learning needs two"
+            largest = ", ".join(map(str, np.sort(sizes)[:-4:-1]))
+            way_out = f"the largest have {largest} samples, so give a smaller number"
+            refuse(f"--drop-classes-below {least} leaves {left}; {way_out}")
+        if len(small):
+            on += f"; without {count(len(small), 'class')} of fewer than {least}: {first_names(small, 10)}"
+        return chosen[sizes[index] >= least], on
 
 
 def open_kernels(
@@ -141,8 +157,12 @@ def select_rows(K: KernelSet, text: str) -> Index:
         from dmkl.inputs import read_file, read_names
 
         table = read_file(Path(text), samples=sample_names(K))
-        rows = _rows_of_mask(table.values) if table.values.shape == (n,) and table.row_names is None else None
-        rows = find_names(K.samples, read_names(Path(text), sample_names(K)), text) if rows is None else rows
+        words = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+        mask = [words.get(str(value).lower()) for value in table.values] if table.values.shape == (n,) else [None]
+        if None in mask or table.row_names is not None:
+            rows = find_names(K.samples, read_names(Path(text), sample_names(K)), text)
+        else:
+            rows = np.flatnonzero(np.array(mask, dtype=bool))
     else:
         parts = [_positions_in(part.strip(), text, n) for part in text.split(",")]
         rows = np.array([position for part in parts for position in part], dtype=np.int64)
@@ -154,49 +174,17 @@ def select_rows(K: KernelSet, text: str) -> Index:
     return rows
 
 
-def _rows_of_mask(values: Array) -> Index | None:
-    """The rows of a mask, a truth value for each sample; None if the values are something else, such as names."""
-    import numpy as np
-
-    words = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
-    mask = [words.get(str(value).lower()) for value in values]
-    return None if None in mask else np.flatnonzero(np.array(mask, dtype=bool))
-
-
 def _positions_in(part: str, text: str, n: int) -> range:
     start, colon, stop = part.partition(":")
     try:
         first = int(start) if start or not colon else 0
         last = first + 1 if not colon else int(stop) if stop else n
     except ValueError:
-        refuse(
-            f"--rows takes positions from 0, such as 0,5,10:20, or a file of names, or of 0 and 1 for each sample; "
-            f"{text!r} is no file that is there, and {part!r} no position",
-            None,
-        )
+        rule = "--rows takes positions from 0, such as 0,5,10:20, or a file of names, or of 0 and 1 for each sample"
+        refuse(f"{rule}; {text!r} is no file that is there, and {part!r} no position", None)
     if not 0 <= first <= last <= n:
         refuse(f"--rows {text}: {part} is not among the positions of this set's {count(n, 'sample')}, 0 to {n - 1}")
     return range(first, last)
-
-
-def _without_small_classes(K: KernelSet, chosen: Index, on: str, least: int) -> tuple[Index, str]:
-    import numpy as np
-
-    if K.labels is None or K.labels.ndim != 1:
-        has = "has no labels" if K.labels is None else "has labels of tasks, which are 0 or 1 each"
-        refuse(f"--drop-classes-below leaves classes of few samples out, and this set {has}; leave the option out")
-    classes, index, sizes = np.unique(K.labels[chosen], return_inverse=True, return_counts=True)
-    small = classes[sizes < least]
-    if len(classes) - len(small) < 2:
-        refuse(
-            f"--drop-classes-below {least} leaves {count(len(classes) - len(small), 'class')} of "
-            f"{len(classes)}, and learning needs two; the largest have "
-            f"{', '.join(map(str, np.sort(sizes)[:-4:-1]))} samples, so give a smaller number"
-        )
-    kept = chosen[sizes[index] >= least]
-    if not len(small):
-        return kept, on
-    return kept, f"{on}; without {count(len(small), 'class')} of fewer than {least}: {first_names(small, 10)}"
 
 
 def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
@@ -218,11 +206,10 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
     for note in notes:
         say_aside("note", note)
     if not named and table.row_names is not None and not set(map(str, samples)) <= set(table.row_names):
-        what = f"{file} names its samples ({table.row_names[0]!r} …), and this set has no names of samples"
-        way_out = (
-            "Name the samples of the set (dmkl import --order FILE), or give a column of values alone, in its order"
-        )
-        refuse(f"{what}, so nothing says which row is {table.row_names[0]!r}. {way_out}")
+        first = repr(table.row_names[0])
+        what = f"{file} names its samples ({first} …), and this set has no names of samples"
+        way_out = "Name the samples of the set (dmkl import --order FILE), or give a column of values alone"
+        refuse(f"{what}, so nothing says which row is {first}. {way_out}, in its order")
     by_name = named and table.row_names is not None  # a file with names may lack other samples
     if named and not by_name and table.values.ndim == 1:
         say_aside("note", f"{file} has no names of samples: row i was taken for sample i ({samples[0]} is row 0)")

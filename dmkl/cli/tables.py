@@ -40,14 +40,9 @@ def models_table(
         }
         for name, model in models.items()
     ]
-    measured = [] if accuracy is None else [Column("accuracy", form="share")]
-    columns = [
-        Column("gap", "proven gap", form="gap"),
-        Column("passes", form="exact"),
-        Column("solver"),
-        Column("seconds"),
-    ]
-    return Table(pd.DataFrame(rows), [Column("model"), *measured, *columns])
+    columns = [Column("model"), *([] if accuracy is None else [Column("accuracy", form="share")])]
+    columns += [Column("gap", "proven gap", form="gap"), Column("passes", form="exact")]
+    return Table(pd.DataFrame(rows), [*columns, Column("solver"), Column("seconds")])
 
 
 # --- scores of a model on other samples ----------------------------------------------------------------------------
