@@ -72,8 +72,8 @@ def is_numeral(text: str) -> bool:
     return "_" not in text
 
 
-def far_code(values: npt.ArrayLike) -> str:
-    """Return a whole number that most likely stands for missing values, as text; "" if there is none.
+def note_of_code(what: str, values: npt.ArrayLike) -> str:
+    """Return the note on a whole number that most likely stands for missing values; "" if there is none.
 
     It is the least or the largest number, not zero, repeats in at most half of the values, and is further from the
     others than three times their range. It has only nines, as -9 and -999, or there are more than ten others.
@@ -86,16 +86,9 @@ def far_code(values: npt.ArrayLike) -> str:
         if not (2 <= n <= len(others) and code.is_integer() and np.abs(others - code).min() > 3 * width > 0):
             continue
         if not text.strip("-9") or (code and len(np.unique(others)) > _MOST_LEVELS):
-            return text
+            far = f"{what}: {text} occurs {n} times, far from all other values"
+            return f"{far}; if it stands for a missing value, say so (--unknown {text}), or write NA"
     return ""
-
-
-def note_of_code(what: str, values: npt.ArrayLike) -> str:
-    """Return the note on a number among others that most likely stands for missing values; "" if there is none."""
-    code = far_code(values)
-    n = int((np.asarray(values, dtype=float) == float(code)).sum()) if code else 0
-    far = f"{what}: {code} occurs {n} times, far from all other values"
-    return f"{far}; if it stands for a missing value, say so (--unknown {code}), or write NA" if code else ""
 
 
 def refuse_codes(what: str, values: npt.ArrayLike, way_out: str) -> None:

@@ -347,8 +347,13 @@ def examine(source: TileSource, kernel: int, plan: Examination) -> Figures:
         try:
             if plan.hold:
                 _read_entries(source, kernel, figures, kept, like_labels)
-            else:
-                _multiply_factors(source, kernel, plan, figures)
+            else:  # of K = ZZᵀ no entry is larger than the largest on its diagonal
+                diagonal = source.diagonal(np.array([kernel]))
+                assert diagonal is not None
+                sums = _products(source, kernel, plan, None)(np.ones((source.tiling.rows, 1)), "each")[:, 0]
+                _read_diagonal(diagonal[0], sums, None, figures)
+                figures.largest = float(diagonal.max())
+                figures.frobenius = figures.trace  # which it does not exceed: the scale of rounding errors
         except StoreError as error:
             figures.damaged.append(str(error))
         figures.n_tiles = 0
@@ -375,8 +380,12 @@ def _read_entries(
     norm = 0.0
     kept_as_factors = kernel in getattr(source, "kept", ())
     table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") and not kept_as_factors else None
+    # The tiles that passes read, each followed by its mirror image if a symmetric set is stored in full.
+    both = bool(getattr(source, "full", False)) and tiling.upper
+    pairs = ([(i, j), (j, i)] if both and i != j else [(i, j)] for i, j in tiling.pairs())
+    keys = [(kernel, *at) for pair in pairs for at in pair]
     above: tuple[int, int, Array] | None = None
-    for (_, i, j), tile in _tiles(source, _keys(source, kernel), figures):
+    for (_, i, j), tile in _tiles(source, keys, figures):
         figures.n_tiles += 1
         if table is not None and (checksum := crc32c(tile)) != int(table[i, j]):
             figures.damaged.append(
@@ -434,13 +443,6 @@ def _read_diagonal(diagonal: Array, sums: Array, stored: Array | None, figures: 
         figures.diagonal_error = _relative(stored[0] - diagonal, np.abs(diagonal))
 
 
-def _keys(source: TileSource, kernel: int) -> list[TileKey]:
-    """The tiles that passes read, each followed by its mirror image if a symmetric set is stored in full."""
-    both = bool(getattr(source, "full", False)) and source.tiling.upper
-    pairs = source.tiling.pairs()
-    return [(kernel, *at) for i, j in pairs for at in ([(i, j), (j, i)] if both and i != j else [(i, j)])]
-
-
 def _tiles(source: TileSource, keys: Sequence[TileKey], figures: Figures) -> Iterator[tuple[TileKey, Array]]:
     """The tiles that can be read; the others are recorded as damaged."""
     done = 0
@@ -486,16 +488,6 @@ def _products(
         return np.asarray(sweep([Lens(view, Fitted())], unit, columns, plan.tasks_per_machine, kept)[0][0])
 
     return products
-
-
-def _multiply_factors(source: TileSource, kernel: int, plan: Examination, figures: Figures) -> None:
-    """Figures of K = ZZᵀ, no entry of which is larger than the largest on its diagonal, without its entries."""
-    diagonal = source.diagonal(np.array([kernel]))
-    assert diagonal is not None
-    sums = _products(source, kernel, plan, None)(np.ones((source.tiling.rows, 1)), "each")[:, 0]
-    _read_diagonal(diagonal[0], sums, None, figures)
-    figures.largest = float(diagonal.max())
-    figures.frobenius = figures.trace  # which it does not exceed: the scale of rounding errors
 
 
 def _spectrum(
