@@ -289,45 +289,37 @@ def _to_dataset(
     sizes: Index,
     findings: Sequence[Finding],
 ) -> xr.Dataset:
-    def column(values: Sequence[Any] | Array, about: str) -> tuple[str, Array, dict[str, str]]:
-        return "kernel", np.array(values), {"long_name": about}
+    def of(name: str) -> Array:
+        return np.array([getattr(f, name, getattr(f.extremes, name, np.nan)) for f in figures])
 
-    def ends(name: str) -> Array:
-        return np.array([getattr(f.extremes, name, np.nan) for f in figures])
-
-    report = xr.Dataset(
-        {
-            "tiles": column([f.n_tiles for f in figures], "stored tiles"),
-            "damaged_tiles": column([len(f.damaged) for f in figures], "tiles that are missing or fail a checksum"),
-            "not_finite": column([f.not_finite for f in figures], "entries that are NaN or infinite"),
-            "asymmetry": column([f.asymmetry for f in figures], "largest |K_ab − K_ba|"),
-            "largest_entry": column([f.largest for f in figures], "largest |K_ab|"),
-            "trace": column([f.trace for f in figures], "tr K"),
-            "mean_diagonal": column([f.mean_diagonal for f in figures], "tr K/m"),
-            "centered_trace": column([f.centered_trace for f in figures], "tr K − 1ᵀK1/m"),
-            "lowest_eigenvalue": column(ends("lowest"), "lowest Ritz value"),
-            "lowest_bound": column(ends("lowest_bound"), "residual of the lowest"),
-            "highest_eigenvalue": column(ends("highest"), "highest Ritz value"),
-            "highest_bound": column(ends("highest_bound"), "residual of the highest"),
-            "negative_part": column(
-                [_negative_part(f) if f.extremes else np.nan for f in figures], "|λ_min|/|λ|_max where λ_min < 0"
-            ),
-            "repeats": column(
-                [names[first] if first != j else "" for j, first in enumerate(same)], "earlier kernel that this repeats"
-            ),
-            "factor": column(factor, "K = factor · the kernel that it repeats"),
-            "factor_columns": column(sizes[:, 0], "columns of the features of a kernel that is kept as factors"),
-            "factor_bytes": column(sizes[:, 1], "bytes of these"),
-            **{
-                name: ("finding", np.array([finding[k] for finding in findings], dtype=str))
-                for k, name in enumerate(("severity", "subject", "message"))
-            },
-        },
-        coords={"kernel": np.array(names, dtype=str)},
-    )
-    for values in report.variables.values():
-        if values.dtype.kind in "iuf":
-            values.attrs["units"] = "1"
+    negative = [_negative_part(f) if f.extremes else np.nan for f in figures]
+    repeated = [names[first] if first != j else "" for j, first in enumerate(same)]
+    columns: dict[str, tuple[Any, str]] = {
+        "tiles": (of("n_tiles"), "stored tiles"),
+        "damaged_tiles": ([len(f.damaged) for f in figures], "tiles that are missing or fail a checksum"),
+        "not_finite": (of("not_finite"), "entries that are NaN or infinite"),
+        "asymmetry": (of("asymmetry"), "largest |K_ab − K_ba|"),
+        "largest_entry": (of("largest"), "largest |K_ab|"),
+        "trace": (of("trace"), "tr K"),
+        "mean_diagonal": (of("mean_diagonal"), "tr K/m"),
+        "centered_trace": (of("centered_trace"), "tr K − 1ᵀK1/m"),
+        "lowest_eigenvalue": (of("lowest"), "lowest Ritz value"),
+        "lowest_bound": (of("lowest_bound"), "residual of the lowest"),
+        "highest_eigenvalue": (of("highest"), "highest Ritz value"),
+        "highest_bound": (of("highest_bound"), "residual of the highest"),
+        "negative_part": (negative, "|λ_min|/|λ|_max where λ_min < 0"),
+        "repeats": (repeated, "earlier kernel that this repeats"),
+        "factor": (factor, "K = factor · the kernel that it repeats"),
+        "factor_columns": (sizes[:, 0], "columns of the features of a kernel that is kept as factors"),
+        "factor_bytes": (sizes[:, 1], "bytes of these"),
+    }
+    report = xr.Dataset(coords={"kernel": np.array(names, dtype=str)})
+    for name, (values, about) in columns.items():
+        report[name] = "kernel", np.array(values), {"long_name": about}
+        if report[name].dtype.kind in "iuf":
+            report[name].attrs["units"] = "1"
+    for k, name in enumerate(("severity", "subject", "message")):
+        report[name] = "finding", np.array([finding[k] for finding in findings], dtype=str)
     return describe(report)
 
 

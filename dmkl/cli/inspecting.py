@@ -131,26 +131,20 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
 
     source = K.view.source
     assert isinstance(source, StoreReader)
-    sizes = [source.factor_size(k) if isinstance(source, FactorReader) else (0, 0) for k in range(len(K))]
     stored = ["full" if source.full else "upper tiles"] if len(source.kept) < len(K) else []
     stored += [f"{count(len(source.kept), 'kernel')} as factors"] if source.kept else []
+    kernels, features, splits = [], [], () if K.splits is None else K.splits
+    for k, (name, record) in enumerate(zip(K.names, K.provenance, strict=True)):
+        kernels.append({"name": name, "made_by": _recipe(record), "samples_missing": record.get("n_missing", 0)})
+        n_columns, n_bytes = source.factor_size(k) if isinstance(source, FactorReader) else (0, 0)
+        kernels[-1] |= {"factor_columns": n_columns, "factor_bytes": n_bytes} if n_columns else {}
+    for name, stored_table in read_tables(source.location).items():
+        features.append({"name": name, "columns": stored_table.shape[1], "samples_missing": stored_table.n_missing})
+        features[-1] |= {"dtype": stored_table.dtype.name, "column_names": stored_table.columns}
     return {
         "path": path,
-        "kernels": [
-            {"name": name, "made_by": _recipe(record), "samples_missing": record.get("n_missing", 0)}
-            | ({"factor_columns": n_columns, "factor_bytes": n_bytes} if n_columns else {})
-            for name, record, (n_columns, n_bytes) in zip(K.names, K.provenance, sizes, strict=True)
-        ],
-        "features": [
-            {
-                "name": name,
-                "columns": table.shape[1],
-                "samples_missing": table.n_missing,
-                "dtype": table.dtype.name,
-                "column_names": table.columns,
-            }
-            for name, table in read_tables(source.location).items()
-        ],
+        "kernels": kernels,
+        "features": features,
         "shape": list(K.shape),
         "dtype": str(K.dtype),
         "tile": source.tiling.tile,
@@ -161,11 +155,8 @@ def _describe_set(K: KernelSet, path: str) -> dict[str, Any]:
         "samples_have_names": K.view.has_names,
         **_describe_labels(K),
         "splits": [
-            {
-                part: int(np.count_nonzero(split == number))
-                for number, part in enumerate(("train", "validation", "test"))
-            }
-            for split in (() if K.splits is None else K.splits)
+            {part: int(np.count_nonzero(split == k)) for k, part in enumerate(("train", "validation", "test"))}
+            for split in splits
         ],
         "content_id": K.content_id,
         "created_by": source.attrs.get("created_by"),

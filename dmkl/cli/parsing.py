@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dmkl.arrays import is_numeral
 from dmkl.errors import InputError, first_names, refuse
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
     """A number, the price of all kernels, or the price of each, in the order of `kernels`, from a CSV file."""
-    if _is_number(text):
+    if is_numeral(text):
         return float(text)
     return _numbers_of_kernels(text, kernels, "--sigma takes a number or a file of kernel,price", "price")
 
@@ -254,8 +255,8 @@ def read_weights(text: str, kernels: Sequence[str]) -> list[float]:
 
 def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str) -> list[float]:
     """A number for each kernel, from a file that `_read_pairs` reads."""
-    path, lines = _read_pairs(text, rule, what, "rbf,0.5", _is_number)
-    pairs = [(name, float(value)) for name, value in lines if _is_number(value)]
+    path, lines = _read_pairs(text, rule, what, "rbf,0.5", is_numeral)
+    pairs = [(name, float(value)) for name, value in lines if is_numeral(value)]
     values = dict(pairs)
     _check_names(values, kernels, str(path))
     if len(values) < len(pairs) or len(values) < len(kernels):
@@ -306,14 +307,6 @@ def _read_pairs(
             rule = f"expected the name of a kernel and its {what} a line, such as {example}"
             refuse(f"{path}: {rule}, got {','.join(line)!r}")
     return path, lines
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 CONSTRAINTS_FORM = """\
