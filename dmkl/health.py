@@ -63,28 +63,23 @@ class Figures:
     """Figures of one kernel; NaN if one does not apply or cannot be computed."""
 
     n_tiles: int = 0
-    damaged: list[str] = field(default_factory=list)
-    """A sentence for each tile that is missing or damaged."""
+    damaged: list[str] = field(default_factory=list)  # a sentence for each tile that is missing or damaged
     not_finite: int = 0
-    asymmetry: float = 0.0
-    """Largest |K_ab − K_ba|."""
+    asymmetry: float = 0.0  # largest |K_ab − K_ba|
     largest: float = 0.0
     frobenius: float = float("nan")
     trace: float = float("nan")
     mean_diagonal: float = float("nan")
     centered_trace: float = float("nan")
     zero_diagonal: int = 0
-    is_labels: bool = False
-    """Whether its entries depend on the classes only."""
+    is_labels: bool = False  # whether its entries depend on the classes only
     lowest_diagonal: float = float("nan")
-    row_sum_error: float = float("nan")
-    """Largest difference between a stored row sum and the sum of its row, relative to the sum of |K_ab|."""
+    row_sum_error: float = float("nan")  # largest difference of a stored row sum, relative to the sum of |K_ab|
     diagonal_error: float = float("nan")
     extremes: Extremes | None = None
-    unit: float = 1.0
-    """A power of two near the largest entry: squared figures are of the kernel divided by it."""
+    unit: float = 1.0  # a power of two near the largest entry: squared figures are of the kernel divided by it
+    # RᵀKR of the probes R, (PROBES, PROBES), divided by `unit`.
     projections: Array = field(default_factory=lambda: np.full((PROBES, PROBES), np.nan))
-    """RᵀKR of the probes R, (PROBES, PROBES), divided by `unit`."""
 
 
 @one_blas_thread

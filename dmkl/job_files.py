@@ -41,12 +41,9 @@ _KEY = re.compile(r"""\s*(?:([\w-]+)\s*\.\s*)?["']?([\w-]+)["']?\s*=""")
 class JobFile:
     """The tables of a job file."""
 
-    path: Path
-    """The absolute path of the file; paths inside are relative to its folder."""
-    sections: Mapping[str, Mapping[str, Any]]
-    """The keys, with underscores, and the values of each table."""
-    lines: Mapping[tuple[str, ...], int]
-    """The line of each table, ``(name,)``, and of each key, ``(name, key)``, for messages."""
+    path: Path  # absolute; paths inside are relative to its folder
+    sections: Mapping[str, Mapping[str, Any]]  # the keys, with underscores, and the values of each table
+    lines: Mapping[tuple[str, ...], int]  # of each table, (name,), and of each key, (name, key), for messages
 
     def refuse(self, text: str, section: str, key: str = "", cause: BaseException | None = None) -> NoReturn:
         """Raise an InputError that begins with the file, the line and the key."""

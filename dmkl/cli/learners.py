@@ -55,13 +55,11 @@ class Names(NamedTuple):
 class _OptionForm:
     """How an option is read, and its help, where the signature and the docstring of the parameter do not give them."""
 
-    read: Callable[[str, Names], dict[str, Any]] | None = None
-    """Makes parameters of the constructor from the text of the option."""
+    read: Callable[[str, Names], dict[str, Any]] | None = None  # makes parameters of the constructor from the text
     help: str = ""
     metavar: str | None = None
     options: tuple[str, ...] = ()
-    file: str = ""
-    """An example of the file that the option takes."""
+    file: str = ""  # an example of the file that the option takes
 
 
 _FORMS = {

@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import dmkl
-from dmkl.cli import options
+from dmkl.cli import options, parsing
 from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
-from dmkl.cli.parsing import (
-    parse_numbers,
-    parse_scoring,
-    parse_value,
-    read_covariates,
-    read_offset,
-    read_strata,
-    sample_names,
-)
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, open_kernels, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
@@ -130,7 +121,7 @@ def predict(
     _check_written(estimator, out, deviations=deviations, times=times)
     if strata is not None and times is None:
         refuse("--strata is for curves of survival at some times; give --times too, or leave it out")
-    of_times = [] if times is None else parse_numbers("times", "0.5,1,2", times)
+    of_times = [] if times is None else parsing.parse_numbers("times", "0.5,1,2", times)
     curves: dict[str, Any] = {"times": of_times, "strata": strata} if of_times else {}
     if coverage is not None and estimator.kind_ == "clusters":
         refuse(f"{type(estimator).__name__} predicts clusters, which have no sets of labels; leave --coverage out")
@@ -179,15 +170,15 @@ def predict(
     if truth is not None and labels is None and estimator.kind_ == "regression" and truth.dtype.kind not in "biuf":
         say_aside("note", f"the labels of {store} are no numbers, which the model predicts: nothing is scored")
         truth = None
-    names = source["features"].samples if K is None else sample_names(K)
+    names = source["features"].samples if K is None else parsing.sample_names(K)
     if covariates is not None:
-        source["covariates"] = read_covariates(f"--covariates={covariates}", names)
+        source["covariates"] = parsing.read_covariates(f"--covariates={covariates}", names)
     if offset is not None:
-        value = parse_value(offset)
-        source["offset"] = read_offset(offset, names) if isinstance(value, str) else value
+        value = parsing.parse_value(offset)
+        source["offset"] = parsing.read_offset(offset, names) if isinstance(value, str) else value
     if strata is not None:
-        curves["strata"] = read_strata(strata, names)
-    measures = parse_scoring(scoring)
+        curves["strata"] = parsing.read_strata(strata, names)
+    measures = parsing.parse_scoring(scoring)
     if truth is None and measures is not None:
         refuse("--scoring needs the true labels, and they are not known; leave it out")
     if kernel_scores is not None and (truth is None or estimator.kind_ != "regression"):
@@ -477,14 +468,14 @@ def transform(
     shown: Any = slice(None)
     if store is not None:
         K = open_kernels(store, None, records)
-        names, labels = sample_names(K), K.labels
+        names, labels = parsing.sample_names(K), K.labels
         shown = shown if rows is None else select_rows(K, rows)
     else:
         from dmkl.inputs import as_features
 
         source["features"] = tables = as_features(features or [])
         names, labels = tables.samples, tables.labels.labels
-    removed = None if covariates is None else read_covariates(f"--covariates={covariates}", names)
+    removed = None if covariates is None else parsing.read_covariates(f"--covariates={covariates}", names)
     with ConsoleWatch(), resources.computing(reading=K):
         array = estimator.kernel_pca(K, components, covariates=removed, **source)
     array = _select_label(array.isel(sample=shown), of)
@@ -542,7 +533,9 @@ def export(
     if anndata is not None and not out.lower().endswith(".h5ad"):
         refuse(f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so")
     estimator, K = _load_model(model), open_kernels(store, None, records)
-    removed = None if covariates is None else read_covariates(f"--covariates={covariates}", sample_names(K))
+    removed = (
+        None if covariates is None else parsing.read_covariates(f"--covariates={covariates}", parsing.sample_names(K))
+    )
     with ConsoleWatch(), resources.computing(reading=K):
         if rows is not None:
             K = K[select_rows(K, rows), columns_of_model(K, estimator, model)]

@@ -18,16 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dmkl import settings
 from dmkl._version import version
 from dmkl.errors import DmklError, InputError, first_names, one_line, size_text
-from dmkl.passes.execute import (
-    NO_ANSWER,
-    NO_WAY_THERE,
-    active_client,
-    ask,
-    look_at,
-    machine,
-    workers_of,
-    workers_of_another_dmkl,
-)
+from dmkl.passes import execute
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -70,19 +61,21 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
 
     Every host must see `store`, location and content id of a kernel set, and write in `state` what this process sees.
     """
-    client = active_client()
+    client = execute.active_client()
     with _mark_file(state) as mark:
         if client is None:
-            return [_compare(_describe(store, mark), "", mark, 1, machine().slots, [None])]
-        reports = workers_of(client)  # waits for a worker
-        others = workers_of_another_dmkl(client, reports)
+            return [_compare(_describe(store, mark), "", mark, 1, execute.machine().slots, [None])]
+        reports = execute.workers_of(client)  # waits for a worker
+        others = execute.workers_of_another_dmkl(client, reports)
         by_place: dict[tuple[str, str], list[Any]] = {}
-        for worker in look_at(client, {address: reports[address] for address in reports if address not in others}):
+        for worker in execute.look_at(
+            client, {address: reports[address] for address in reports if address not in others}
+        ):
             by_place.setdefault(worker.place, []).append(worker)
         first = {workers[0].address: workers for workers in by_place.values()}
-        answers = ask(client, _describe, store, mark, workers=first)
+        answers = execute.ask(client, _describe, store, mark, workers=first)
         alike = [worker.address for workers in first.values() for worker in workers]
-        cores = ask(client, settings.bound_cores, workers=alike)
+        cores = execute.ask(client, settings.bound_cores, workers=alike)
         hosts = []
         for address, workers in first.items():
             if address in answers:
@@ -99,8 +92,8 @@ def _hosts_of_another_dmkl(reports: Mapping[str, Any], versions: Mapping[str, st
         of_host.setdefault((reports[address]["host"], there), []).append(address)
     hosts = []
     for (host, there), addresses in of_host.items():
-        silent, threads = there == NO_ANSWER, [reports[address]["nthreads"] for address in addresses]
-        problem = f"workers on {host} give no answer ({first_names(addresses, 3)}). {NO_WAY_THERE}"
+        silent, threads = there == execute.NO_ANSWER, [reports[address]["nthreads"] for address in addresses]
+        problem = f"workers on {host} give no answer ({first_names(addresses, 3)}). {execute.NO_WAY_THERE}"
         if not silent:
             way_out = "install the same there, and start its workers again"
             problem = f"{host} runs dmkl {there}, and this process runs dmkl {version()}; {way_out}"
@@ -111,7 +104,7 @@ def _hosts_of_another_dmkl(reports: Mapping[str, Any], versions: Mapping[str, st
 
 def check_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[str]:
     """Refuse a cluster with a host that answers and cannot take part, and return the differences of all hosts."""
-    if active_client() is None:
+    if execute.active_client() is None:
         return []
     hosts = inspect_hosts(store, state)
     if problems := [problem for host in hosts if not host.silent for problem in host.problems]:
@@ -228,7 +221,7 @@ def solvers_that_fit(K: KernelSet, hosts: Sequence[Host], state: Path | None = N
     from dmkl.settings import block_width
     from dmkl.solvers.fisher.subspace.space import basis_task_bytes, preconditioner_bytes
 
-    cluster, (n, m, _) = machine(), K.shape
+    cluster, (n, m, _) = execute.machine(), K.shape
     allowed = size_text(cluster.total_bytes)
     alone = {"direct α-step": direct_bytes(K.view, 1), "preconditioners": preconditioner_bytes(K.view, block_width())}
     fits = [
