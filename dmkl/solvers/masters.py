@@ -136,12 +136,9 @@ def newton_master(q: Float, curvature: Float | Factored, beta: Float, weights: W
     scale = float(np.abs(q).max()) or 1.0
     q, curvature = q / scale, curvature / scale
     program = weights.program(n)
-    others = (0, program.width - n)
     # −qᵀ(b − x) + ½(b − x)ᵀC(b − x) without its constant: linear term −(q + Cx), quadratic term C.
-    quadratic = np.pad(0.5 * (curvature + curvature.T), others)
-    linear = np.pad(-(q + curvature @ x), others)
-    aim = weights.clean(program.minimize(linear, quadratic)[0][:n])
-    return units * weights.polish(aim, q, curvature, x)
+    minimizer, _ = program.minimize(-(q + curvature @ x), 0.5 * (curvature + curvature.T))
+    return units * weights.polish(weights.clean(minimizer[:n]), q, curvature, x)
 
 
 _KERNELS_AT_ONCE = 50

@@ -97,10 +97,12 @@ class ConicProgram:
         """
         self.violation = np.inf
         square = (self.width, self.width)
-        upper = sp.csc_matrix(square) if quadratic is None else _sparse([_entries(np.triu(quadratic))], square)
+        i, j, values = _entries(np.zeros((0, 0)) if quadratic is None else np.triu(quadratic))
+        upper = sp.csc_matrix((values, (i, j)), shape=square)
         # Programs over the same set differ in the objective alone, so the matrix of the rows is kept.
         if self._rows is None:
-            self._rows = _sparse(self._entries, (self._height, self.width))
+            i, j, values = map(np.concatenate, zip(*self._entries, strict=True))
+            self._rows = sp.csc_matrix((values, (i, j)), shape=(self._height, self.width))
         q, b = self._padded(linear), np.concatenate(self._b)
         options = clarabel.DefaultSettings()
         options.verbose = False
@@ -147,15 +149,6 @@ class ConicProgram:
 def _entries(rows: Float) -> Entries:
     i, j = np.nonzero(rows)
     return i, j, rows[i, j]
-
-
-def _sparse(parts: Sequence[Entries], shape: tuple[int, int]) -> Any:
-    """The matrix of these entries in Clarabel's form; SciPy's own conversion takes longer than small programs do."""
-    i, j, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    # Sorted by column, then by row: the compressed column format.
-    order = np.lexsort((i, j))
-    starts = np.append(0, np.cumsum(np.bincount(j, minlength=shape[1])))
-    return sp.csc_matrix((values[order], i[order], starts), shape=shape)
 
 
 class WeightSet(ABC):
