@@ -35,9 +35,9 @@ from scipy.special import expit
 from scipy.stats import cauchy, false_discovery_control
 
 from dmkl.arrays import Array, Float, Index, is_known
-from dmkl.description import Column, Description, Figure, Table, count, listed
+from dmkl.description import Column, Description, Figure, Key, Table, count, listed
 from dmkl.errors import refuse
-from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
+from dmkl.kernelset import Kernels, as_kernel_set, given_labels
 from dmkl.numerics.covariates import Covariates, basis, residualize
 from dmkl.numerics.fisher import class_of, encode_targets, encode_values
 from dmkl.numerics.losses import Cox
@@ -110,10 +110,10 @@ class Association(Result):
                 f"together p = {float(part['omnibus_p_value']):.2g}"
             )
         note = "each kernel is tested alone: kernels that are alike are associated together"
+        sentences: dict[Key, list[str]] = {"kernels": lines, "notes": [note]}
         figures = {"Associated kernels": Figure(scope, self.plot)}
-        tables = {"kernels": self._kernels_table}
         return Description(
-            "Association of kernels", scope, {"kernels": lines, "notes": [note]}, tables=tables, figures=figures
+            "Association of kernels", scope, sentences, tables={"kernels": self._kernels_table}, figures=figures
         )
 
     def _kernels_table(self) -> Table:
@@ -123,12 +123,9 @@ class Association(Result):
         return Table(frame, columns, "Associated kernels", kernels=self.data["kernel"].values)
 
     def plot(self, task: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Draw −log₁₀ p over the excess of each kernel; see `dmkl.inference.figures.plot_association`.
+        """Draw −log₁₀ p over the excess of each kernel; InputError if there is no such task.
 
-        Raises
-        ------
-        InputError
-            If there is no such task.
+        See `dmkl.inference.figures.plot_association`.
         """
         from dmkl.inference.figures import plot_association
 
@@ -212,7 +209,15 @@ def association_test(
         refuse("association_test needs labels: give y, or store them with the kernels (labels=, --labels)")
     chosen, dim, problems = _problems(np.asarray(labels), names, family, design, n_permutations, seed)
     seen, n_passes = K.measured()
-    values = _tested(seen, problems, small_sample=small_sample)
+    lens, host, (n, m, _) = seen.lens(), machine(), seen.shape
+    widths = _widths(lens)
+    largest = int(np.where(widths < 0, m, widths).max())
+    needed = {"a kernel, with its weights and projected": 4 * 8 * m * max(largest, 1)}
+    check_memory("association_test", needed, host.task_bytes, "Approximate kernels by factors (rank=)")
+    parts = np.array_split(np.arange(n), min(n, _TASKS_PER_SLOT * host.slots))
+    work = [partial(_test_kernels, part, small_sample) for part in parts]
+    # Excess, p-value and that by permutations, (kernels, problems, 3).
+    values = np.concatenate(run_tasks("associate", work, lens, problems, task_bytes=seen.bytes_per_pass // len(parts)))
     dims = ("kernel",) if dim is None else ("kernel", dim)
     coords: dict[str, Any] = {"kernel": list(K.names)}
     if dim is not None:
@@ -226,9 +231,6 @@ def association_test(
     counted = {"n_samples": K.shape[1], "n_covariates": n_covariates, "n_permutations": n_permutations}
     data.attrs |= {"family": chosen, "small_sample": int(small_sample), **counted, "n_passes": n_passes + 1.0}
     return Association(data)
-
-
-# --- labels given covariates ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,23 +339,6 @@ def _cox_residuals(Z: Float, value: Float) -> tuple[Float, Float]:
             return residuals, root - (root @ basis_of) @ basis_of.T
         b = b + step
     refuse("the covariates order the events, so that Cox regression has no optimum; give fewer of them")
-
-
-# --- tests of kernels -------------------------------------------------------------------------------------------------
-
-
-def _tested(K: KernelSet, problems: Sequence[_Problem], *, small_sample: bool) -> Float:
-    """Excess, p-value and that by permutations, (kernels, problems, 3)."""
-    n, m, _ = K.shape
-    lens, host = K.lens(), machine()
-    widths = _widths(lens)
-    largest = int(np.where(widths < 0, m, widths).max())
-    needed = {"a kernel, with its weights and projected": 4 * 8 * m * max(largest, 1)}
-    check_memory("association_test", needed, host.task_bytes, "Approximate kernels by factors (rank=)")
-    parts = np.array_split(np.arange(n), min(n, _TASKS_PER_SLOT * host.slots))
-    work = [partial(_test_kernels, part, small_sample) for part in parts]
-    results = run_tasks("associate", work, lens, problems, task_bytes=K.bytes_per_pass // len(parts))
-    return np.concatenate(results)
 
 
 def _widths(lens: Lens) -> Index:

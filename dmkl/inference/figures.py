@@ -30,11 +30,8 @@ from dmkl.searching.scoring import limits
 from dmkl.searching.texts import p_value_text
 from dmkl.store.saved import of_task, task_dim
 
-_MOST_PANELS = 6
-"""Most tasks with a panel each."""
-
-
-# --- importance ------------------------------------------------------------------------------------------------------
+_MOST_PANELS, _MOST_LABELS = 6, 5
+"""Most tasks with a panel each; most kernels with a name beside their point."""
 
 
 def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> Any:
@@ -56,10 +53,19 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     for panel in axes:
         dress(panel, ":", grid="x")
     colors = np.where(np.isin(names, data["kernel"].values), SKY, BLUE)
-    scoring = _title(str(data.attrs["scoring"]))
-    ends = limits(str(data.attrs["scoring"]), of_difference=True)
-    _draw_bars(axes[0], loss.round(12)[shown], error[shown], colors, f"loss in {scoring} without it", ends)
-    _draw_scores(axes[1], values, str(data.attrs["scoring"]), rows, shown, colors)
+    scorer = str(data.attrs["scoring"])
+    scoring, ends = shortened(scorer.replace("_", " ")), limits(scorer)
+    of_difference = limits(scorer, of_difference=True)
+    _draw_bars(axes[0], loss.round(12)[shown], error[shown], colors, f"loss in {scoring} without it", of_difference)
+    # Scores of single sources with that of all kernels; the axis need not begin at zero.
+    whole, spread = (part.values for part in mean_and_margin(values["score"], values, rows))
+    axes[1].axvspan(*_interval(whole, spread, ends), color="#eeeeee", zorder=0)
+    axes[1].axvline(float(whole), color=GRAY, linestyle=":", linewidth=1.2)
+    alone, margin = (part[shown].values for part in mean_and_margin(values["score_alone"], values, rows))
+    places = np.arange(len(shown))
+    axes[1].hlines(places, *_interval(alone, margin, ends), color="#555555", linewidth=1)
+    axes[1].scatter(alone, places, color=colors, s=22, zorder=3)
+    axes[1].set_xlabel(f"{scoring} of it alone (dotted: of all)", fontsize=9)
     if "shapley" in data:
         shapley = values[["shapley", "shapley_standard_error"]].rename(player="source").reindex(source=names)
         label = f"Shapley value, {scoring}"
@@ -93,30 +99,10 @@ def _draw_bars(
     ax.set_xlabel(label, fontsize=9)
 
 
-def _title(scoring: str) -> str:
-    return shortened(scoring.replace("_", " "))
-
-
 def _interval(mean: Array, margin: Array, ends: tuple[float, float]) -> Array:
     """The lower and the upper end; both are the mean where the margin is unknown."""
     signs = np.array([-1.0, 1.0]).reshape(2, *(1,) * np.ndim(mean))
     return np.asarray(np.clip(mean + np.nan_to_num(margin) * signs, *ends))
-
-
-def _draw_scores(ax: Axes, values: xr.Dataset, scoring: str, rows: str, shown: Array, colors: Array) -> None:
-    """Scores of single sources with that of all kernels; the axis need not begin at zero."""
-    ends = limits(scoring)
-    whole, spread = (part.values for part in mean_and_margin(values["score"], values, rows))
-    ax.axvspan(*_interval(whole, spread, ends), color="#eeeeee", zorder=0)
-    ax.axvline(float(whole), color=GRAY, linestyle=":", linewidth=1.2)
-    mean, error = (part[shown].values for part in mean_and_margin(values["score_alone"], values, rows))
-    places = np.arange(len(shown))
-    ax.hlines(places, *_interval(mean, error, ends), color="#555555", linewidth=1)
-    ax.scatter(mean, places, color=colors, s=22, zorder=3)
-    ax.set_xlabel(f"{_title(scoring)} of it alone (dotted: of all)", fontsize=9)
-
-
-# --- stability -------------------------------------------------------------------------------------------------------
 
 
 def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> Any:
@@ -158,9 +144,6 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> A
     return axes
 
 
-# --- permutation tests -----------------------------------------------------------------------------------------------
-
-
 def plot_permutations(data: xr.Dataset, ax: Any = None, task: str | None = None) -> Any:
     """Draw a histogram of the scores of permuted labels, with the observed score as a line.
 
@@ -174,25 +157,19 @@ def plot_permutations(data: xr.Dataset, ax: Any = None, task: str | None = None)
         names = ", ".join(tasks) or "none to name"
         refuse(f"task must name one of several tasks or targets, of which there are {names}, got {task!r}")
     shown = tasks if task is None and tasks else [task]
-    if len(shown) > _MOST_PANELS:
-        return _draw_p_values(data, str(dim), ax)
+    if len(shown) > _MOST_PANELS:  # without any dependence all bars have the same height
+        (ax,), p, noun = panels(ax, {"p-values": (5.0, 3.2)}), data["p_value"].values, plural(str(dim))
+        ax.hist(p, bins=20, range=(0, 1), color=SKY, edgecolor="white", linewidth=0.5)
+        ax.axhline(len(p) / 20, color=GRAY, linestyle=":", linewidth=1.2)
+        ax.set_xlabel("p-value", fontsize=9)
+        ax.set_ylabel(noun, fontsize=9)
+        dress(ax, ["top", "right", "left"], grid="y")
+        set_title([ax], f"p-values of {len(p):,} {noun} (dotted: expected if no label depends on the kernels)")
+        return ax
     axes = panels(ax, {f"scores of {name or 'permuted labels'}": (6.1, 3.2) for name in shown})
     for panel, name in zip(axes, shown, strict=True):
         _draw_null(panel, of_task(data, name), name)
     return axes if len(axes) > 1 else axes[0]
-
-
-def _draw_p_values(data: xr.Dataset, dim: str, ax: Any) -> Any:
-    """A histogram of the p-values of many tasks; without any dependence its bars have the same height."""
-    (ax,) = panels(ax, {"p-values": (5.0, 3.2)})
-    p = data["p_value"].values
-    ax.hist(p, bins=20, range=(0, 1), color=SKY, edgecolor="white", linewidth=0.5)
-    ax.axhline(len(p) / 20, color=GRAY, linestyle=":", linewidth=1.2)
-    ax.set_xlabel("p-value", fontsize=9)
-    ax.set_ylabel(plural(dim), fontsize=9)
-    dress(ax, ["top", "right", "left"], grid="y")
-    set_title([ax], f"p-values of {len(p):,} {plural(dim)} (dotted: expected if no label depends on the kernels)")
-    return ax
 
 
 def _draw_null(ax: Axes, values: xr.Dataset, task: str | None) -> None:
@@ -206,11 +183,6 @@ def _draw_null(ax: Axes, values: xr.Dataset, task: str | None) -> None:
     ax.legend(frameon=False, fontsize=8)
     of_task = "" if task is None else f" of {shortened(task)}"
     ax.set_title(f"Scores{of_task} with permuted labels\n{p_value_text(values)}", fontsize=9, loc="left")
-
-
-# --- association -----------------------------------------------------------------------------------------------------
-
-_MOST_LABELS = 5
 
 
 def plot_association(data: xr.Dataset, ax: Any) -> Any:

@@ -168,12 +168,10 @@ class Importance(Result):
         losses = [f"Lost without: {_largest(*loss, limits(attrs['scoring'], of_difference=True))}"]
         alone = self._mean_and_margin(self._over_tasks(data["score_alone"]))
         losses.append(f"Alone: {_largest(*alone, limits(attrs['scoring']))}")
-        notes = []
-        if data.sizes["fold"] > 2:
-            notes.append(
-                "± is half the width of a 95 % interval, of procedures: Student's t, corrected for "
-                "training rows in common; its ends where the limits of the score cut it off"
-            )
+        interval = (
+            "± is half the width of a 95 % interval, of procedures: Student's t, corrected for training rows in "
+            "common; its ends where the limits of the score cut it off"
+        )
         if "shapley" in data:
             shapley, error = (self._over_tasks(data[name]) for name in ("shapley", "shapley_standard_error"))
             largest = _largest(shapley.rename(player="source"), error.rename(player="source"))
@@ -185,19 +183,14 @@ class Importance(Result):
             "scores": [of_score],
             "chance": chance_notes(data["score"], data, attrs["rows"]),
             "losses": losses,
-            "notes": notes,
+            "notes": [interval] if data.sizes["fold"] > 2 else [],
             "costs": [f"{count(attrs['n_fits'], 'fit')} in {costs}{of_search}"],
         }
+        title = f"Importance of {sources} to {attrs['estimator']}"
         scope = f"{count(data.sizes['fold'], 'fold')}, {chosen}"
         facts = {name: attrs[name] for name in ("rows", "choose", "choice")}
-        return Description(
-            f"Importance of {sources} to {attrs['estimator']}",
-            scope,
-            sentences,
-            lambda: facts,
-            {"sources": self._sources_table},
-            {"Losses and scores alone": Figure(scope, self.plot)},
-        )
+        figures = {"Losses and scores alone": Figure(scope, self.plot)}
+        return Description(title, scope, sentences, lambda: facts, {"sources": self._sources_table}, figures)
 
     def _sources_table(self) -> Table:
         frame, dim, scoring = self.table(), task_dim(self.data), str(self.data.attrs["scoring"])
@@ -254,9 +247,6 @@ def _largest(mean: xr.DataArray, error: xr.DataArray, ends: tuple[float, float] 
     return f"{', '.join(largest)}{' …' if len(order) > _MOST_NAMES else ''}"
 
 
-# --- the question ----------------------------------------------------------------------------------------------------
-
-
 @one_blas_thread
 def importance(
     estimator: KernelLearner,
@@ -299,11 +289,8 @@ def importance(
         the whole score among sources that replace each other. With n players each order takes n − 2 fits of each fold.
     random_state
         Seed of the orders.
-    rule, choice
+    rule, choice, state
         As in `dmkl.search`; with choice="fold" each fold holds its own choice.
-    state
-        A folder that all workers see. The fits are saved there after every pass, and the same call continues from
-        there; a folder with other work is refused. Temporary if None.
 
     Returns
     -------
@@ -316,10 +303,8 @@ def importance(
     InputError
         If an argument breaks a rule, there are fewer than two kernels, the learner has no kernel weights, or `state`
         has other work.
-    IndefiniteKernelError
-        If a kernel proves not to be positive semidefinite.
-    WorkerLostError
-        If workers died repeatedly.
+    IndefiniteKernelError, WorkerLostError
+        As in `dmkl.search`.
 
     Notes
     -----
@@ -375,9 +360,6 @@ def importance(
     return Importance(data.assign_attrs({**how, "seconds": time.monotonic() - started}))
 
 
-# --- groups of kernels -----------------------------------------------------------------------------------------------
-
-
 def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> dict[str, Subset]:
     """The kernels of each source by its name: every kernel, then the groups; InputError for groups that are wrong."""
     if len(names) < 2:
@@ -390,21 +372,16 @@ def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> dict[str, Subs
         if not isinstance(group, str) or not group or group in place:
             why = "the name of a kernel" if isinstance(group, str) and group else "no name"
             refuse(f"a group of kernels needs a name of its own, and {group!r} is {why}; choose another")
-        members[group] = _group_members(group, of_group, place)
+        if isinstance(of_group, str) or not all(isinstance(name, str) for name in of_group):
+            refuse(f"the group {group!r} must be a list of names of kernels, got {of_group!r}")
+        if unknown := [name for name in of_group if name not in place]:
+            kernels = ", ".join(list(place)[:10])
+            refuse(f"the group {group!r} names {unknown[0]!r}, which is no kernel; those are {kernels}")
+        members[group] = tuple(sorted({place[name] for name in of_group}))
+        if len(members[group]) in (0, len(place)):
+            which = "all kernels, and nothing is left without it" if members[group] else "no kernel"
+            refuse(f"the group {group!r} has {which}; give it some of the {len(place)} kernels")
     return members
-
-
-def _group_members(group: str, names: Any, place: Mapping[str, int]) -> Subset:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        refuse(f"the group {group!r} must be a list of names of kernels, got {names!r}")
-    unknown = [name for name in names if name not in place]
-    if unknown:
-        refuse(f"the group {group!r} names {unknown[0]!r}, which is no kernel; those are {', '.join(list(place)[:10])}")
-    members = sorted({place[name] for name in names})
-    if not members or len(members) == len(place):
-        which = "no kernel" if not members else "all kernels, and nothing is left without it"
-        refuse(f"the group {group!r} has {which}; give it some of the {len(place)} kernels")
-    return tuple(members)
 
 
 def _players(names: Sequence[str], sources: Mapping[str, Subset]) -> list[str]:
@@ -425,9 +402,6 @@ def draw_orders(n_players: int, n_orders: int, seed: int) -> Index:
     """Orders in which players join, (order, player), drawn uniformly and independently."""
     rng = np.random.default_rng(seed)
     return np.array([rng.permutation(n_players) for _ in range(n_orders)], dtype=np.int64).reshape(n_orders, n_players)
-
-
-# --- fits of subsets -------------------------------------------------------------------------------------------------
 
 
 def _fit_subsets(
@@ -497,9 +471,6 @@ def _held_cases(question: Question, result: SearchResult) -> Iterator[tuple[Ques
         yield question.at(estimator=clone(question.estimator).set_params(**params), grid={}), folds
 
 
-# --- labeled data ----------------------------------------------------------------------------------------------------
-
-
 def _to_dataset(
     question: Question,
     everything: xr.Dataset,
@@ -515,7 +486,9 @@ def _to_dataset(
         parts = [_kept(question, results[subset], chosen) for subset in subsets.values()]
         stacked = xr.concat(parts, "source", combine_attrs="drop_conflicts")
         stacked = stacked.drop_vars("weight") if end == "alone" and choose == "held" else stacked
-        data = data.assign({_with_end(str(name), end): values for name, values in stacked.data_vars.items()})
+        for name, values in stacked.data_vars.items():
+            ended = str(name).replace("score", f"score_{end}", 1) if str(name).startswith("score") else f"{name}_{end}"
+            data[ended] = values
     data = data.assign_coords(source=np.array(list(sources), dtype=str))
     member = [[k in members for k in range(len(question.K))] for members in sources.values()]
     data = data.assign(member=(("source", "kernel"), np.array(member)))
@@ -533,18 +506,11 @@ def _to_dataset(
 
 def _kept(question: Question, scores: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
     """The variables of a set of kernels."""
-    names = [f"score{end}" for end in question.name_ends]
-    scores = scores.reset_coords([name for name in question.grid if name in scores.coords])
-    kept = scores[[*names, "weight", "gap", "objective", "status", *parameters]]
+    names = [*(f"score{end}" for end in question.name_ends), "weight", "gap", "objective", "status", *parameters]
+    kept = scores.reset_coords([name for name in question.grid if name in scores.coords])[names]
     for variable in kept.data_vars.values():
         variable.attrs = {name: value for name, value in variable.attrs.items() if name != "long_name"}
     return kept
-
-
-def _with_end(name: str, end: str) -> str:
-    """score_NAME as score_without_NAME, weight as weight_without."""
-    head, _, scorer = name.partition("_")
-    return f"score_{end}_{scorer}" if head == "score" and scorer else f"{name}_{end}"
 
 
 def _shapley(

@@ -183,18 +183,11 @@ class PermutationTest(Result):
             )
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], math.nan)
         sentences: dict[Key, list[str]] = {"chance": lines, "notes": [how], "costs": [costs]}
-        return Description(
-            f"Permutation test of {attrs['estimator']}",
-            scope,
-            sentences,
-            self._facts,
-            {"kernels": self._kernels_table},
-            {"Scores of permuted labels": Figure(scope, self.plot)},
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        scores = {name: self.data[name].values for name in ("score", "p_value", "p_value_error")}
-        return {"choose": self.data.attrs["choose"], "permutations": self.n_permutations, **scores}
+        facts = {"choose": attrs["choose"], "permutations": self.n_permutations}
+        facts |= {name: data[name].values for name in ("score", "p_value", "p_value_error")}
+        title = f"Permutation test of {attrs['estimator']}"
+        figures = {"Scores of permuted labels": Figure(scope, self.plot)}
+        return Description(title, scope, sentences, lambda: facts, {"kernels": self._kernels_table}, figures)
 
     def _kernels_table(self) -> Table:
         frame = self.table()
@@ -240,9 +233,6 @@ def with_p_values(data: xr.Dataset) -> xr.Dataset:
         kernel_p_value=raw,
         kernel_p_value_corrected=corrected.transpose(*raw.dims),
     )
-
-
-# --- the test --------------------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -293,7 +283,7 @@ def permutation_test(
     random_state
         Seed of the permutations: with equal seeds the first of them are the same, whatever their number.
     state
-        A folder that all workers see, where results are saved; the same call continues from there.
+        As in `dmkl.search`.
 
     Returns
     -------
@@ -304,10 +294,8 @@ def permutation_test(
     ------
     InputError
         If an argument breaks a rule, labels cannot be permuted, or `state` has other work.
-    IndefiniteKernelError
-        If a kernel proves not to be positive semidefinite.
-    WorkerLostError
-        If workers died repeatedly.
+    IndefiniteKernelError, WorkerLostError
+        As in `dmkl.search`.
 
     Notes
     -----
@@ -345,9 +333,6 @@ def permutation_test(
     data.attrs |= {"choose": choose, "permuted": permuted, "random_state": int(random_state)}
     data.attrs |= {"n_passes": n_passes, "seconds": time.monotonic() - started}
     return PermutationTest(data)
-
-
-# --- permutations ----------------------------------------------------------------------------------------------------
 
 
 def _draw_orders(question: Question, n_permutations: int, blocks: Array | None, exchange: Exchange, seed: int) -> Index:
@@ -420,25 +405,17 @@ def draw_permutation(
                 alike = [group for group in groups if len(group) == size]
                 for group, place in zip(alike, rng.permutation(len(alike)), strict=True):
                     order[group] = alike[place]
-        if labels is None or _keeps_classes(labels, labels[order], folds):
+        # No training set may lose a class, in any task.
+        if labels is None or all(
+            len(np.unique(permuted[fold.train])) >= len(np.unique(column[fold.train]))
+            for column, permuted in zip(np.atleast_2d(labels.T), np.atleast_2d(labels[order].T), strict=True)
+            for fold in folds
+        ):
             return order
     refuse(
         f"{_TRIES} permutations in a row have left a training set without one of its classes; take fewer folds, larger "
         "groups, or leave classes of few samples out (--drop-classes-below N)"
     )
-
-
-def _keeps_classes(labels: Array, permuted: Array, folds: Sequence[Fold]) -> bool:
-    """Whether no training set loses a class, in each task."""
-    before, after = (values.reshape(len(values), -1) for values in (labels, permuted))
-    return all(
-        len(np.unique(a[fold.train])) >= len(np.unique(b[fold.train]))
-        for fold in folds
-        for b, a in zip(before.T, after.T, strict=True)
-    )
-
-
-# --- fitting ---------------------------------------------------------------------------------------------------------
 
 
 def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: Workspace) -> Iterator[Statistics]:

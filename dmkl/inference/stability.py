@@ -158,11 +158,9 @@ class Stability(Result):
         q = self.mean_selected_
         if self.tasks is None:
             return bound(q)
-        about = {
-            "long_name": "upper bound of the expected number of stable kernels that are rarely selected",
-            "units": "1",
-        }
-        return q.copy(data=[bound(float(value)) for value in q]).rename("error_bound").assign_attrs(about)
+        meaning = "upper bound of the expected number of stable kernels that are rarely selected"
+        bounds = q.copy(data=[bound(float(value)) for value in q]).rename("error_bound")
+        return bounds.assign_attrs(long_name=meaning, units="1")
 
     @property
     def mean_selected_(self) -> Any:
@@ -211,14 +209,8 @@ class Stability(Result):
             "costs": [f"{count(data.sizes['resample'], 'fit')} in {costs}"],
         }
         scope = f"{resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"
-        return Description(
-            f"Stability of {attrs['estimator']}",
-            scope,
-            sentences,
-            self._facts,
-            {"kernels": self._kernels_table},
-            {"Weights over resamples": Figure(scope, self.plot)},
-        )
+        title, figures = f"Stability of {attrs['estimator']}", {"Weights over resamples": Figure(scope, self.plot)}
+        return Description(title, scope, sentences, self._facts, {"kernels": self._kernels_table}, figures)
 
     def _facts(self) -> dict[str, Any]:
         data, attrs, stable = self.data, self.data.attrs, self.stable()
@@ -245,9 +237,8 @@ class Stability(Result):
             Column("lower", "95 % of resamples", upper="upper"),
             Column("selection_frequency", "selected", form="share", bar=1.0),
         ]
-        order = (
-            None if len(frame) <= MOST_ROWS else np.argsort(-frame["mean_weight"].to_numpy(), kind="stable")[:MOST_ROWS]
-        )
+        largest = np.argsort(-frame["mean_weight"].to_numpy(), kind="stable")[:MOST_ROWS]
+        order = None if len(frame) <= MOST_ROWS else largest
         return Table(frame, columns, "Weights over resamples", order, self.data["kernel"].values)
 
     def _stable_lines(self) -> list[str]:
@@ -299,9 +290,6 @@ class Stability(Result):
         from dmkl.inference.figures import plot_stability
 
         return plot_stability(self, task, ax, top)
-
-
-# --- the fits --------------------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -359,7 +347,7 @@ def stability(
     random_state
         Seed of the draws.
     state
-        A folder that all workers see, where results are saved; the same call continues from there.
+        As in `dmkl.search`.
 
     Returns
     -------
@@ -370,10 +358,8 @@ def stability(
     ------
     InputError
         If an argument breaks a rule, or `state` has other work.
-    IndefiniteKernelError
-        If a kernel proves not to be positive semidefinite.
-    WorkerLostError
-        If workers died repeatedly.
+    IndefiniteKernelError, WorkerLostError
+        As in `dmkl.search`.
 
     Notes
     -----
@@ -444,6 +430,7 @@ def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int 
     if how == "folds":  # resamples that share most rows vary less than independent samples
         spread = weight.std(axis=0) * np.sqrt(len(outcomes) - 1)
     lower, upper = np.quantile(weight, (0.025, 0.975), axis=0)
+    agreed = [agreement(weight[:, k]) for k in range(question.n_tasks)]
 
     def of_kernels(values: Array, *first: str) -> tuple[tuple[str, ...], Array]:
         return question.variable((*first, "kernel", "task"), values.swapaxes(-1, -2))
@@ -456,9 +443,7 @@ def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         "upper": of_kernels(upper),
         "selected": of_kernels(selected, "resample"),
         "selection_frequency": of_kernels(selected.mean(axis=0)),
-        "rank_agreement": question.variable(
-            ("task",), np.array([agreement(weight[:, k]) for k in range(question.n_tasks)])
-        ),
+        "rank_agreement": question.variable(("task",), np.array(agreed)),
         "gap": question.variable(("resample", "task"), gap),
         "objective": question.variable(("resample", "task"), objective),
         "status": (*question.variable(("resample", "task"), status.astype(np.int8)), STATUS_FLAGS),
@@ -476,9 +461,6 @@ def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         "solver": ", ".join(dict.fromkeys(outcome.solver or "own" for outcome in outcomes)),
     }
     return xr.Dataset(variables, coords, attrs)
-
-
-# --- resamples -------------------------------------------------------------------------------------------------------
 
 
 def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
@@ -499,31 +481,30 @@ def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike,
     stratified = strata is not None or (of_rows.get("classes", True) and y.ndim == 1)
     by = y if strata is None else strata
 
-    def make(cv: Any) -> list[Fold]:
-        return make_folds(cv, y, **of_rows)
-
     def draw_once() -> list[Fold]:
         if how == "bootstrap":
             counts = _draw_counts(rng, by, groups, stratified=stratified)
-            (fold,) = make((np.flatnonzero(counts), np.flatnonzero(counts == 0)))
+            (fold,) = make_folds((np.flatnonzero(counts), np.flatnonzero(counts == 0)), y, **of_rows)
             return [replace(fold, counts=counts[fold.train].astype(np.float64))]
         if how == "half" and groups is not None:
             half = _draw_halves_of_groups(rng, by, groups, stratified=stratified)
-            return make([(np.flatnonzero(half == k), np.flatnonzero(half != k)) for k in range(2)])
-        plain, of_groups = (StratifiedKFold, StratifiedGroupKFold) if stratified else (KFold, GroupKFold)
-        splitter: Any = plain if groups is None else of_groups
-        n_splits = 2 if how == "half" else n_resamples
-        return make(splitter(n_splits, shuffle=True, random_state=int(rng.integers(2**31))))
+            cv: Any = [(np.flatnonzero(half == k), np.flatnonzero(half != k)) for k in range(2)]
+        else:
+            plain, of_groups = (StratifiedKFold, StratifiedGroupKFold) if stratified else (KFold, GroupKFold)
+            splitter: Any = plain if groups is None else of_groups
+            n_splits = 2 if how == "half" else n_resamples
+            cv = splitter(n_splits, shuffle=True, random_state=int(rng.integers(2**31)))
+        return make_folds(cv, y, **of_rows)
 
-    folds: list[Fold] = []
+    folds, n_failed = list[Fold](), 0
     while len(folds) < n_resamples:
-        for attempt in range(_MAX_DRAWS):
-            try:
-                folds += draw_once()
-                break
-            except InputError as error:
-                if attempt == _MAX_DRAWS - 1:
-                    refuse(f"how={how!r}: {error}", error)
+        try:
+            folds += draw_once()
+            n_failed = 0
+        except InputError as error:
+            n_failed += 1
+            if n_failed == _MAX_DRAWS:
+                refuse(f"how={how!r}: {error}", error)
     return [replace(fold, name=str(k), title=f"resample {k}") for k, fold in enumerate(folds)]
 
 
@@ -560,9 +541,6 @@ def _draw_counts(rng: np.random.Generator, y: Array, groups: Array | None, *, st
         members = np.unique(unit[index == k])
         counts[members] = rng.multinomial(len(members), np.full(len(members), 1.0 / len(members)))
     return np.asarray(counts[unit])
-
-
-# --- selection -------------------------------------------------------------------------------------------------------
 
 
 def select(weights: Float, n_selected: int | None = None) -> npt.NDArray[np.bool_]:
