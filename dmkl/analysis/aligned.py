@@ -95,9 +95,8 @@ def aligned_weights(
         )
     if method == "statis":
         # A kernel without unbiased alignments resembles no other.
-        _, vectors = np.linalg.eigh(np.nan_to_num(data["unbiased_alignment"].values))
-        leading = vectors[:, -1:] * np.sign(vectors[:, -1].sum())
-        return _labeled(np.maximum(leading, 0.0) / norm[:, None], data, None)
+        leading = np.linalg.eigh(np.nan_to_num(data["unbiased_alignment"].values))[1][:, -1:]
+        return _labeled(np.maximum(leading * np.sign(leading.sum()), 0.0) / norm[:, None], data, None)
     if "target_alignment" not in data:
         refuse(f"method={method!r} needs labels: give y, or store them with the kernels; method='statis' needs none")
     dominated = data["kernel"].values[data["diagonal_share"].values > 0.5]  # that is: more than all other entries

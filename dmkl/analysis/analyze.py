@@ -85,6 +85,7 @@ _MOST_COLUMNS, _MOST_PAIRS, _MOST_LISTED = 10, 15, 200
 """Most kernels with a matrix of alignments; pairs that a terminal shows, and that a table has."""
 _MOST_NAMES = 5
 """Most names that a sentence lists."""
+_COUNTER = itertools.count(1)
 
 
 class Analysis(Result):
@@ -122,24 +123,13 @@ class Analysis(Result):
 
     FORMAT, TITLE = "dmkl-analysis", "analysis"
     NEEDED_ATTRIBUTES = ("centered", "steps", "method", "threshold", "n_samples", "n_passes")
-    NEEDED = (
-        "alignment",
-        "trace",
-        "norm",
-        "effective_rank",
-        "eigenvalue",
-        "eigenvalue_upper",
-        "group",
-        "repeats",
-        "order",
-    )
+    NEEDED = ("alignment", "trace", "norm", "effective_rank", "eigenvalue", "eigenvalue_upper")
+    NEEDED += ("group", "repeats", "order")
 
     @property
     def names(self) -> list[str]:
         """The kernels' names."""
         return [str(name) for name in self.data["kernel"].values]
-
-    # --- lists -------------------------------------------------------------------------------------------------------
 
     @property
     def similarity(self) -> xr.DataArray:
@@ -176,10 +166,7 @@ class Analysis(Result):
     def pairs(self, least: float | None = None) -> pd.DataFrame:
         """Pairs of kernels with their alignments, the most similar first, by unbiased alignments.
 
-        Parameters
-        ----------
-        least
-            The smallest unbiased alignment to list; the threshold of the analysis by default.
+        Down to an unbiased alignment of `least`, by default the threshold of the analysis.
         """
         least = float(self.data.attrs["threshold"]) if least is None else least
         first, second = np.triu_indices(len(self.names), 1)
@@ -290,8 +277,6 @@ class Analysis(Result):
         columns = [Column("", "", form="kernel"), *(Column(self.names[j], labels[j]) for j in order)]
         return Table(frame, columns, "Unbiased alignments", kernels=self.names)
 
-    # --- figures -----------------------------------------------------------------------------------------------------
-
     def plot_alignment(self, *, ax: Axes | None = None) -> Axes:
         """Draw the map of alignments, similar kernels side by side; see `dmkl.analysis.figures.plot_alignment`."""
         from dmkl.analysis.figures import plot_alignment
@@ -301,10 +286,7 @@ class Analysis(Result):
     def plot_targets(self, task: str | None = None, **drawing: Any) -> Axes:
         """Draw how well each kernel alone fits the labels; see `dmkl.analysis.figures.plot_targets`.
 
-        Raises
-        ------
-        InputError
-            If there were no labels, or there is no such task.
+        Raises InputError if there were no labels, or there is no such task.
         """
         from dmkl.analysis.figures import plot_targets
 
@@ -386,8 +368,7 @@ def analyze(
     centered = any(step == "center" or isinstance(step, Covariates) for step in chain)
     K = as_kernel_set(K, "analyze")
     check_alignable(K.view)
-    m = K.shape[1]
-    labels, tasks = given_labels(K, y)
+    m, (labels, tasks) = K.shape[1], given_labels(K, y)
     ideal = ideal_kernels(labels, m, tasks, centered=centered) if targets and labels is not None else None
     if probes is None:
         width = min(max(n_eigenvalues + _OVERSAMPLING, _LEAST_WIDTH), m)
@@ -401,16 +382,9 @@ def analyze(
     n_passes += sketch.n_passes + (probes is None)
     data = _to_dataset(seen, gram, sketch, Z, ideal, labels, n_eigenvalues, threshold, centered=centered)
     method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
-    return Analysis(
-        data.assign_attrs(
-            centered=int(centered),
-            steps=", ".join(map(str, chain)),
-            method=method,
-            threshold=float(threshold),
-            n_samples=m,
-            n_passes=n_passes,
-        )
-    )
+    data.attrs |= {"centered": int(centered), "steps": ", ".join(map(str, chain)), "method": method}
+    data.attrs |= {"threshold": float(threshold), "n_samples": m, "n_passes": n_passes}
+    return Analysis(data)
 
 
 def _to_dataset(
@@ -452,17 +426,13 @@ def _to_dataset(
         variables["unbiased_alignment_error"] = ("kernel", "kernel_2"), error
     variables["unbiased_alignment"] = ("kernel", "kernel_2"), unbiased
     coords: dict[str, Any] = {"kernel": np.array(K.names, dtype=str), "kernel_2": np.array(K.names, dtype=str)}
-    dims: tuple[str, ...] = ("kernel",) if ideal is None or ideal.tasks is None else ("kernel", "task")
-
-    def by_task(values: Float) -> Float:
-        """Values (n, tasks), or (n,) of a single problem."""
-        return values if len(dims) == 2 else values[:, 0]
-
+    dims: tuple[str, ...] = ("kernel",)
+    at: Any = np.s_[:, 0]  # of values (n, tasks)
+    if ideal is not None and ideal.tasks is not None:
+        dims, at, coords["task"] = ("kernel", "task"), np.s_[:], np.array(ideal.tasks, dtype=str)
     if ideal is not None:
         of_targets = partial(target_alignments, sketch.forms, ideal=ideal)
-        measure("target_alignment", dims, lambda gram: by_task(of_targets(_norm(gram, floor))))
-        if ideal.tasks is not None:
-            coords["task"] = np.array(ideal.tasks, dtype=str)
+        measure("target_alignment", dims, lambda gram: of_targets(_norm(gram, floor))[at])
     trace: Float = np.asarray(diagonal.sum(axis=1))
     gram = inner_products(sketch.projections) if exact is None else exact
     norm = _norm(gram, floor)
@@ -472,7 +442,7 @@ def _to_dataset(
     variables["diagonal_share"] = "kernel", (diagonal**2).sum(axis=1) / norm**2
     if ideal is not None and centered:
         shares = shares_between_classes(sketch.forms, trace, ideal)
-        variables["class_share"] = dims, by_task(shares)
+        variables["class_share"] = dims, shares[at]
         # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
         few = [not by_chance(codes, 1) for codes in label_codes(labels)]
         several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
@@ -487,7 +457,7 @@ def _to_dataset(
         totals = [float(np.sum(factor**2)) for factor in ideal.factors]
         relevant = np.stack([relevant_dimensions(z, total, m) for z, total in zip(of_tasks, totals, strict=True)], 2)
         for name, values in zip(_RELEVANT, relevant, strict=True):
-            variables[name] = dims, by_task(values)
+            variables[name] = dims, values[at]
     # The participation ratio (Σλ)²/Σλ², m for the identity, 1 for rank one: the effective number of dimensions of the
     # samples in feature space (Bell, Dean, Discussions of the Faraday Society 50, 1970), exact without eigenvalues.
     ratio = measure("effective_rank", ("kernel",), lambda gram: trace**2 / _norm(gram, floor) ** 2)
@@ -581,9 +551,6 @@ def relevant_dimension(
     return data[list(_RELEVANT)]
 
 
-# --- similar kernels, and ideal kernels of the labels ----------------------------------------------------------------
-
-
 def order_by_similarity(alignment: Float) -> Index:
     """An order of the kernels with similar kernels side by side, (n,).
 
@@ -600,9 +567,6 @@ def order_by_similarity(alignment: Float) -> Index:
         tree = scipy.cluster.hierarchy.linkage(distances, "average", optimal_ordering=True)
         order = order[scipy.cluster.hierarchy.leaves_list(tree)]
     return np.concatenate([order, np.flatnonzero(~clear)])
-
-
-# --- labels ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -647,15 +611,13 @@ def shares_between_classes(forms: Float, trace: Float, ideal: IdealKernels) -> F
     `target_alignments`. For several classes the columns of F are centered indicators; their products with a centered
     kernel are those of the indicators, which are orthogonal.
     """
-    shares, start = [], 0
-    for factor in ideal.factors:
-        stop = start + factor.shape[1]
+    ends = np.cumsum([factor.shape[1] for factor in ideal.factors])[:-1]
+    between = []
+    for factor, of_task in zip(ideal.factors, np.split(forms, ends, axis=1), strict=True):
         sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
-        between = (forms[:, start:stop] / sizes).sum(axis=1)
-        # A kernel that is constant has no trace once it is centered, and no share.
-        shares.append(np.divide(between, trace, out=np.full(len(trace), np.nan), where=trace > 0))
-        start = stop
-    return np.stack(shares, axis=1)
+        between.append((of_task / sizes).sum(axis=1))
+    # A kernel that is constant has no trace once it is centered, and no share.
+    return np.stack(between, axis=1) / np.where(trace > 0, trace, np.nan)[:, None]
 
 
 def target_alignments(forms: Float, norm: Float, ideal: IdealKernels) -> Float:
@@ -664,10 +626,6 @@ def target_alignments(forms: Float, norm: Float, ideal: IdealKernels) -> Float:
     products = np.add.reduceat(forms, starts, axis=1)
     sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in ideal.factors])
     return np.asarray(np.clip(products / sizes / norm[:, None], -1.0, 1.0))
-
-
-_DOUBLE = np.dtype(np.float64)
-_COUNTER = itertools.count(1)
 
 
 # --- the pass with random vectors -------------------------------------------------------------------------------------
@@ -696,7 +654,7 @@ def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
     more = [forms]
     for start in range(room, columns.shape[1], width):
         rest = columns[:, start : start + width]
-        (products,), _ = run_pass([lens], [Columns(rest, "project", None, _DOUBLE)], "project")
+        (products,), _ = run_pass([lens], [Columns(rest, "project", None, np.dtype(np.float64))], "project")
         more.append(np.einsum("naa->na", products))
     return Sketch(projections, eigenvalues, np.concatenate(more, axis=1), sums, energies, len(more))
 
@@ -705,21 +663,16 @@ def _first_pass(lens: Lens, probes: Float, columns: Float, room: int) -> list[Fl
     name, token = f"sketch-pass-{next(_COUNTER)}", uuid.uuid4().hex
     block = np.concatenate([probes, np.ones((len(probes), 1)), columns], axis=1)
     width = probes.shape[1] + 1 + min(room, columns.shape[1])
-    graph = pass_graph([lens], [Columns(block[:, :width], "each", None, _DOUBLE)], name, token, then=alone)
+    of_block = Columns(block[:, :width], "each", None, np.dtype(np.float64))
+    graph = pass_graph([lens], [of_block], name, token, then=alone)
     shared = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
     resolution = float(np.finfo(lens.view.source.dtype).eps)
     # On the worker with a kernel's product: all products on one worker would be n times the block.
-    parts = [
-        delayed(_reduce, pure=False)(
-            products,
-            *shared,
-            resolution,
-            kernels[0],
-            probes.shape[1],
-            dask_key_name=f"{name}-reduce-{kernels[0]}-{token}",
-        )
-        for kernels, products in graph.groups
-    ]
+    parts = []
+    for (first, *_), products in graph.groups:
+        key = f"{name}-reduce-{first}-{token}"
+        reduce = delayed(_reduce, pure=False)
+        parts.append(reduce(products, *shared, resolution, first, probes.shape[1], dask_key_name=key))
     statistics = execute(parts, graph.units, name)
     return [np.concatenate(pieces) for pieces in zip(*statistics, strict=True)]
 
@@ -748,9 +701,6 @@ def _reduce(products: Array, block: Float, rounding: Float, resolution: float, s
         eigenvalues[place, :rank], vectors = nystrom(basis[:, :rank], turned, noise)
         energies[place, :rank] = (vectors.T @ columns) ** 2
     return np.array(projections), eigenvalues, np.array(forms), sums, energies
-
-
-# --- eigenvalues and their bounds ------------------------------------------------------------------------------------
 
 
 def nystrom(block: Float, product: Float, noise: float) -> tuple[Float, Float]:

@@ -10,7 +10,6 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from dmkl.arrays import Float
 from dmkl.pictures import bars, dress, kernel_labels, panels, set_title, shortened, widest
 
 
@@ -29,25 +28,25 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
         side = min(max(2.6, 0.26 * n), widest.get() - margin - 1.3)
         if (cell := side / n) >= 0.13:  # inches
             break
-    named = n <= 60 and cell >= 0.13
     (ax,) = panels(ax, {"the map": (side + margin + 1.3, side + margin + 0.7)})
     low = float(np.nanmin(values, initial=1.0))
-    span: dict[str, Any] = (
-        {"vmin": low, "vmax": 1.0, "cmap": "viridis"} if low >= 0 else {"vmin": -1.0, "vmax": 1.0, "cmap": "RdBu_r"}
-    )
-    if low == 1.0:  # a single kernel, or copies of one
-        span["vmin"] = 0.0
-    image = ax.imshow(values, interpolation="nearest", **span)
+    least = 0.0 if low == 1.0 else low  # a single kernel, or copies of one
+    colors: dict[str, Any] = {"vmin": least, "cmap": "viridis"} if low >= 0 else {"vmin": -1.0, "cmap": "RdBu_r"}
+    image = ax.imshow(values, interpolation="nearest", vmax=1.0, **colors)
     ax.set_facecolor("#d0d0d0")
-    if named:
+    if n <= 60 and cell >= 0.13:
         ax.set_xticks(range(n), names, rotation=90)
         ax.set_yticks(range(n), names)
     else:
         ax.set_xticks([])
         ax.set_yticks([])
         ax.set_xlabel(f"{n} kernels, similar kernels side by side", fontsize=9)
-    if cell >= 0.25 and n <= 14:
-        _write_numbers(ax, values, image)
+    for (a, b), value in np.ndenumerate(values) if cell >= 0.25 and n <= 14 else ():
+        if np.isfinite(value):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+            text = f"{value:.2f}".replace("0.", ".", 1).replace("1.00", "1")
+            ax.text(b, a, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     dress(ax, ":")
     bar = ax.figure.colorbar(image, ax=ax, shrink=0.8)
     bar.ax.tick_params(labelsize=8)
@@ -55,32 +54,13 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _write_numbers(ax: Axes, values: Float, image: Any) -> None:
-    for (a, b), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            red, green, blue, _ = image.cmap(image.norm(value))
-            dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
-            text = f"{value:.2f}".replace("0.", ".", 1).replace("1.00", "1")
-            ax.text(b, a, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-
-
 def plot_targets(data: xr.Dataset, task: str | None = None, ax: Axes | None = None, top: int | None = None) -> Axes:
     """Draw the alignment of each kernel with the ideal kernel of the labels, the best on top.
 
-    Parameters
-    ----------
-    task
-        A task of a multilabel problem. By default the bars are means over the tasks, with a dot for each task.
-    ax, top
-        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the best 20 by default.
-
-    Returns
-    -------
-    Axes
-        Estimates have lines of one standard error.
+    Bars are means over the tasks of a multilabel problem, with a dot for each, unless `task` names one. Estimates have
+    lines of one standard error. The `top` kernels are drawn, the best 20 by default.
     """
-    fit = data["target_alignment"]
-    error = data.get("target_alignment_error")
+    fit, error = data["target_alignment"], data.get("target_alignment_error")
     of_task = "the labels" if task is None else shortened(task)
     if task is not None:
         fit, error = fit.sel(task=task), None if error is None else error.sel(task=task)
@@ -98,11 +78,9 @@ def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     A line for each kernel with a band from lower to upper bounds, dark if the effective rank is small. The ten kernels
     with the smallest effective ranks are named.
     """
-    share = data["eigenvalue"] / data["trace"]
-    upper = (data["eigenvalue_upper"] / data["trace"]).values
-    rank = data["effective_rank"].values
-    component = data["component"].values
-    shown = np.flatnonzero(np.isfinite(share.values).all(axis=1) & np.isfinite(rank))
+    share, upper = ((data[name] / data["trace"]).values for name in ("eigenvalue", "eigenvalue_upper"))
+    rank, component = data["effective_rank"].values, data["component"].values
+    shown = np.flatnonzero(np.isfinite(share).all(axis=1) & np.isfinite(rank))
     shown = shown[np.argsort(rank[shown], kind="stable")]
     names, shared = kernel_labels(data["kernel"].values)
     (ax,) = panels(ax, {"the lines": (6.4, 4.0)})
@@ -110,7 +88,7 @@ def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     for place, j in enumerate(shown):
         label = f"{names[j]}: {rank[j]:.3g}" if place < 10 else None
         # A logarithmic scale has no zeros: the spectrum ends there.
-        line = np.where(share.values[j] > 1e-12, share.values[j], np.nan)
+        line = np.where(share[j] > 1e-12, share[j], np.nan)
         ax.plot(component, line, "o-", color=colors[place], markersize=2.5, linewidth=1.0, label=label)
         ax.fill_between(component, line, upper[j], color=colors[place], alpha=0.12, linewidth=0)
     ax.set_yscale("log")
@@ -119,15 +97,9 @@ def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("share of the trace", fontsize=9)
     dress(ax, ["top", "right"], grid="y")
     if len(shown):
-        more = "" if len(shown) <= 10 else " (the smallest 10)"
-        ax.legend(
-            title=f"effective rank{more}",
-            fontsize=8,
-            title_fontsize=8,
-            frameon=False,
-            loc="center left",
-            bbox_to_anchor=(1, 0.5),
-        )
+        title = "effective rank" if len(shown) <= 10 else "effective rank (the smallest 10)"
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        ax.legend(title=title, fontsize=8, title_fontsize=8, frameon=False, **beside)
     set_title([ax], f"Leading eigenvalues of {_title(data)}, between proven bounds", shared)
     return ax
 

@@ -124,14 +124,11 @@ class Importance(Result):
         return tuple(json.loads(self.data.attrs["measures"]))
 
     def table(self) -> pd.DataFrame:
-        """The sources, the largest loss first.
+        """The sources, the largest loss first; the tasks of a source are together.
 
-        Returns
-        -------
-        DataFrame
-            source, task (if there are several), loss, loss_standard_error and loss_margin, half the width of its 95 %
-            interval; alone, the mean score of the source alone, and alone_margin; shapley and shapley_standard_error if
-            computed; gap, the largest of its fits. The tasks of a source are together.
+        source, task (if there are several), loss, loss_standard_error and loss_margin, half the width of its 95 %
+        interval; alone, the mean score of the source alone, and alone_margin; shapley and shapley_standard_error if
+        computed; gap, the largest of its fits.
         """
         data, dim = self.data, task_dim(self.data)
         _, margin = self._mean_and_margin(data["score"] - data["score_without"])
@@ -215,24 +212,11 @@ class Importance(Result):
 
         Left, the losses in score, paired over folds, the largest first; groups are darker than kernels. Right, the
         score of each source alone with that of all kernels (the line, with its interval), and then the Shapley values,
-        if they were computed.
+        if they were computed. `ax` are two axes, or three with Shapley values, which are returned.
 
-        Parameters
-        ----------
-        task
-            A task of a multilabel problem, or a target; means over all of them if None.
-        ax, top
-            Axes to draw on, two, or three with Shapley values; and the number of sources that are drawn, 20 by default.
-
-        Returns
-        -------
-        array of Axes
-            The title has what all names of kernels begin and end with; labels have the rest.
-
-        Raises
-        ------
-        InputError
-            If there is no such task, or `ax` has a wrong number of axes.
+        Means over all tasks or targets unless `task` names one; the `top` sources, 20 by default. The title has what
+        all names of kernels begin and end with; labels have the rest. InputError if there is no such task, or `ax` has
+        a wrong number of axes.
         """
         from dmkl.inference.figures import plot_importance
 

@@ -90,16 +90,8 @@ class PermutationTest(Result):
     """
 
     FORMAT, TITLE = "dmkl-permutation-test", "permutation test"
-    NEEDED = (
-        "score",
-        "null_score",
-        "weight_share",
-        "null_weight_share",
-        "p_value",
-        "p_value_error",
-        "kernel_p_value",
-        "kernel_p_value_corrected",
-    )
+    NEEDED = ("score", "null_score", "weight_share", "null_weight_share", "p_value", "p_value_error")
+    NEEDED += ("kernel_p_value", "kernel_p_value_corrected")
     MEANINGS: ClassVar = {
         "score": "mean validation score at the chosen point",
         "null_score": "mean validation score of permuted labels",
@@ -120,12 +112,14 @@ class PermutationTest(Result):
     @property
     def p_value(self) -> Any:
         """(b + 1)/(B + 1) of the score; over task if there are several."""
-        return _as_number(self.data["p_value"])
+        p = self.data["p_value"]
+        return p if p.ndim else float(p)
 
     @property
     def p_value_error(self) -> Any:
         """Its standard error."""
-        return _as_number(self.data["p_value_error"])
+        error = self.data["p_value_error"]
+        return error if error.ndim else float(error)
 
     @property
     def kernel_p_values(self) -> xr.Dataset:
@@ -136,18 +130,11 @@ class PermutationTest(Result):
     def table(self) -> pd.DataFrame:
         """The kernels, smallest corrected p-value first.
 
-        Returns
-        -------
-        DataFrame
-            task if there are several, kernel, share of the weight, its mean under permutation, p, corrected p.
+        task if there are several, kernel, share of the weight, its mean under permutation, p, corrected p.
         """
         data = self.data
-        names = {
-            "weight_share": "share",
-            "null_mean": "permuted share",
-            "kernel_p_value": "p",
-            "kernel_p_value_corrected": "corrected p",
-        }
+        names = {"weight_share": "share", "null_mean": "permuted share"}
+        names |= {"kernel_p_value": "p", "kernel_p_value_corrected": "corrected p"}
         values = data.assign(null_mean=data["null_weight_share"].mean("permutation"))[list(names)].rename(names)
         dims = list(data["weight_share"].dims)
         frame = values.to_dataframe(dim_order=dims).reset_index().astype(dict.fromkeys(dims, object))
@@ -156,7 +143,7 @@ class PermutationTest(Result):
     def describe(self) -> Description:
         """The test, the p-values, the costs; see `Result.describe`."""
         data, attrs, dim = self.data, self.data.attrs, task_dim(self.data)
-        names = json.loads(attrs["parameters_searched"])
+        searched = json.loads(attrs["parameters_searched"])
         scope = (
             f"{count(self.n_permutations, 'permutation')} {attrs['permuted']}, {count(attrs['n_points'], 'point')}, "
             f"{count(attrs['n_folds'], 'fold')}"
@@ -164,13 +151,20 @@ class PermutationTest(Result):
         lines = []
         for k in range(1 if dim is None else data.sizes[dim]):
             of_task = data if dim is None else data.isel({dim: k})
-            null, chosen = of_task["null_score"], {name: values_of(of_task[name])[0] for name in names}
+            null, chosen = of_task["null_score"], {name: values_of(of_task[name])[0] for name in searched}
             task = "" if dim is None else f"{of_task[dim].item()}: "
             lines.append(
                 f"{task}{attrs['scoring']} {float(of_task['score']):.4g} at {point_text(chosen)}; permuted "
                 f"{float(null.mean()):.4g}, at most {float(null.max()):.4g}: {p_value_text(of_task)}"
             )
-            lines.append(f"{task}{_kernel_sentence(of_task)}")
+            corrected = of_task["kernel_p_value_corrected"].to_series().sort_values(kind="stable")
+            significant = corrected[corrected <= _LEVEL]
+            of_kernels = f"No kernel has more of the weight than under permutation (corrected p > {_LEVEL})"
+            if n := len(significant):
+                names = listed((f"{name} ({p:.3g})" for name, p in significant.items()), _MOST_KERNELS)
+                start = f"More of the weight than under permutation (corrected p ≤ {_LEVEL})"
+                of_kernels = f"{start}, {count(n, 'kernel')}: {names}"
+            lines.append(f"{task}{of_kernels}")
         if attrs["choose"] == "fixed":
             how = "The point was chosen once, by the original labels: p-values are too small if there was a choice"
         else:
@@ -199,20 +193,6 @@ class PermutationTest(Result):
         from dmkl.inference.figures import plot_permutations
 
         return plot_permutations(self.data, ax, task)
-
-
-def _as_number(values: xr.DataArray) -> Any:
-    return float(values) if values.ndim == 0 else values
-
-
-def _kernel_sentence(data: xr.Dataset) -> str:
-    corrected = data["kernel_p_value_corrected"].to_series().sort_values(kind="stable")
-    significant = corrected[corrected <= _LEVEL]
-    if significant.empty:
-        return f"No kernel has more of the weight than under permutation (corrected p > {_LEVEL})"
-    names = listed((f"{name} ({p:.3g})" for name, p in significant.items()), _MOST_KERNELS)
-    n = count(len(significant), "kernel")
-    return f"More of the weight than under permutation (corrected p ≤ {_LEVEL}), {n}: {names}"
 
 
 def with_p_values(data: xr.Dataset) -> xr.Dataset:

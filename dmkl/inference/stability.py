@@ -108,15 +108,8 @@ class Stability(Result):
     def stable(self, threshold: float | None = None) -> xr.DataArray:
         """Whether at least the share π of the resamples selects each kernel: (kernel[, task]).
 
-        Parameters
-        ----------
-        threshold
-            π; by default that of the call. `error_bound` is valid for a threshold that is chosen beforehand.
-
-        Raises
-        ------
-        InputError
-            If it is not in (1/2, 1].
+        The `threshold` π is that of the call by default; InputError if not in (1/2, 1]. `error_bound` is valid for
+        a threshold that is chosen beforehand.
         """
         return (self.data["selection_frequency"] >= self._threshold(threshold)).drop_attrs().rename("stable")
 
@@ -129,23 +122,10 @@ class Stability(Result):
         than at random, it bounds the number of useless ones. Above n it says nothing; take a smaller `n_selected` or a
         larger threshold.
 
-        Parameters
-        ----------
-        threshold
-            π; by default that of the call.
-        unimodal
-            The sharper bound, if the share of pairs that select a kernel twice has a unimodal distribution. See Shah
-            and Samworth (2013), Theorem 2; `dmkl.stability` has the references.
-
-        Returns
-        -------
-        float or DataArray
-            Over task or target if there are several. NaN for other resamples than half-samples, without a known bound.
-
-        Raises
-        ------
-        InputError
-            If `threshold` is not in (1/2, 1].
+        The `threshold` π is that of the call by default; InputError if it is not in (1/2, 1]. `unimodal` gives the
+        sharper bound, if the share of pairs that select a kernel twice has a unimodal distribution: Shah and Samworth
+        (2013), Theorem 2; `dmkl.stability` has the references. The bound is over task or target if there are several,
+        and NaN for other resamples than half-samples, without a known bound.
         """
         pi, data = self._threshold(threshold), self.data
         n, n_pairs = data.sizes["kernel"], data.sizes["resample"] // 2
@@ -174,8 +154,6 @@ class Stability(Result):
             return self.threshold
         check_threshold(given)
         return float(given)
-
-    # --- text, tables and figures ------------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
         """A row for each kernel (and task): mean_weight, standard_error, lower, upper, selection_frequency."""
@@ -268,24 +246,11 @@ class Stability(Result):
         return lines
 
     def plot(self, *, task: str | None = None, ax: Axes | Sequence[Axes] | None = None, top: int | None = None) -> Any:
-        """Draw the weights with their intervals, and the selection frequencies.
+        """Draw the weights with their intervals, and the selection frequencies, on two axes, which are returned.
 
-        Parameters
-        ----------
-        task
-            A task of a multilabel problem, or a target; means over all of them by default.
-        ax, top
-            Two axes to draw on, and the number of kernels that are drawn, the largest 20 by default.
-
-        Returns
-        -------
-        array of Axes
-            The title has what all names of kernels begin and end with; labels have the rest.
-
-        Raises
-        ------
-        InputError
-            If there is no such task, or `ax` has a wrong number of axes.
+        Means over all tasks or targets unless `task` names one; the `top` kernels, the largest 20 by default. The title
+        has what all names of kernels begin and end with; labels have the rest. InputError if there is no such task, or
+        `ax` has a wrong number of axes.
         """
         from dmkl.inference.figures import plot_stability
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ _TOO_GOOD = (
     "estimates the score of the same search on new samples."
 )
 
+_AGAIN = "Code that repeats this"
 _MOST_COLUMNS = 12
 """Most classes, tasks or targets with a column of weights; more have their distribution."""
 _TOO_SMALL = (
@@ -92,16 +94,18 @@ def page_of(result: Any) -> Page:
     )
 
 
-# --- models --------------------------------------------------------------------------------------------------------
-
-
 @page_of.register
 def _model(model: KernelLearner) -> Page:
     model._check_fitted()
     gap = float(np.max(np.asarray(model.gap_)))
     answer = _largest_weights(model.weights_)
     if "components_" in model.traits.fitted and "target" not in model.components_.dims:
-        answer = _explained(model.components_)
+        components = model.components_
+        pairs = zip(components.variance_share.values, components.variance_share_se.values, strict=True)
+        *shares, _, total = (with_error(share, error) for share, error in pairs)
+        named = zip(components.term.values, shares, strict=False)
+        each = listed([f"{name} {share}" for name, share in named], _MOST_COLUMNS)
+        answer = f"The kernels explain {total} of the variance: {each} (shares ± one standard error)."
     if np.isfinite(gap):
         percent = f"{100 * gap:.2g} %" if gap >= 1e-10 else "1e-8 %"
         answer += f" Proven: {model.traits.bounded} is within {percent} of the best possible."
@@ -117,7 +121,11 @@ def _model(model: KernelLearner) -> Page:
     }
     description = describe_model(model, _MOST_COLUMNS)
     lead, sections = _sections(description)
-    sections += _model_again(model)
+    with suppress(_NotCodeError):
+        call = _call(type(model), {name: encode(value) for name, value in params.items()})
+        kernels = f"{count(len(model.kernel_names_), 'kernel')} of the training samples, with labels"
+        code = f"import dmkl\n\nK = dmkl.open(...)  # {kernels}\nmodel = {call}.fit(K)"
+        sections.append(Section(_AGAIN, code=code))
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
     if np.isfinite(gap) and model.traits.bounded != KernelLearner.traits.bounded:
         warnings.append(f"The gap is that of {model.traits.bounded}, and says nothing about the weights.")
@@ -128,25 +136,17 @@ def _model(model: KernelLearner) -> Page:
     return Page(title, answer, facts, tuple(warnings), tuple(sections), lead)
 
 
-def _explained(components: xr.Dataset) -> str:
-    """The shares of the variance as a sentence."""
-    pairs = zip(components.variance_share.values, components.variance_share_se.values, strict=True)
-    *shares, _, total = (with_error(share, error) for share, error in pairs)
-    each = listed(
-        [f"{name} {share}" for name, share in zip(components.term.values, shares, strict=False)], _MOST_COLUMNS
-    )
-    return f"The kernels explain {total} of the variance: {each} (shares ± one standard error)."
-
-
-# --- searches and evaluations --------------------------------------------------------------------------------------
-
-
 @page_of.register(GridResult)
 def _of_grid(result: SearchResult | EvaluationResult) -> Page:
     scores, description, is_search = result.scores, result.describe(), isinstance(result, SearchResult)
     search = result if isinstance(result, SearchResult) else next(iter(result.searches.values()))
+    searched = []
+    for name, values in search.grid.items():
+        texts = [value_text(value) for value in values]
+        short = len(texts) <= 6
+        searched.append(f"{name} = {', '.join(texts) if short else f'{texts[0]} … {texts[-1]} ({len(texts)} values)'}")
     facts = {
-        "searched": " × ".join(f"{name} = {_range(values)}" for name, values in search.grid.items()),
+        "searched": " × ".join(searched),
         "folds" if is_search else "outer folds": _describe_folds(scores),
         "measures": ", ".join(json.loads(scores.attrs.get("measures", "[]")) or [str(scores.attrs["scoring"])]),
         "kernels": f"{scores.sizes['kernel']:,}",
@@ -160,7 +160,10 @@ def _of_grid(result: SearchResult | EvaluationResult) -> Page:
     if n_open := int(np.sum(scores["status"].values == 3)):
         n_all, gap = int((scores["status"] >= 0).sum()), float(scores["gap"].max())
         notes.append(f"{count(n_open, 'fit')} of {n_all} ended open, with gaps up to {gap:.2g}.")
-    return Page(description.title, _answer(result, description), facts, tuple(notes), tuple(sections), lead)
+    lines = description.lines("choice", "scores", "coverage", "chance", "kernels_part", "inner_scores")
+    at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
+    answer = f"{sentences([*lines, *_verdict(result.comparison())])} {_largest_weights(at_choice['weight'])}"
+    return Page(description.title, answer, facts, tuple(notes), tuple(sections), lead)
 
 
 _LEADS = ("Compared with simpler models", "Variance components")
@@ -178,13 +181,6 @@ def _sections(description: Description) -> tuple[Section | None, list[Section]]:
         sections[title] = Section(title, texts, table, axes, caption)
     lead = next((sections.pop(title) for title in _LEADS if title in sections), None)
     return lead, list(sections.values())
-
-
-def _answer(result: SearchResult | EvaluationResult, description: Description) -> str:
-    """The chosen point, its score, whether it beats the baselines, and which kernels matter."""
-    lines = description.lines("choice", "scores", "coverage", "chance", "kernels_part", "inner_scores")
-    at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
-    return f"{sentences([*lines, *_verdict(result.comparison())])} {_largest_weights(at_choice['weight'])}"
 
 
 def _verdict(compared: pd.DataFrame) -> list[str]:
@@ -206,14 +202,6 @@ def _largest_weights(weights: xr.DataArray) -> str:
         return f"All {n_used} kernels have the same weight."
     largest = listed([f"{weights['kernel'].values[j]} ({shares[j]:.2g} %)" for j in order[: min(3, n_used)]], 3)
     return f"{n_used} of {count(len(shares), 'kernel')} have weight; the largest: {largest}."
-
-
-def _range(values: list[Any]) -> str:
-    texts = [value_text(value) for value in values]
-    return ", ".join(texts) if len(values) <= 6 else f"{texts[0]} … {texts[-1]} ({len(values)} values)"
-
-
-# --- other results -------------------------------------------------------------------------------------------------
 
 
 @page_of.register
@@ -251,32 +239,27 @@ _HEADINGS: dict[type[Any], str] = {
 """The kinds of results in the order of a page: the answer, then the evidence; others follow."""
 
 
-@dataclass
 class _Part:
     """A result, with what the page says of it."""
 
-    result: Any
-    page: Page
-    heading: str
-    data: xr.Dataset
-    kernels: list[str]
-    samples: list[str]
-    parameters: dict[str, Any]
-
-    @classmethod
-    def of(cls, result: Any, page: Page) -> _Part:
+    def __init__(self, result: Any) -> None:
         kernels: Any
         samples: Any
-        heading = next((name for kind, name in _HEADINGS.items() if isinstance(result, kind)), page.title)
+        self.result, self.page = result, page_of(result)
+        self.heading = next((name for kind, name in _HEADINGS.items() if isinstance(result, kind)), self.page.title)
         if isinstance(result, KernelLearner):
-            data = xr.Dataset(attrs={"estimator": type(result).__name__, "solver": getattr(result, "solver_", "")})
+            attrs = {"estimator": type(result).__name__, "solver": getattr(result, "solver_", "")}
             kernels, samples, parameters = result.kernel_names_, result.train_samples_, result.get_params(deep=False)
+            self.data = xr.Dataset(attrs=attrs)
         else:
-            data = result.scores if isinstance(result, GridResult) else result.data
-            kernels, samples = data["kernel"].values, data["sample"].values if "sample" in data else []
-            learner, written = model_class(data.attrs.get("estimator", "")), data.attrs.get("parameters", "{}")
+            self.data = result.data
+            kernels, samples = self.data["kernel"].values, self.data["sample"].values if "sample" in self.data else []
+            learner, written = (
+                model_class(result.data.attrs.get("estimator", "")),
+                result.data.attrs.get("parameters", "{}"),
+            )
             parameters = {} if learner is None else decode_parameters(learner, json.loads(written))
-        return cls(result, page, heading, data, [*map(str, kernels)], [*map(str, samples)], dict(parameters))
+        self.kernels, self.samples, self.parameters = [*map(str, kernels)], [*map(str, samples)], dict(parameters)
 
 
 @page_of.register(list)
@@ -285,7 +268,7 @@ def _several(results: Sequence[Any]) -> Page:
     """One page of results in any order, from the page of each."""
     if not results:
         refuse("a report of several results needs one at least, got none; give models or results")
-    parts = [_Part.of(result, page_of(result)) for result in results]
+    parts = [_Part(result) for result in results]
     order = [*_HEADINGS.values()]
     parts.sort(key=lambda part: order.index(part.heading) if part.heading in order else len(order))
     names = [part.heading for part in parts]
@@ -396,18 +379,6 @@ def _parameters(parts: Sequence[_Part]) -> Table:
 
 class _NotCodeError(ValueError):
     """A value that no Python literal gives, such as a callable."""
-
-
-_AGAIN = "Code that repeats this"
-
-
-def _model_again(model: KernelLearner) -> list[Section]:
-    try:
-        call = _call(type(model), {name: encode(value) for name, value in model.get_params(deep=False).items()})
-    except _NotCodeError:
-        return []
-    kernels = f"K = dmkl.open(...)  # {count(len(model.kernel_names_), 'kernel')} of the training samples, with labels"
-    return [Section(_AGAIN, code=f"import dmkl\n\n{kernels}\nmodel = {call}.fit(K)")]
 
 
 def _search_again(search: SearchResult) -> list[Section]:

@@ -60,9 +60,6 @@ FEW, TRIED = 10, 5
 Each needs directions of its own in the subspaces of a search."""
 
 
-# --- fitting ---------------------------------------------------------------------------------------------------------
-
-
 def fit_with_baselines(
     question: Question, choice: Choice, rule: Rule, which: Baselines
 ) -> tuple[GridFits, xr.Dataset, dict[str, xr.Dataset]]:
@@ -98,7 +95,13 @@ def fit_with_baselines(
     if alone:
         assert plain is not None
         of_kernels = {key: block for key, block in fits.items() if isinstance(key, int)}
-        results.append(_alone_dataset(plain, of_kernels, choice, candidates))
+        of_alone = []
+        for kernel, of_kernel in of_kernels.items():
+            scores = prefixed(ALONE, of_kernel.to_dataset(choice))
+            of_alone.append(scores.where(xr.DataArray(candidates[:, kernel], dims="fold")))
+        tried = xr.Variable("kernel", np.array(plain.K.names)[list(of_kernels)])
+        joined = xr.concat(of_alone, tried, combine_attrs="drop")
+        results.append(joined.reindex(kernel=list(plain.K.names)))
         baselines[ALONE] = _alone_fits(plain, of_kernels)
     of_covariates, parts = question.covariates_alone(question.folds) if which != "none" else ({}, [])
     results.append(prefixed(COVARIATES, xr.Dataset(of_covariates)))
@@ -208,16 +211,6 @@ def _largest_weights(search: GridFits, choice: Choice) -> Mask:
     return candidates
 
 
-def _alone_dataset(plain: Question, fits: Mapping[int, GridFits], choice: Choice, candidates: Mask) -> xr.Dataset:
-    """The results of single kernels, over kernel."""
-    results = []
-    for kernel, of_kernel in fits.items():
-        scores = prefixed(ALONE, of_kernel.to_dataset(choice))
-        results.append(scores.where(xr.DataArray(candidates[:, kernel], dims="fold")))
-    coordinate = xr.Variable("kernel", np.array(plain.K.names)[list(fits)])
-    return xr.concat(results, coordinate, combine_attrs="drop").reindex(kernel=list(plain.K.names))
-
-
 def _alone_fits(plain: Question, fits: Mapping[int, GridFits]) -> GridFits:
     """The fits of all kernels as those of a grid over kernel and the parameters; empty for kernels not tried."""
     nothing = [[np.empty(0)] * len(plain.models)] * len(plain.folds)
@@ -236,9 +229,6 @@ def prefixed(prefix: str, scores: xr.Dataset) -> xr.Dataset:
     kinds = ("score", "test_score", "gap", "objective", "approximate")
     kept = [str(name) for name in scores.data_vars if str(name).startswith(kinds)]
     return scores[kept].rename({name: f"{prefix}_{name}" for name in kept})
-
-
-# --- the support vector machine --------------------------------------------------------------------------------------
 
 
 def _fit_machines(
@@ -273,15 +263,19 @@ def _fit_machines(
 def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
     """Fit a grid on every fold, and keep its scores, which solvers of machines do not; no pass if they are there."""
     file = workspace.path / "scores-all.npz"
-    n_points, n_folds = len(points(question.grid)), len(question.folds)
     if (kept := kept_arrays(file)) is not None:
-        arrays = kept
-        decisions = [[arrays[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
-        targets = [question.targets_of(fold.train) for fold in question.folds]
-        solved = {name: arrays[name] for name in SOLVED}
-        decided: list[Sequence[Float]] = [list(arrays[f"decided-{f}"]) for f in range(n_folds)]
-        n_passes, phases = float(arrays["n_passes"]), dict.fromkeys(PHASES, 0.0)
-        return GridFits(question, solved, decisions, decided, targets, n_passes, [], phases, "own")
+        folds, of_points = range(len(question.folds)), range(len(question.models))
+        return GridFits(
+            question,
+            {name: kept[name] for name in SOLVED},
+            [[kept[f"decision-{f}-{k}"] for k in of_points] for f in folds],
+            [list(kept[f"decided-{f}"]) for f in folds],
+            [question.targets_of(fold.train) for fold in question.folds],
+            float(kept["n_passes"]),
+            [],
+            dict.fromkeys(PHASES, 0.0),
+            "own",
+        )
     fits = GridFits.of(question, run(Plan(question.K, question.plan_fits(), duals=False), workspace))
     if not workspace.temporary:
         arrays = fits.solved | {"n_passes": np.asarray(fits.n_passes)}
@@ -308,17 +302,19 @@ def _check_machines(question: Question) -> None:
         refuse(f"its {n_machines:,} machines would take more than two passes over kernels that do not fit in memory")
 
 
-# --- choosing and comparing ------------------------------------------------------------------------------------------
-
-
 def choose_baselines(scores: xr.Dataset, rule: Rule, by: Sequence[str]) -> xr.Dataset | None:
     """The chosen point of each baseline; None if there are no baselines. See `SearchResult.baselines`."""
-    chosen = {
-        title: _choose_baseline(scores, prefix, rule, by)
-        for prefix, title in TITLES.items()
-        if f"{prefix}_score" in scores and bool(np.isfinite(scores[f"{prefix}_score"]).any())
-    }
-    return concat_baselines(chosen)
+    by_title = {}
+    for prefix, title in TITLES.items():
+        if f"{prefix}_score" not in scores or not np.isfinite(scores[f"{prefix}_score"]).any():
+            continue
+        baseline, index = _chosen_point(scores, prefix, rule, by)
+        chosen = baseline.isel(index).drop_vars("approximate", errors="ignore")
+        chosen = chosen.reset_coords([name for name in index if name in baseline.coords])
+        kernel = chosen["kernel"].drop_attrs() if "kernel" in index else xr.DataArray("")
+        best_kernel = kernel.drop_vars("kernel", errors="ignore")
+        by_title[title] = chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=best_kernel)
+    return concat_baselines(by_title)
 
 
 def concat_baselines(by_title: Mapping[str, xr.Dataset]) -> xr.Dataset | None:
@@ -327,15 +323,6 @@ def concat_baselines(by_title: Mapping[str, xr.Dataset]) -> xr.Dataset | None:
         return None
     titles = xr.Variable("baseline", np.array(list(by_title), dtype=str))
     return describe(xr.concat(list(by_title.values()), titles, data_vars="all").drop_attrs(deep=False))
-
-
-def _choose_baseline(scores: xr.Dataset, prefix: str, rule: Rule, by: Sequence[str]) -> xr.Dataset:
-    """A baseline at the point that its validation scores choose, by the rule of the search."""
-    baseline, index = _chosen_point(scores, prefix, rule, by)
-    chosen = baseline.isel(index).drop_vars("approximate", errors="ignore")
-    chosen = chosen.reset_coords([name for name in index if name in baseline.coords])
-    kernel = chosen["kernel"].drop_attrs() if "kernel" in index else xr.DataArray("")
-    return chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=kernel.drop_vars("kernel", errors="ignore"))
 
 
 def _chosen_point(
@@ -356,16 +343,6 @@ def _chosen_point(
     return baseline, best_index(with_means, parameters, by, rule) if parameters else {}
 
 
-def baseline_params(baseline: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
-    """The chosen values of a baseline and its kernel, if folds and tasks agree on them."""
-    params: dict[str, Any] = {}
-    for name in ("best_kernel", *dict.fromkeys([*names, "C"])):
-        values = baseline[name].values.ravel().tolist() if name in baseline else []
-        if values and values[0] != "" and all(value == values[0] for value in values):
-            params["kernel" if name == "best_kernel" else name] = values[0]
-    return params
-
-
 def comparison(chosen: xr.Dataset, baselines: xr.Dataset | None, names: Sequence[str]) -> pd.DataFrame:
     """The choice and the baselines, with paired differences over the folds; see `GridResult.comparison`."""
     rows = "test" if "test_score" in chosen else "validation"
@@ -375,12 +352,15 @@ def comparison(chosen: xr.Dataset, baselines: xr.Dataset | None, names: Sequence
     lines: list[tuple[Any, ...]] = [(chosen.attrs["estimator"], "", *mean_over_folds(own), np.nan, np.nan)]
     parts = [] if baselines is None else [baselines.isel(baseline=k) for k in range(baselines.sizes["baseline"])]
     for baseline in parts:
+        params: dict[str, Any] = {}  # and the kernel, if folds and tasks agree on them
+        for name in ("best_kernel", *dict.fromkeys([*names, "C"])):
+            values = baseline[name].values.ravel().tolist() if name in baseline else []
+            if values and values[0] != "" and all(value == values[0] for value in values):
+                params["kernel" if name == "best_kernel" else name] = values[0]
         # Of several tasks the mean of the differences, of those tasks that both have a score of.
         difference = mean_and_margin((chosen[score] - baseline[score]).mean(tasks), chosen, rows)
         mean = mean_over_folds(baseline[score].mean(tasks))
-        lines.append(
-            (str(baseline["baseline"].values), point_text(baseline_params(baseline, names)), *mean, *difference)
-        )
+        lines.append((str(baseline["baseline"].values), point_text(params), *mean, *difference))
     columns = ["model", "parameters", "score", "standard_error", "difference", "margin"]
     frame = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(columns[2:], float))
     test = rows_test(chosen.attrs["scoring"])

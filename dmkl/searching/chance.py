@@ -132,8 +132,6 @@ def _units_and_cells(y: Array, rows: Sequence[Index], inverse: Index, groups: Ar
     return units, cells
 
 
-# --- scores under many labels -----------------------------------------------------------------------------------------
-
 ByLabels = Callable[[Array], Float]
 """Labels (permutation, row) ↦ scores (point, permutation)."""
 
@@ -157,17 +155,16 @@ def by_labels(metric: Metric, kind: Kind, classes: Array, decisions: Float) -> B
     Σ_{i positive} precision_i/n₊ over the rows in falling order. All are as those of `searching.scoring`; other metrics
     are called for each point and permutation.
     """
+    calls = partial(_calls, metric, kind, classes, decisions)
     if kind == "regression":
         of_targets = (_OF_TARGETS | _OF_PAIRS).get(metric)
-        return (
-            partial(_calls, metric, kind, classes, decisions) if of_targets is None else partial(of_targets, decisions)
-        )
+        return calls if of_targets is None else partial(of_targets, decisions)
     if metric in _TABLES:
         tables = _TABLES[metric](decisions, classes)
         return partial(_sum_tables, classes, tables, by_class=metric is mean_class_accuracy)
     of_class = (_OF_CLASSES | _OF_CURVES).get(metric)
     if of_class is None:
-        return partial(_calls, metric, kind, classes, decisions)
+        return calls
     if decisions.ndim == 3 and metric is PROBABILISTIC["roc_auc_ovr"]:
         decisions = np.stack([probabilities(of_point) for of_point in decisions])
     elif decisions.ndim == 3 and metric in _OF_LABELS:
@@ -178,9 +175,6 @@ def by_labels(metric: Metric, kind: Kind, classes: Array, decisions: Float) -> B
 def _calls(metric: Metric, kind: Kind, classes: Array, decisions: Float, labels: Array) -> Float:
     truths = labels.astype(np.float64) if kind == "regression" else labels
     return np.stack([evaluate_each({"": metric}, kind, classes, truth, decisions)[0] for truth in truths], axis=-1)
-
-
-# --- means of tables -------------------------------------------------------------------------------------------------
 
 
 def _right(decisions: Float, classes: Array) -> Array:
@@ -220,21 +214,14 @@ def _sum_tables(classes: Array, tables: Array, labels: Array, *, by_class: bool)
     return np.where(n_rows == labels.shape[1], total / (n_present if by_class else labels.shape[1]), np.nan)
 
 
-# --- each class against the rest -------------------------------------------------------------------------------------
-
-
 def _mean_over_classes(
     of_class: Callable[[Float, Array], Float], classes: Array, decisions: Float, labels: Array
 ) -> Float:
     """As `scoring._one_vs_rest`: the mean over the classes where the score is defined."""
-    several = decisions.ndim == 3
-    values = np.stack(
-        [
-            of_class(decisions[..., k] if several else decisions, labels == label)
-            for k, label in enumerate(classes)
-            if several or k == 1
-        ]
-    )
+    if decisions.ndim == 3:
+        values = np.stack([of_class(decisions[..., k], labels == label) for k, label in enumerate(classes)])
+    else:
+        values = of_class(decisions, labels == classes[1])[None]
     defined = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(defined, values, 0.0).sum(axis=0) / defined.sum(axis=0))
@@ -296,9 +283,6 @@ _OF_CURVES: dict[Metric, Callable[[Float, Array], Float]] = {
 }
 
 
-# --- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def _centered(predicted: Float, labels: Array) -> tuple[Float, Float, Float, Float]:
     """Numbers (permutation, row) less the mean of all, Σ(t − t̄)², predictions likewise, and the products of both."""
     center = labels.astype(np.float64).mean()
@@ -327,10 +311,6 @@ def _correlations(predicted: Float, labels: Array) -> Float:
         return np.where(total > 0, np.where(flat, 0.0, covariance / np.sqrt(f_total * total)), np.nan)
 
 
-def _negative_mean_squares(predicted: Float, labels: Array) -> Float:
-    return np.asarray(-_squared_errors(predicted, labels) / labels.shape[1])
-
-
 def _d2_poisson(predicted: Float, labels: Array) -> Float:
     t = labels.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -351,7 +331,9 @@ def _quadratic_kappas(predicted: Float, labels: Array) -> Float:
 _OF_TARGETS: dict[Metric, Callable[[Float, Array], Float]] = {
     OF_NUMBERS["r2"]: _r2,
     OF_NUMBERS["correlation"]: _correlations,
-    OF_NUMBERS["neg_mean_squared_error"]: _negative_mean_squares,
+    OF_NUMBERS["neg_mean_squared_error"]: lambda predicted, labels: (
+        -_squared_errors(predicted, labels) / labels.shape[1]
+    ),
     OF_NUMBERS["d2_poisson"]: _d2_poisson,
     OF_NUMBERS["quadratic_kappa"]: _quadratic_kappas,
 }

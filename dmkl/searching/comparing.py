@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,7 +16,7 @@ from sklearn.base import clone, is_regressor
 import dmkl
 from dmkl import progress
 from dmkl._version import version
-from dmkl.arrays import Array, Float, is_known
+from dmkl.arrays import is_known
 from dmkl.building import features_of
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
 from dmkl.errors import refuse
@@ -104,30 +103,18 @@ class ModelComparison(Result):
     def table(self) -> pd.DataFrame:
         """A row for each model, the best first.
 
-        Returns
-        -------
-        DataFrame
-            model, score and standard_error (means over the outer folds), difference (the best minus this model, paired
-            over the folds) and margin (half the width of its 95 % confidence interval; see
-            `SearchResult.comparison`), p_value (of the two models on the same rows), seconds, and the choices of the
-            outer folds in words.
+        model, score and standard_error (means over the outer folds), difference (the best minus this model, paired over
+        the folds) and margin (half the width of its 95 % confidence interval; see `SearchResult.comparison`), p_value
+        (of the two models on the same rows), seconds, and the choices of the outer folds in words.
         """
         score = self._by_fold()
         mean, error = mean_over_folds(score)
         difference, margin = mean_and_margin(score.sel(model=self.best) - score, self.data, "test")
         names = self.data["model"].values.tolist()
-        frame = pd.DataFrame(
-            {
-                "model": names,
-                "score": mean.values,
-                "standard_error": error.values,
-                "difference": difference.values,
-                "margin": margin.values,
-                "p_value": self.data["row_p_value"].values,
-                "seconds": self.data["seconds"].values,
-                "choices": [self._choices(name) for name in names],
-            }
-        )
+        frame = pd.DataFrame({"model": names, "score": mean.values, "standard_error": error.values})
+        frame["difference"], frame["margin"] = difference.values, margin.values
+        frame["p_value"], frame["seconds"] = self.data["row_p_value"].values, self.data["seconds"].values
+        frame["choices"] = [self._choices(name) for name in names]
         frame.loc[frame["model"] == self.best, ["difference", "margin"]] = np.nan
         return frame.sort_values("score", ascending=False, kind="stable", ignore_index=True)
 
@@ -171,36 +158,25 @@ class ModelComparison(Result):
             "scores": lines[:1],
             "baselines": lines[1:],
             "choice": [f"Chosen by {row['model']}: {row['choices']}" for row in (best, *others) if row["choices"]],
-            "notes": self._notes(),
+            "notes": ["The largest of several scores is optimistic: new samples decide, or inner folds"],
             "costs": [cost_and_proof(self.n_passes_, attrs["seconds"], np.nan)],
         }
+        n_models, n_folds = len(table), self.data.sizes["fold"]
+        if self.best in self.data["model"].values[n_models - int(attrs["n_competitors"]) :]:
+            note = f"{self.best} of scikit-learn, on the features, is ahead of all models on kernels"
+            sentences["notes"] = [*sentences["notes"], note]
+        facts = {"best": self.best, "models": table.to_dict("records"), "outer_folds": n_folds}
         figures = {"Models": Figure("Test scores of each model on the same outer folds, and their means.", self.plot)}
-        n_folds = self.data.sizes["fold"]
         scope = f"the same {count(n_folds, 'outer fold')} and inner folds for all"
-        title = f"Comparison of {count(len(table), 'model')}"
-        return Description(title, scope, sentences, self._facts, {"comparison": self._table}, figures)
-
-    def _notes(self) -> list[str]:
-        names = self.data["model"].values.tolist()
-        competitors = names[len(names) - int(self.data.attrs["n_competitors"]) :]
-        notes = ["The largest of several scores is optimistic: new samples decide, or inner folds"]
-        if self.best in competitors:
-            notes.append(f"{self.best} of scikit-learn, on the features, is ahead of all models on kernels")
-        return notes
-
-    def _facts(self) -> dict[str, Any]:
-        return {"best": self.best, "models": self.table().to_dict("records"), "outer_folds": self.data.sizes["fold"]}
+        title = f"Comparison of {count(n_models, 'model')}"
+        return Description(title, scope, sentences, lambda: facts, {"comparison": self._table}, figures)
 
     def _table(self) -> Table:
+        scoring = str(self.data.attrs["scoring"])
         columns = [
             Column("model"),
-            Column("score", f"{self.data.attrs['scoring']} in test".replace("_", " "), error="standard_error"),
-            Column(
-                "difference",
-                form="signed",
-                error="margin",
-                limits=limits(self.data.attrs["scoring"], of_difference=True),
-            ),
+            Column("score", f"{scoring} in test".replace("_", " "), error="standard_error"),
+            Column("difference", form="signed", error="margin", limits=limits(scoring, of_difference=True)),
             Column("p_value", "p"),
             Column("seconds"),
         ]
@@ -210,8 +186,6 @@ class ModelComparison(Result):
             "the same test rows."
         )
         return Table(self.table(), columns, "Models on the same folds", note=note)
-
-    # --- saving and reading ------------------------------------------------------------------------------------------
 
     def _write(self, path: Path) -> None:
         for number, evaluation in enumerate(self._evaluations.values()):
@@ -231,9 +205,6 @@ def _values(evaluation: EvaluationResult, parameter: str) -> list[Any]:
     if parameter != "weights":
         return values
     return [next((name for name, weight in value.items() if weight), "") for value in values]
-
-
-# --- the comparison --------------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -309,9 +280,12 @@ def compare(
     folds: list[Fold] = []
     question: Question | None = None
     evaluations: dict[str, EvaluationResult] = {}
+
+    def make(*args: Any, **of_rows: Any) -> list[Fold]:
+        return folds or nest_folds(outer, inner, *args, **of_rows)  # splitters may be random
+
     for name, (learner, default) in asked.items():
         progress.current().note(f"model {name}")
-        make: Callable[..., list[Fold]] = partial(_same, folds) if folds else partial(nest_folds, outer, inner)
         grid = (grids or {}).get(name, default)
         folder = None if state is None else Path(state) / name
         arguments = Arguments(learner, K, y, grid, scoring, groups, unknown, folder)
@@ -333,7 +307,10 @@ def compare(
         seconds.append(sum(seconds))
         asked[AUTO] = (None, None)
         if predictions:
-            of_folds = [_of_fold(predictions[kind], name) for name, kind in chosen.items()]
+            of_folds = []
+            for name, kind in chosen.items():
+                rows = np.flatnonzero(predictions[kind]["sample_fold"] == name)
+                of_folds.append(predictions[kind].isel(sample=rows))
             shared = set.intersection(*(set(each) for each in of_folds))
             predictions[AUTO] = xr.concat([each[sorted(map(str, shared))] for each in of_folds], "sample")
     for name, estimator in _named_competitors(competitors, question).items():
@@ -348,24 +325,26 @@ def compare(
     data = data.assign({name: first[name].variable for name in kept}).assign(seconds=("model", np.array(seconds)))
     if chosen:
         data["auto_model"] = ("fold", np.array([*chosen.values()]))
-    best = str(data["model"].values[int(np.nanargmax(_mean(data["test_score"])))])
-    test = rows_test(first.attrs["scoring"])
-    others = [None if name == best else predictions.get(name) for name in asked]
-    tests = [_p_value(predictions.get(best), other, test) for other in others]
-    data["row_p_value"] = ("model", np.array([p for _, p in tests]))
+    over_tasks = data["test_score"].mean([dim for dim in data["test_score"].dims if dim not in ("model", "fold")])
+    best = str(data["model"].values[int(np.nanargmax(mean_over_folds(over_tasks)[0]))])
+    test, titles, p_values = rows_test(first.attrs["scoring"]), [], []
+    for name in asked:
+        title, p = "", np.nan
+        if name != best and name in predictions and best in predictions:
+            title, p = row_test(compare_predictions(predictions[best], predictions[name]), test)
+        titles.append(title)
+        p_values.append(p)
+    data["row_p_value"] = ("model", np.array(p_values))
     attrs = {
         "scoring": first.attrs["scoring"],
         "measures": first.attrs["measures"],
         "n_competitors": len(asked) - len(evaluations) - chooses,
-        "row_test": next((title for title, _ in tests if title), ""),
+        "row_test": next(filter(None, titles), ""),
         "n_passes": sum(each.n_passes_ for each in evaluations.values()),
         "seconds": time.monotonic() - started,
         "created_by": f"dmkl {version()}",
     }
     return ModelComparison(data.assign_coords(sample=first["sample"].values).assign_attrs(attrs), evaluations)
-
-
-# --- the choice of a model --------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -458,27 +437,6 @@ def choose_model(searches: Mapping[str, SearchResult]) -> tuple[str, xr.DataArra
     return str(better.idxmax("model").item()) if better.size else SUM, scores
 
 
-def _of_fold(predictions: xr.Dataset, fold: str) -> xr.Dataset:
-    return predictions.isel(sample=np.flatnonzero(predictions["sample_fold"] == fold))
-
-
-def _same(folds: list[Fold], *_: Any, **__: Any) -> list[Fold]:
-    return folds
-
-
-def _mean(score: xr.DataArray) -> Float:
-    """Means of the models over folds and tasks."""
-    over_tasks = score.mean([dim for dim in score.dims if dim not in ("model", "fold")])
-    return np.asarray(mean_over_folds(over_tasks)[0])
-
-
-def _p_value(best: xr.Dataset | None, other: xr.Dataset | None, test: str) -> tuple[str, float]:
-    """The title and the p-value of the test of two models on the same rows; "" and NaN without predictions."""
-    if best is None or other is None:
-        return "", np.nan
-    return row_test(compare_predictions(best, other), test)
-
-
 # --- models by name --------------------------------------------------------------------------------------------------
 
 _Asked = dict[str, tuple[Any, Mapping[str, Any] | None]]
@@ -492,33 +450,22 @@ def _named_models(models: Any, K: Any, y: Any, unknown: Any, grids: Any, caller:
         refuse(f"{caller} needs labels: give y, or store them with the kernels (labels=, --labels)")
     given = models if isinstance(models, Mapping) else None
     learners = [] if models is None else list(models.values() if given is not None else models)
-    numbers = _are_numbers(np.asarray(labels), unknown) or any(
-        is_regressor(each) for each in learners if isinstance(each, KernelLearner)
-    )
+    known = np.asarray(labels)[is_known(np.asarray(labels))]
+    # Labels are numbers to predict if some of them, but for a code of unknown ones, have a fraction.
+    fractions = known.dtype.kind == "f" and bool((known[known != unknown] % 1 != 0).any())
+    numbers = fractions or any(is_regressor(each) for each in learners if isinstance(each, KernelLearner))
     learners = learners or list(DEFAULT[caller][numbers])
-    names = list(given) if given is not None else [_name_of(each) for each in learners]
-    repeated = [name for k, name in enumerate(names) if name in names[:k]]
-    if repeated:
+    names = list(given or (each if isinstance(each, str) else type(each).__name__.lower() for each in learners))
+    if repeated := [name for k, name in enumerate(names) if name in names[:k]]:
         refuse(f"models has {repeated[0]!r} twice; give a mapping from names of your own to the models")
     by_name = dict(zip(names, learners, strict=True))
     choice = by_name.pop(AUTO, None)
     if not by_name or choice not in (None, AUTO):
         refuse("'auto' is the choice from the other models; name at least one other, and no learner of your own 'auto'")
-    strange = [name for name in grids or {} if name not in by_name]
-    if strange:
+    if strange := [name for name in grids or {} if name not in by_name]:
         refuse(f"grids has {strange[0]!r}, which is none of the models compared: {', '.join(by_name)}")
     asked = {name: _as_learner(each, K.names, numbers=numbers) for name, each in by_name.items()}
     return asked, choice is not None
-
-
-def _are_numbers(labels: Array, unknown: Any) -> bool:
-    """Whether labels are numbers to predict: some of them, but a code of unknown ones, have a fraction."""
-    known = labels[is_known(labels)]
-    return known.dtype.kind == "f" and bool((known[known != unknown] % 1 != 0).any())
-
-
-def _name_of(model: str | KernelLearner) -> str:
-    return model if isinstance(model, str) else type(model).__name__.lower()
 
 
 def _as_learner(model: Any, kernels: Sequence[str], *, numbers: bool) -> tuple[Any, Mapping[str, Any] | None]:
@@ -544,40 +491,30 @@ def _as_learner(model: Any, kernels: Sequence[str], *, numbers: bool) -> tuple[A
     return classes[named](), None
 
 
-# --- competitors -----------------------------------------------------------------------------------------------------
-
-
 def _named_competitors(competitors: Any, question: Question) -> dict[str, Any]:
     """Estimators of scikit-learn by name."""
-    if isinstance(competitors, Mapping):
+    if isinstance(competitors, Mapping) or not (competitors := list(competitors)):
         return dict(competitors)
-    made = {name: _competitor(name, classes=question.targets.kind != "regression") for name in competitors}
-    unsuited = [name for name, estimator in made.items() if estimator is None]
-    if unsuited:
-        refuse(
-            f"there is no competitor {unsuited[0]!r} for these labels; there are {', '.join(COMPETITORS)} (logistic "
-            "for classes, ridge for numbers), or give a mapping from names to estimators of scikit-learn"
-        )
-    return made
-
-
-def _competitor(name: str, *, classes: bool) -> Any:
-    """The estimator of this name; None if there is none for classes, or for numbers."""
     from sklearn import ensemble, linear_model
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    beginning = {"hist-gradient-boosting": "HistGradientBoosting", "random-forest": "RandomForest"}.get(name)
-    if beginning is not None:
-        return getattr(ensemble, f"{beginning}{'Classifier' if classes else 'Regressor'}")(random_state=0)
-    powers = 10.0 ** np.arange(-3, 4)
-    if (name, classes) == ("logistic", True):
+    powers, suited = 10.0 ** np.arange(-3, 4), dict[str, Any]()
+    if question.targets.kind == "regression":
+        trees: Any = ensemble.HistGradientBoostingRegressor, ensemble.RandomForestRegressor
+        suited["ridge"] = make_pipeline(StandardScaler(), linear_model.RidgeCV(powers))
+    else:
+        trees = ensemble.HistGradientBoostingClassifier, ensemble.RandomForestClassifier
         logistic = GridSearchCV(linear_model.LogisticRegression(max_iter=1000), {"C": powers}, cv=3)
-        return make_pipeline(StandardScaler(), logistic)
-    return (
-        make_pipeline(StandardScaler(), linear_model.RidgeCV(powers)) if (name, classes) == ("ridge", False) else None
-    )
+        suited["logistic"] = make_pipeline(StandardScaler(), logistic)
+    suited |= {name: kind(random_state=0) for name, kind in zip(COMPETITORS, trees, strict=False)}
+    if unsuited := [name for name in competitors if name not in suited]:
+        refuse(
+            f"there is no competitor {unsuited[0]!r} for these labels; there are {', '.join(COMPETITORS)} (logistic "
+            "for classes, ridge for numbers), or give a mapping from names to estimators of scikit-learn"
+        )
+    return {name: suited[name] for name in competitors}
 
 
 def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold]) -> tuple[xr.Dataset, xr.Dataset]:
@@ -591,7 +528,14 @@ def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold
     for fold in folds:
         targets = question.targets_of(fold.train)
         fitted = clone(estimator).fit(X[fold.train], question.labels[fold.train])
-        decided = _decisions(fitted, X[fold.test], targets.kind)
+        if targets.kind == "regression":
+            decided = np.asarray(fitted.predict(X[fold.test]), dtype=np.float64)
+        elif hasattr(fitted, "predict_proba"):  # logarithms of probabilities, of two classes their difference
+            with np.errstate(divide="ignore"):
+                logs = np.maximum(np.log(fitted.predict_proba(X[fold.test])), -700.0)
+            decided = logs[:, 1] - logs[:, 0] if targets.kind == "binary" else logs
+        else:
+            decided = np.asarray(fitted.decision_function(X[fold.test]))
         scores.append(evaluate(question.metrics, targets.kind, targets.classes, question.labels[fold.test], decided))
         parts.append((fold.test, targets, decided, decided, None))
     predictions = question.predictions(parts)
@@ -601,14 +545,3 @@ def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold
     of_metrics = zip(question.name_ends, np.array(scores).T, strict=True)
     data = {f"test_score{end}": ("fold", values) for end, values in of_metrics}
     return xr.Dataset(data, {"fold": fold_names}), predictions
-
-
-def _decisions(fitted: Any, X: Array, kind: str) -> Float:
-    """Predictions of a regression; logarithms of probabilities, of two classes their difference, or decision values."""
-    if kind == "regression":
-        return np.asarray(fitted.predict(X), dtype=np.float64)
-    if not hasattr(fitted, "predict_proba"):
-        return np.asarray(fitted.decision_function(X))
-    with np.errstate(divide="ignore"):
-        logs = np.maximum(np.log(fitted.predict_proba(X)), -700.0)
-    return np.asarray(logs[:, 1] - logs[:, 0] if kind == "binary" else logs)

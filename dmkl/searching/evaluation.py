@@ -149,26 +149,19 @@ class EvaluationResult(GridResult):
 
     @property
     def choices(self) -> pd.DataFrame:
-        """Number of outer folds that chose each point, the most frequent first.
+        """The chosen points and the number of "folds" that chose each, the most frequent first.
 
-        Returns
-        -------
-        DataFrame
-            The parameters and "folds"; for a multilabel problem the tasks of the folds are counted.
+        For a multilabel problem the tasks of the outer folds are counted.
         """
-        values = {name: values_of(self._data[name]) for name in self.parameters}
-        chosen = pd.DataFrame(values, dtype=object)
+        chosen = pd.DataFrame({name: values_of(self._data[name]) for name in self.parameters}, dtype=object)
         return chosen.value_counts(dropna=False).rename("folds").reset_index()
 
     @property
     def baselines(self) -> xr.Dataset | None:
         """The plain sum of the kernels, and labels by the largest score, chosen and tested on the same rows.
 
-        Returns
-        -------
-        Dataset
-            test_score, inner_score, gap, objective and the chosen parameters over baseline, fold and task, as
-            in `scores`. None if there are no baselines.
+        test_score, inner_score, gap, objective and the chosen parameters over baseline, fold and task, as in `scores`.
+        None if there are no baselines.
         """
         chosen = {}
         for prefix, title in TITLES.items():
@@ -220,16 +213,11 @@ class EvaluationResult(GridResult):
         names, over = weights["kernel"].values.tolist(), " and ".join(["outer fold", *map(str, weights.dims[2:])])
         return bars(names, columns, over, "Kernel weights of the tested models", ax=ax, top=top)
 
-    # --- text and tables ---------------------------------------------------------------------------------------------
-
     def table(self) -> pd.DataFrame:
         """The outer folds in their order.
 
-        Returns
-        -------
-        DataFrame
-            fold, task (of a multilabel problem), the chosen parameters, inner_score, each test score by the name of its
-            scorer, gap and status of the tested model.
+        fold, task (of a multilabel problem), the chosen parameters, inner_score, each test score by the name of its
+        scorer, gap and status of the tested model.
         """
         scores, dim = self._data, task_dim(self._data)
         by = ["fold"] if dim is None else ["fold", dim]
@@ -317,8 +305,6 @@ class EvaluationResult(GridResult):
         approximate = approximate_notes(search.count_approximate() for search in self._searches.values())
         return [*approximate, *edge_notes(grid, edges), *data_notes(self._data.attrs)]
 
-    # --- saving and reading ------------------------------------------------------------------------------------------
-
     def _write(self, path: Path) -> None:
         for number, search in enumerate(self._searches.values()):
             search._write(path / f"search-{number}")
@@ -328,9 +314,6 @@ class EvaluationResult(GridResult):
     def _from_saved(cls, data: xr.Dataset, saved: Saved) -> Self:
         names = data["fold"].values.tolist()
         return cls(data, {name: read(saved.part(f"search-{number}")) for number, name in enumerate(names)})
-
-
-# --- the evaluation --------------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -366,21 +349,14 @@ def evaluate(
     inner
         The folds that choose: a number of folds or a splitter, for the training rows of each outer fold. 3 folds by
         default; with outer="splits" the training and validation rows of each split, if it has validation rows.
-    scoring
-        As in `dmkl.search`; the first decides.
-    groups
-        (m,) groups that neither outer nor inner folds may split. Integers then make folds of whole groups.
-    unknown, rule
-        As in `dmkl.search`.
+    scoring, groups, unknown, rule, state
+        As in `dmkl.search`; neither outer nor inner folds split groups.
     baselines
         A baseline to compare with (`EvaluationResult.baselines`), in the passes of the inner folds and a few more:
         "sum", the plain sum of the kernels, whose λ (or C, and all other parameters that do not concern weights) the
         inner folds choose as well; "rules", as in `dmkl.search` but for the support vector machine: the sum, and the
         estimator and the sum by the largest score in place of class means; "none". The first two also have least
         squares on the covariates alone, if steps have any.
-    state
-        A folder that all workers see. The inner fits are saved there after every pass, and the same call continues from
-        there. Temporary if None.
 
     Returns
     -------
@@ -391,10 +367,8 @@ def evaluate(
     ------
     InputError
         If an argument breaks a rule, no point can be chosen in an outer fold, or `state` has other work.
-    IndefiniteKernelError
-        If a kernel proves not to be positive semidefinite.
-    WorkerLostError
-        If workers died repeatedly.
+    IndefiniteKernelError, WorkerLostError
+        As in `dmkl.search`.
 
     Notes
     -----

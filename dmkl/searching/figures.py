@@ -68,9 +68,6 @@ def _choices(result: Any, task: str | None) -> tuple[dict[str, xr.DataArray], li
     return index, by
 
 
-# --- scores --------------------------------------------------------------------------------------------------------
-
-
 def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Any:
     """Draw the mean validation scores of a search.
 
@@ -99,12 +96,10 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     places = list(zip(*in_order, strict=True))
     chains = list(range(points.sizes["steps"])) if len(names) > 1 and "steps" in fixed else []
     side = max(4.2, 1.6 + 0.34 * len(labels[0])) + 0.8
-    if len(names) == 1:
-        sizes = {"the curve": (side, 3.6)}
-    else:
-        height = max(3.6, 1.2 + 0.3 * len(labels[1]))
+    sizes = {"the curve": (side, 3.6)}
+    if len(names) > 1:
         maps = [f"map of {_setting('steps', result.grid['steps'][k])}" for k in chains] if len(chains) > 1 else ["map"]
-        sizes = dict.fromkeys([*maps, "curve"], (side, height))
+        sizes = dict.fromkeys([*maps, "curve"], (side, max(3.6, 1.2 + 0.3 * len(labels[1]))))
     axes = panels(ax, sizes)
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
@@ -261,9 +256,6 @@ def _label_panel(ax: Axes, x: str, labels: Sequence[str], y_label: str, legend: 
         ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
 
 
-# --- weights -------------------------------------------------------------------------------------------------------
-
-
 def plot_weights(
     result: Any,
     task: str | None = None,
@@ -274,28 +266,13 @@ def plot_weights(
 ) -> Axes:
     """Draw the kernel weights of a point: bars for their means over the folds, dots for the folds.
 
-    Before means the weights of each fold are divided by their sum: weights have another scale at each p.
+    Before means the weights of each fold are divided by their sum: weights have another scale at each p. The kernels of
+    the largest weights are first, the `top` 20 by default, and the sum of the others is one bar. The title has what all
+    names of kernels begin and end with; labels have the rest.
 
-    Parameters
-    ----------
-    task
-        A task of a multilabel problem. By default the means are over the tasks too, each at its chosen point. Folds
-        with separate choices are at their chosen points.
-    at
-        Values of parameters; missing parameters have their chosen values.
-    ax, top
-        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
-
-    Returns
-    -------
-    Axes
-        The kernels of the largest weights first, and the sum of the others in one bar. The title has what all
-        names of kernels begin and end with; labels have the rest.
-
-    Raises
-    ------
-    InputError
-        If there is no such task or point.
+    `task` is a task of a multilabel problem; by default the means are over the tasks too, each at its chosen point.
+    `at` has values of parameters; missing ones have their chosen values, of each fold if folds have separate choices.
+    InputError if there is no such task or point.
     """
     result._check_task(task)
     tasks = [task] if task is not None or result.tasks is None else list(result.tasks)
@@ -330,28 +307,10 @@ def plot_weights_over(
 ) -> Axes:
     """Draw the kernel weights along a parameter, by default the norm: from few kernels at p = 1 to equal at p = ∞.
 
-    Each column is a value of the parameter, with the others at the best mean validation score; weights are means of the
-    shares in each fold (and task, each at its best), divided by the largest of the column.
-
-    Parameters
-    ----------
-    name
-        The parameter.
-    task
-        A task of a multilabel problem; means over all tasks by default.
-    ax, top
-        Axes to draw on, a new figure by default; and the number of kernels that are drawn, the largest 20 by default.
-
-    Returns
-    -------
-    Axes
-        The kernels of the largest means over the columns first. The title has what all names of kernels begin and end
-        with; labels have the rest.
-
-    Raises
-    ------
-    InputError
-        If there is no such task, or the search has fewer than two values of the parameter.
+    Each column is a value of the parameter `name`, with the others at the best mean validation score; weights are means
+    of the shares in each fold (and task, each at its best, unless one is named), divided by the largest of the column.
+    The kernels of the largest means over the columns are first, the `top` 20 by default; names as in `plot_weights`.
+    InputError if there is no such task, or the search has fewer than two values of the parameter.
     """
     result._check_task(task)
     n_values = len(result.grid.get(name, []))
@@ -361,7 +320,18 @@ def plot_weights_over(
             f"weights are drawn over two values of {name} or more, and this search has {n_values}; it has {searched}"
         )
     order, labels = _ordered(result.scores[name])
-    weights = np.stack([_weights_of(result, task, name, int(place)) for place in order], axis=1)
+    scores = of_task(result.scores[["mean_score", "standard_error", "weight", "gap"]], task)
+    by, columns = _choices(result, task)[1], []
+    for place in order:
+        part = scores.isel({name: [int(place)]})
+        try:
+            index = best_index(part, result.parameters, by, "best")
+        except InputError:  # no point has a score
+            columns.append(np.full(part.sizes["kernel"], np.nan))
+            continue
+        of_folds = part["weight"].isel(index).transpose("kernel", ...).values
+        columns.append(weight_shares(of_folds.reshape(len(of_folds), -1), 0).mean(axis=1))
+    weights = np.stack(columns, axis=1)
     largest = np.abs(weights).max(axis=0)
     relative = weights / np.where(largest > 0, largest, 1.0)
     rest = [symbol(other) for other in result.parameters if other != name and len(result.grid[other]) > 1]
@@ -370,20 +340,6 @@ def plot_weights_over(
     kernels = result.scores["kernel"].values.astype(str).tolist()
     label = "weight / largest of the column"
     return heat_map(kernels, labels, relative, _AXES.get(name, name), label, title, ax=ax, top=top)
-
-
-def _weights_of(result: Any, task: str | None, name: str, place: int) -> Float:
-    """Mean weights (kernel,) at a value of a parameter, the others at their best; NaN if no point has a score."""
-    by = _choices(result, task)[1]
-    part = of_task(result.scores[["mean_score", "standard_error", "weight", "gap"]], task).isel({name: [place]})
-    try:
-        weights = part["weight"].isel(best_index(part, result.parameters, by, "best")).transpose("kernel", ...).values
-    except InputError:
-        return np.full(part.sizes["kernel"], np.nan)
-    return np.asarray(weight_shares(weights.reshape(len(weights), -1), 0).mean(axis=1), dtype=np.float64)
-
-
-# --- evaluations ---------------------------------------------------------------------------------------------------
 
 
 def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None) -> Axes:
@@ -395,12 +351,11 @@ def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None
     result._check_task(task)
     baselines = result.baselines
     models = {result.scores.attrs["estimator"]: result.scores}
-    titles = [] if baselines is None else baselines["baseline"].values.tolist()
-    models |= {title: baselines.sel(baseline=title) for title in titles}
-    scores = [of_task(model[["test_score"]], task)["test_score"] for model in models.values()]
-    scores = [score.mean([dim for dim in score.dims if dim != "fold"]) for score in scores]
-    of_models = dict(zip(models, scores, strict=True))
-    return plot_test_scores(of_models, result.scores, "" if task is None else f", {shortened(task)}", ax)
+    if baselines is not None:
+        models |= {title: baselines.sel(baseline=title) for title in baselines["baseline"].values.tolist()}
+    scores = {name: of_task(model[["test_score"]], task)["test_score"] for name, model in models.items()}
+    means = {name: score.mean([dim for dim in score.dims if dim != "fold"]) for name, score in scores.items()}
+    return plot_test_scores(means, result.scores, "" if task is None else f", {shortened(task)}", ax)
 
 
 def plot_test_scores(
@@ -421,9 +376,6 @@ def plot_test_scores(
     return ax
 
 
-# --- confusions ------------------------------------------------------------------------------------------------------
-
-
 def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
     """Draw a confusion matrix, with the recall and precision of each class.
 
@@ -433,7 +385,7 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
     ----------
     counts
         The result of `assess` for classes, or counts (true, predicted) or (task, true, predicted), such as
-        `EvaluationResult.confusion`.
+        `EvaluationResult.confusion`; InputError for others, as those of a regression.
     ax
         Two axes to draw on, one for tasks; a new figure by default.
 
@@ -442,11 +394,6 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
     Axes or array of Axes
         An array of two, or those for tasks. A class without samples has no recall, one that is never predicted no
         precision. The matrix of more than 20 classes has colors only.
-
-    Raises
-    ------
-    InputError
-        If there are no such counts, as for a regression.
     """
     counts = counts["confusion"] if isinstance(counts, xr.Dataset) and "confusion" in counts else counts
     if not isinstance(counts, xr.DataArray) or not {"true", "predicted"} <= set(counts.dims):
@@ -500,8 +447,6 @@ def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:
     dress(ax, ["top", "right", "left"], grid="both")
 
 
-# --- out-of-fold predictions -----------------------------------------------------------------------------------------
-
 _Kind = Literal["roc", "precision_recall", "calibration", "observed", "confusion"]
 _CURVE_AXES = {
     "roc": ("false positive rate", "true positive rate"),
@@ -534,10 +479,6 @@ def plot_predictions(
     by
         "fold", or "group" for a curve of each group, such as a site or donor. Folds and groups in which the class is
         all or nothing have no curve.
-
-    Returns
-    -------
-    Axes
 
     Raises
     ------
@@ -573,16 +514,11 @@ def plot_survival(predictions: Any, n_groups: int = 3, ax: Axes | None = None) -
     Parameters
     ----------
     predictions
-        A search or an evaluation of `MKCox`, or its `predictions`, also of some samples.
+        A search or an evaluation of `MKCox`, or its `predictions`, also of some samples; InputError for others.
     n_groups
-        The number of groups, 2 or more.
+        The number of groups, 2 or more (InputError for fewer).
     ax
         The axes; those of a new figure by default.
-
-    Raises
-    ------
-    InputError
-        If these are no predictions of risks, or there are fewer than two groups.
     """
     data = getattr(predictions, "predictions", predictions)
     if n_groups < 2 or "prediction" not in data or data["prediction"].ndim > 1:

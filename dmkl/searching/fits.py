@@ -78,9 +78,8 @@ _TOGETHER_BYTES = 2**26
 """Bytes of decisions that are scored together: those of all points may exceed the memory."""
 _BEST = (1, 2, 4, 8, 16)
 """Points of each choice that are scored exactly, round by round, until the chosen one is among them."""
-
-
-# --- the question ----------------------------------------------------------------------------------------------------
+STATUS_FLAGS = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
+"""Attributes of variables that hold statuses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,9 +303,8 @@ class Question:
         # All at once: a permutation test has tens of thousands.
         solutions = [solution for outcome in outcomes for solution in outcome.outcomes]
         weights = np.array([_by_kernel(solution.weights, len(self.K)) for solution in solutions])
-        gap = np.array([solution.gap for solution in solutions])
-        objective = np.array([solution.objective for solution in solutions])
-        status = np.array([solution.status.code for solution in solutions])
+        rows = [(solution.gap, solution.objective) for solution in solutions]
+        (gap, objective), status = np.array(rows).T, np.array([solution.status.code for solution in solutions])
         counts = [len(outcome.outcomes) for outcome in outcomes]
         if counts == [self.n_tasks] * len(outcomes):
             gap, objective, status = (values.reshape(-1, self.n_tasks) for values in (gap, objective, status))
@@ -331,7 +329,8 @@ class Question:
     def constant_scores(self, folds: Sequence[Fold]) -> Float:
         """The first score of a decision that is the same for all rows: (fold, task); of test rows if folds have any.
 
-        Without kernels the probabilities of classes are their shares in training, and a regression has the mean.
+        Without kernels the probabilities of classes are their shares in training, of which a decision has logarithms,
+        as `probabilities` takes them, and a regression has the mean.
         """
         metric = dict([next(iter(self.metrics.items()))])
         scores = np.full((len(folds), self.n_tasks), np.nan)
@@ -341,10 +340,16 @@ class Question:
             if len(held_out):
                 no_classes = self.targets.kind == "regression"  # the same in every fold
                 targets = self.targets if no_classes else self.targets_of(fold.train)
-                constant = _constant_decision(targets.kind, targets.classes, self.labels[fold.train])
+                labels, kind, classes = self.labels[fold.train], targets.kind, targets.classes
+                if kind == "multiclass":
+                    constant = np.log([np.mean(labels == label) for label in classes])
+                else:
+                    values = labels == classes[1] if kind == "binary" else labels
+                    means = np.nanmean(values.reshape(len(values), -1).astype(np.float64), axis=0)
+                    constant = means if no_classes else logit(means)
                 decision = np.broadcast_to(constant, (len(held_out), len(constant)))
                 decision = decision[:, 0] if targets.one_column else decision
-                row[:] = evaluate(metric, targets.kind, targets.classes, self.labels[held_out], decision)[0]
+                row[:] = evaluate(metric, kind, classes, self.labels[held_out], decision)[0]
         return scores
 
     # --- covariates --------------------------------------------------------------------------------------------------
@@ -435,11 +440,9 @@ class Question:
         columns = left_out.T if targets.kind == "multilabel" else [left_out[:, 0]]
         index = [np.where(np.isnan(column), -1, of) for column, of in zip(columns, index, strict=True)]
         held_out = HeldOut(left_out, index)
-        return (
-            held_out.learn_rule(targets.kind, priors, LEFT_OUT).decision(scores)
-            if held_out.enough_for(priors)
-            else None
-        )
+        if not held_out.enough_for(priors):
+            return None
+        return held_out.learn_rule(targets.kind, priors, LEFT_OUT).decision(scores)
 
     # --- labeled data ------------------------------------------------------------------------------------------------
 
@@ -460,15 +463,17 @@ class Question:
         The attribute asked has the arguments that folds and scores depend on, and "source": "whole" if all kernels and
         samples of their source were used unchanged, "part" if some of them were, "changed" if steps came before.
         """
-        view = self.K.view
-        whole = len(view.kernels) == len(view.source.names) and all(
-            np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
-        )
-        source = "changed" if view.is_transformed else "whole" if whole else "part"
-        given, groups, scoring = self.arguments, self.arguments.groups, encode(self.arguments.scoring)
-        arguments = {"y": given.y is not None, "scoring": scoring, "unknown": encode(given.unknown)}
+        view, given, groups = self.K.view, self.arguments, self.arguments.groups
+        source, scoring = "part", encode(given.scoring)
+        every = np.arange(len(view.source.samples))
+        if view.is_transformed:
+            source = "changed"
+        elif len(view.kernels) == len(view.source.names) and all(
+            np.array_equal(at, every) for at in view.final_positions()
+        ):
+            source = "whole"
+        arguments = {"y": given.y is not None, "scoring": scoring, "unknown": encode(given.unknown), "source": source}
         arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
-        arguments["source"] = source
         names = np.array(self.K.samples).astype(str)
         variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
         if self.groups is not None:
@@ -613,14 +618,15 @@ def make_question(
     scoring = estimator.traits.scorer if arguments.scoring is None else arguments.scoring
     metrics = as_metrics(scoring, targets.kind, probabilistic=by_means)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
-    if of_rows is not None and len(of_rows) > 1 and len(set(of_rows.tolist())) == len(of_rows):
-        refuse(
-            f"{caller} needs groups of several samples, and each of the {len(of_rows)} samples has a different group: "
-            "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
-        )
-    if of_rows is not None and estimator.get_params(deep=False).get("kept_together", ...) is None:
-        together = dict(zip(K.samples.astype(str).tolist(), of_rows.tolist(), strict=True))
-        estimator = clone(estimator).set_params(kept_together=together)
+    if of_rows is not None:
+        if 1 < len(of_rows) == len(set(of_rows.tolist())):
+            refuse(
+                f"{caller} needs groups of several samples, and each of the {len(of_rows)} samples has a different "
+                "group: were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
+            )
+        if estimator.get_params(deep=False).get("kept_together", ...) is None:
+            together = dict(zip(K.samples.astype(str).tolist(), of_rows.tolist(), strict=True))
+            estimator = clone(estimator).set_params(kept_together=together)
     by = {"classes": classes, "strata": estimator._strata(targets.labels)}
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.individuals, **by)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
@@ -677,9 +683,6 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     every = tuple(sorted({lam for values in by_chain.values() for lam in values}))
     by_chain = {chain: values for chain, values in by_chain.items() if values != every}
     return question.at(grid=question.grid | {"lam": every}, chain_lams=by_chain)
-
-
-# --- the plan and its answers ----------------------------------------------------------------------------------------
 
 
 def residual_scores_of(metrics: Mapping[str, Metric], truth: Array, predicted: Float, of_covariates: Float) -> Float:
@@ -854,13 +857,8 @@ class GridFits:
                 batches = [decided[start : start + n_together] for start in range(0, len(decided), n_together)]
                 for part, rows, of_rows in ((0, fold.validation, slice(n)), (1, fold.test, slice(n, None))):
                     if len(rows):
-                        truth = question.labels[rows]
-                        values = [
-                            evaluate_each(
-                                question.metrics, targets.kind, targets.classes, truth, np.stack(batch)[:, of_rows]
-                            )
-                            for batch in batches
-                        ]
+                        about = (question.metrics, targets.kind, targets.classes, question.labels[rows])
+                        values = [evaluate_each(*about, np.stack(batch)[:, of_rows]) for batch in batches]
                         of_points = np.concatenate(values, axis=1)
                         scores[:, part, question.fitted, f] = of_points.reshape(*of_points.shape[:2], -1)
         return scores
@@ -1014,15 +1012,6 @@ def _by_kernel(weights: Float, n_kernels: int) -> Float:
     return plain if len(plain) == n_kernels else np.full(n_kernels, plain[0])
 
 
-def _constant_decision(kind: str, classes: Array, labels: Array) -> Float:
-    """The decision without kernels, a number for each column: logarithms of probabilities, as `probabilities` takes."""
-    if kind == "multiclass":
-        return np.log([np.mean(labels == label) for label in classes])
-    values = labels == classes[1] if kind == "binary" else labels
-    means: Float = np.nanmean(values.reshape(len(labels), -1).astype(np.float64), axis=0)
-    return means if kind == "regression" else logit(means)
-
-
 def _plain(labels: Array) -> Array:
     return labels.astype(str) if labels.dtype.kind in "OTUS" else labels
 
@@ -1035,9 +1024,6 @@ def _in_columns(targets: Targets, of_fold: Targets, values: Float, missing: floa
     of_classes = np.stack([-values, values], axis=-1) if values.ndim == 1 else values
     columns[:, np.searchsorted(targets.classes, of_fold.classes)] = of_classes
     return columns
-
-
-# --- the folder of a state -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -1057,12 +1043,6 @@ def digest(*arrays: Array) -> str:
     return total.hexdigest()[:16]
 
 
-# --- labeled variables ------------------------------------------------------------------------------------------------
-
-STATUS_FLAGS = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
-"""Attributes of variables that hold statuses."""
-
-
 def as_variable(name: str, dims: Sequence[str], values: Sequence[Any], shape: Sequence[int] = (-1,)) -> xr.Variable:
     """Values of a parameter as a variable of this shape: numbers as they are, all else as text.
 
@@ -1072,16 +1052,13 @@ def as_variable(name: str, dims: Sequence[str], values: Sequence[Any], shape: Se
     numbers = np.array(values) if all(isinstance(value, int | float | np.number) for value in values) else None
     if numbers is not None and numbers.dtype.kind in "iuf" and not any(isinstance(value, bool) for value in values):
         return xr.Variable(dims, numbers.reshape(shape), attrs | ({"units": "1"} if attrs else {}))
-    texts = np.array([_text(value) for value in values]).reshape(shape)
-    if all(isinstance(value, str) for value in values):
-        return xr.Variable(dims, texts, attrs)
-    return xr.Variable(dims, texts, attrs | {"values": json.dumps([encode(value) for value in values])})
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
-        return "+".join(value) or "none"  # steps, in the notation of the command line
-    return value if isinstance(value, str) else repr(value)
+    texts = [value if isinstance(value, str) else repr(value) for value in values]
+    for k, value in enumerate(values):
+        if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+            texts[k] = "+".join(value) or "none"  # steps, in the notation of the command line
+    if not all(isinstance(value, str) for value in values):
+        attrs["values"] = json.dumps([encode(value) for value in values])
+    return xr.Variable(dims, np.array(texts).reshape(shape), attrs)
 
 
 def values_of(variable: xr.DataArray) -> list[Any]:

@@ -135,9 +135,6 @@ def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) ->
     return nested
 
 
-# --- reading descriptions of folds ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """Labels and groups of the rows that folds are made of."""
@@ -310,9 +307,6 @@ def _as_fold(name: str, title: str, parts: Any, rows: _Rows, names: Sequence[str
     fold = Fold(name, title, of_parts["train"], of_parts["validation"], of_parts["test"], splitter=splitter)
     _check_fold(fold, rows)
     return fold
-
-
-# --- checks of folds --------------------------------------------------------------------------------------------
 
 
 def _check_fold(fold: Fold, rows: _Rows) -> None:

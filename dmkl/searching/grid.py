@@ -66,7 +66,6 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     chains = [parameters.get("steps")] if steps is None else _values("steps", steps, parameters, title)
     lam = tuple(sorted({lam for chain in chains for lam in lams_of(chain)}))
     defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES, **estimator.traits.grid}
-    own: dict[str, tuple[Any, ...]] = estimator._own_grid()
     if grid is None:
         papers = [*defaults.items(), ("n_groups", N_GROUPS)]
         # The hinge loss has C, the square loss λ; candidates of weights have no norm, given groups no number.
@@ -87,7 +86,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
         refuse(f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}")
     return {
         name: _values(name, defaults.get(name) if values is None else values, parameters, title)
-        for name, values in {**own, **chosen}.items()
+        for name, values in {**estimator._own_grid(), **chosen}.items()
     }
 
 
@@ -192,8 +191,6 @@ def points(grid: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-# --- the choice of a point --------------------------------------------------------------------------------------------
-
 Bool = npt.NDArray[np.bool_]
 Rule = Literal["best", "one_standard_error"]
 Choice = Literal["fold", "joint"]
@@ -227,9 +224,6 @@ def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> C
 def joint_choices(choice: Choice, n_folds: int) -> list[slice]:
     """The folds that choose a point together: all of them, or each alone."""
     return [slice(n_folds)] if choice == "joint" else [slice(fold, fold + 1) for fold in range(n_folds)]
-
-
-# --- the rules -------------------------------------------------------------------------------------------------------
 
 
 def choose(
@@ -317,9 +311,6 @@ def _simplest(candidates: Bool, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[i
     return tuple(int(place[first]) for place in np.nonzero(candidates))
 
 
-# --- the rules on labeled scores -------------------------------------------------------------------------------------
-
-
 def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     """The arguments of `choose`, arrays over the parameters `names`."""
     mean, error = (scores[name].transpose(*names).values for name in ("mean_score", "standard_error"))
@@ -359,18 +350,13 @@ def class_values(
     """
     of_classes = scores["class_score"].isel({other: at for other, at in index.items() if other != name})
     of_classes = of_classes if "fold" in of_classes.dims else of_classes.expand_dims("fold")
-    mean, error = mean_over_folds(of_classes)
+    means, errors = (of.transpose("class", name).values for of in mean_over_folds(of_classes))
     chosen = {}
-    for k, label in enumerate(scores["class"].values.tolist()):
-        of_class = {"class": k}
-        place = index[name]
-        if mean.isel(of_class).notnull().any():
-            (place,) = choose(mean.isel(of_class).values, error.isel(of_class).values, rule, p=values)
+    for label, mean, error in zip(scores["class"].values.tolist(), means, errors, strict=True):
+        undefined = np.isnan(mean).all()
+        (place,) = (index[name],) if undefined else choose(mean, error, rule, p=values)
         chosen[label] = values[place]
     return chosen
-
-
-# --- means over folds ------------------------------------------------------------------------------------------------
 
 
 def mean_and_error(score: Float) -> tuple[Float, Float]:
@@ -429,7 +415,13 @@ def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str
     counts = "covariates" in scores.attrs and ("residual_p_value" not in scores or "residual_score" in scores)
     covariates = "; what labels owe to the covariates counts too" if counts else ""
     lines = [f"Permuted labels of the rows held out score {mean:.4g}: {p_text(np.ravel(p))}{choice}{covariates}{noise}"]
-    return lines + ([_ONE_CLASS] if float(score.mean()) < mean and _holds_out_one_class(scores) else [])
+    labels = scores.get("held_out_true_label")
+    if float(score.mean()) < mean and "held_out_predicted_label" in scores and labels is not None and labels.ndim == 1:
+        # Whether no fold holds out two classes while all together do, as leave-one-out does.
+        index, folds = np.unique(labels.values, return_inverse=True)[1], scores["held_out_fold"].values
+        if index.any() and len(np.unique(np.stack([folds, index]), axis=1).T) == len(np.unique(folds)):
+            lines.append(_ONE_CLASS)
+    return lines
 
 
 _TOO_SLOW = (
@@ -440,16 +432,6 @@ _ONE_CLASS = (
     "Each fold holds out rows of one class: the priors of its training rows favour the other classes, by which scores "
     "fall below chance; take stratified folds, or priors='uniform' where the learner has priors"
 )
-
-
-def _holds_out_one_class(scores: xr.Dataset) -> bool:
-    """Whether no fold holds out two classes while all together do, as leave-one-out does."""
-    labels = scores.get("held_out_true_label")
-    if "held_out_predicted_label" not in scores or labels is None or labels.ndim > 1:
-        return False
-    index = np.unique(labels.values, return_inverse=True)[1]
-    n_pairs = len(np.unique(np.stack([scores["held_out_fold"].values, index]), axis=1).T)
-    return bool(index.any()) and n_pairs == len(np.unique(scores["held_out_fold"].values))
 
 
 def constant_note(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:

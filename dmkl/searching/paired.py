@@ -178,16 +178,13 @@ def _independent_tests(pair: Sequence[xr.Dataset], folds: Index) -> dict[str, An
         tests |= delong(truth == labels[-1], np.stack([each["score"].values for each in pair]), folds)
     if all("probability" in each for each in pair):
         classes = pair[0]["class"].values if "class" in pair[0].coords else labels
-        index = np.searchsorted(classes, truth)
-        tests |= _losses(*(_log_losses(each["probability"].values, index) for each in pair))
+        index, losses = np.searchsorted(classes, truth), []
+        for p in (each["probability"].values for each in pair):  # or that of the second of two
+            of_classes = p if p.ndim > 1 else np.stack([1.0 - p, p], axis=1)
+            of_true = of_classes[np.arange(len(index)), index]
+            losses.append(-np.log(np.clip(of_true, np.finfo(np.float64).eps, 1.0)))
+        tests |= _losses(*losses)
     return tests
-
-
-def _log_losses(probability: Float, index: Index) -> Float:
-    """−log p of the true class, from (rows, classes) or that of the second of two (rows,); p is at least 2⁻⁵²."""
-    p = probability if probability.ndim > 1 else np.stack([1.0 - probability, probability], axis=1)
-    eps = np.finfo(np.float64).eps
-    return np.asarray(-np.log(np.clip(p[np.arange(len(index)), index], eps, 1.0)))
 
 
 def mcnemar(first: Mask, second: Mask) -> dict[str, Any]:

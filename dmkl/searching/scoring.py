@@ -36,9 +36,6 @@ for more, the classes sorted; the second of two is the positive class. For a reg
 """
 
 
-# --- scores of two classes, averaged over more -----------------------------------------------------------------------
-
-
 def average_precision_voc07(positive: Array, scores: Array) -> float:
     """Eleven-point interpolated average precision: (1/11) Σ_{r = 0, 0.1, …, 1} max_{r' ≥ r} precision(r').
 
@@ -157,8 +154,6 @@ _OF_SEVERAL = (accuracy, mean_class_accuracy)
 """Scorers that accept the decisions of several points at once."""
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
-
 _LIMITS = {
     r"neg_matthews_loss": (-2.0, 0.0),
     r"neg_.*": (-np.inf, 0.0),
@@ -175,9 +170,6 @@ def limits(scoring: str, *, of_difference: bool = False) -> tuple[float, float]:
     """The smallest and the largest value of a score, or of the difference of two; infinite if they are not known."""
     low, high = next((ends for name, ends in _LIMITS.items() if re.fullmatch(name, scoring)), (-np.inf, np.inf))
     return (low - high, high - low) if of_difference else (low, high)
-
-
-# --- probabilities ---------------------------------------------------------------------------------------------------
 
 
 class OfProbabilities(partial[float]):
@@ -201,8 +193,7 @@ def _neg_brier_score(truth: Array, decision: Array, classes: Array) -> float:
 
 
 def _roc_auc_ovr(truth: Array, decision: Array, classes: Array) -> float:
-    scores = decision if decision.ndim == 1 else probabilities(decision)
-    return _one_vs_rest(roc_auc_score, of_both=True)(truth, scores, classes)
+    return OF_TWO_CLASSES["roc_auc"](truth, decision if decision.ndim == 1 else probabilities(decision), classes)
 
 
 PROBABILISTIC: dict[str, Metric] = {
@@ -262,9 +253,6 @@ OF_NUMBERS: dict[str, Metric] = {
 """Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
 _OF_TARGETS = (r2, neg_mean_squared_error)
 """Scorers that accept several targets at once: thousands of them, at every point of a grid."""
-
-
-# --- scikit-learn's scorers ------------------------------------------------------------------------------------------
 
 
 class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -394,9 +382,6 @@ def _of_numbers(name: str, scorer: Any) -> Metric:
     return metric
 
 
-# --- from names to metrics -------------------------------------------------------------------------------------------
-
-
 def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict[str, Metric]:
     """Turn any description of scorers into metrics by name.
 
@@ -520,8 +505,7 @@ def evaluate_each(
     points) or (metrics, points, tasks or targets).
     """
     truth, decisions, classes = np.asarray(truth), np.asarray(decisions), np.asarray(classes)
-    if kind == "regression":
-        truth = target_values(truth)
+    truth = target_values(truth) if kind == "regression" else truth
 
     def score(metric: Metric, truth: Array, decisions: Array) -> Array:
         truth = truth.astype(np.int64) if kind == "multilabel" else truth

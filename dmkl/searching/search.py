@@ -98,8 +98,7 @@ class GridResult(Result):
     def models_(self) -> dict[str, KernelLearner]:
         """By the name of the fold, the model refitted at its choice, which its test scores are of.
 
-        Empty without such models. They are kept without the features of their training samples, and predict from
-        kernels.
+        Empty without such models. They predict from kernels: the features of their training samples are not kept.
         """
         return dict(self._models)
 
@@ -196,24 +195,23 @@ class GridResult(Result):
 
         See `KernelClassifier.sets_of` and `KernelRegressor.intervals_of`.
         """
-        observed = None
-        if "held_out_sample" in self._data and self._data.attrs["scoring"] != "concordance_index":
-            predictions = self.predictions
-            observed, is_regression = conformal.out_of_fold(predictions, coverage), "prediction" in predictions
-        if observed is None:
+        if "held_out_sample" not in self._data or self._data.attrs["scoring"] == "concordance_index":
+            return []
+        if (observed := conformal.out_of_fold(self.predictions, coverage)) is None:
             return []
         share, size = observed
-        kind, unit = ("intervals", "mean width {:.3g}") if is_regression else ("sets", "{:.3g} labels on average")
-        found = f"{share:.3g} of them hold the true label; {unit.format(size)}"
-        return [f"Prediction {kind} of coverage {coverage:g}, of each fold from the other folds: {found}"]
+        kind, of_size = "sets", f"{size:.3g} labels on average"
+        if "held_out_prediction" in self._data:
+            kind, of_size = "intervals", f"mean width {size:.3g}"
+        observed_text = f"{share:.3g} of them hold the true label; {of_size}"
+        return [f"Prediction {kind} of coverage {coverage:g}, of each fold from the other folds: {observed_text}"]
 
     @property
     def folds(self) -> dict[str, tuple[Index, ...]]:
         """The folds by name: rows of `scores.sample` that train, validate and test, if the folds have such rows.
 
-        As `cv` of `dmkl.search` or `outer` of `dmkl.evaluate` they give the same folds again.
-
-        Raises InputError if an older version of dmkl made this result, which did not keep them.
+        As `cv` of `dmkl.search` or `outer` of `dmkl.evaluate` they give the same folds again. InputError if an older
+        version of dmkl made this result, which did not keep them.
         """
         if "part" not in self._data:
             refuse("this result has no folds, since an older version of dmkl made it; search or evaluate again")
@@ -228,25 +226,17 @@ class GridResult(Result):
     def predictions(self) -> xr.Dataset:
         """Out-of-fold predictions: a row for each sample that a fold holds out, by a model that it did not train.
 
-        Rows are in the order of the set if no sample is held out twice. Otherwise they are in the order of the folds,
-        and `sample_fold` distinguishes the rows of a sample.
-
         Of an evaluation the test rows, by the models that are tested. Of a search the fits at the chosen points, on the
-        test rows if folds have any; otherwise on the validation rows, by which the points were chosen.
+        test rows if folds have any; otherwise on the validation rows, by which the points were chosen. Rows are in the
+        order of the set if no sample is held out twice; otherwise in that of the folds.
 
-        Returns
-        -------
-        Dataset
-            Over sample: sample_fold, sample_group (if there are groups), true_label, predicted_label, score (of the
-            second of two classes; else over class or task) and, if class means decide, probability over class or task;
-            of a regression prediction in place of the last three; with covariates also covariate_prediction, b₀ + Zb by
-            least squares of y on Z in the training rows, and kernel_prediction, the prediction minus that.
-            `dmkl.prediction_table` makes a DataFrame of it.
+        Over sample: sample_fold, sample_group (if there are groups), true_label, predicted_label, score (of the second
+        of two classes; else over class or task) and, if class means decide, probability over class or task; of a
+        regression prediction in place of the last three; with covariates also covariate_prediction, b₀ + Zb by least
+        squares of y on Z in the training rows, and kernel_prediction, the prediction minus that.
+        `dmkl.prediction_table` makes a DataFrame of it.
 
-        Raises
-        ------
-        InputError
-            If there are none: for more than 100 tasks or targets, or if no point could be chosen.
+        Raises InputError if there are none: for more than 100 tasks or targets, or if no point could be chosen.
         """
         data = self._data
         if "held_out_sample" not in data:
@@ -406,12 +396,10 @@ class SearchResult(GridResult):
 
     @property
     def best_(self) -> KernelLearner:
-        """The model with the chosen parameters.
+        """The model with the chosen parameters; InputError, which is an AttributeError too, if there is none.
 
         If folds have test rows or separate choices, it is fitted to the training and validation rows of the first fold,
         otherwise to all rows of the folds.
-
-        Raises InputError if there is no model; it is an AttributeError too.
         """
         if self._best is None:
             msg = (
@@ -420,8 +408,6 @@ class SearchResult(GridResult):
             )
             raise _NoModel(msg)
         return self._best
-
-    # --- the choice --------------------------------------------------------------------------------------------------
 
     @property
     def best_index_(self) -> dict[str, xr.DataArray]:
@@ -463,29 +449,18 @@ class SearchResult(GridResult):
         plain sum has weight one for each kernel, the same loss and the same solver: it is the Fisher discriminant,
         kernel ridge regression or the support vector machine on the sum.
 
-        Returns
-        -------
-        Dataset
-            score, test_score (if folds have test rows), gap, objective over baseline, fold and task, as in `scores`;
-            the chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None if the
-            search ran without baselines. A discriminant also has the support vector machine on the sum, with C. If
-            steps have covariates, "covariates alone" are the least squares of y on all of them, or of ±1 for each
-            class with the decision rule of the classifier; no parameters are chosen and no gap is needed (NaN).
+        score, test_score (if folds have test rows), gap, objective over baseline, fold and task, as in `scores`; the
+        chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None if the search ran
+        without baselines. A discriminant also has the support vector machine on the sum, with C. If steps have
+        covariates, "covariates alone" are the least squares of y on all of them, or of ±1 for each class with the
+        decision rule of the classifier; no parameters are chosen and no gap is needed (NaN).
         """
         return choose_baselines(self._data, self._rule, self.choosers)
 
     def choose(self, rule: Rule) -> dict[str, Any]:
-        """`best_params_` under another rule.
+        """`best_params_` under another rule, "best" or "one_standard_error" (`dmkl.searching.grid.choose`).
 
-        Parameters
-        ----------
-        rule
-            "best" or "one_standard_error"; see `dmkl.searching.grid.choose`.
-
-        Raises
-        ------
-        InputError
-            If the rule is unknown, or no point can be chosen.
+        Raises InputError if the rule is unknown, or no point can be chosen.
         """
         grid, by_class = self.grid, self.by_class
 
@@ -507,16 +482,11 @@ class SearchResult(GridResult):
             self._indices[rule] = best_index(self._data, self.parameters, self.choosers, rule)
         return self._indices[rule]
 
-    # --- text and tables ---------------------------------------------------------------------------------------------
-
     def table(self) -> pd.DataFrame:
-        """The points of the grid, best mean score first.
+        """The points of the grid, best mean score first; of each fold or task one after the other if these choose.
 
-        Returns
-        -------
-        DataFrame
-            The parameters, mean_score, standard_error, gap (the largest of the folds with a joint choice) and status
-            (the worst). With separate choices, the points of each fold or task, one after the other.
+        The parameters, mean_score, standard_error, gap (the largest of the folds with a joint choice) and status (the
+        worst).
         """
         scores, by = self._data, list(self.choosers)
         gap, status = ((scores[name] if self._by_fold else scores[name].max("fold")) for name in ("gap", "status"))
@@ -538,7 +508,11 @@ class SearchResult(GridResult):
         try:
             rows = "test" if "test_score" in scores else "validation"
             sentences |= self._choice_and_scores()
-            sentences["choice"] = [*self._model_lines(), *sentences["choice"]]
+            if "model_score" in scores:  # the chosen model, and the scores of all that it was chosen from
+                means = (with_error(*mean_over_folds(score)) for score in scores["model_score"])
+                of_models = [f"{name} {mean}" for name, mean in zip(scores["model"].values, means, strict=True)]
+                model = f"Chosen model: {attrs['model_chosen']}; {attrs['scoring']} {', '.join(of_models)}"
+                sentences["choice"] = [model, *sentences["choice"]]
             sentences["coverage"] = self.coverage_lines()
             sentences["chance"] = chance_notes(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
             sentences["kernels_part"] = self.residual_lines()
@@ -549,11 +523,10 @@ class SearchResult(GridResult):
         if sentences.get("baselines"):
             tables["comparison"] = self._comparison_table
         sentences["notes"] += [attrs["hint"]] if "hint" in attrs else []
-        status = scores["status"].values
-        counts = np.bincount(status[status >= 0], minlength=len(WORDS))
-        statuses = ", ".join(f"{n} {word}" for n, word in zip(counts, WORDS, strict=True) if n)
+        fits = self._count_fits()
+        statuses = ", ".join(f"{n} {word}" for word, n in fits.items() if n)
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], float(scores["gap"].max()))
-        sentences["costs"] = [f"{counts.sum()} fits ({statuses}) in {costs}"]
+        sentences["costs"] = [f"{sum(fits.values())} fits ({statuses}) in {costs}"]
         if "phase_seconds" in scores:  # results of older versions have none
             phases = scores["phase_seconds"].to_series().sort_values(ascending=False)
             most = [f"{phase} {seconds:.3g} s" for phase, seconds in phases.items() if seconds >= 0.01 * phases.sum()]
@@ -569,8 +542,6 @@ class SearchResult(GridResult):
 
     def _facts(self) -> dict[str, Any]:
         scores, attrs = self._data, self._data.attrs
-        status = scores["status"].values
-        statuses = np.bincount(status[status >= 0], minlength=len(WORDS))
         return {
             "grid": self.grid,
             "folds": scores.sizes["fold"],
@@ -581,11 +552,16 @@ class SearchResult(GridResult):
             "best_score": self._if_chosen("best_score_"),
             "baselines": records(self._if_chosen("baselines")),
             **self._shared_facts(),
-            "fits": dict(zip(WORDS, statuses.tolist(), strict=True)),
+            "fits": self._count_fits(),
             "largest_gap": float(scores["gap"].max()),
             "solver": attrs.get("solver"),
             **{str(name): scores[name].values for name in scores.data_vars if str(name).startswith("refit_test_score")},
         }
+
+    def _count_fits(self) -> dict[str, int]:
+        """The number of fits by their status."""
+        status = self._data["status"].values
+        return dict(zip(WORDS, np.bincount(status[status >= 0], minlength=len(WORDS)).tolist(), strict=True))
 
     def _if_chosen(self, attribute: str) -> Any:
         """An attribute of the choice; None if no point has a score."""
@@ -694,26 +670,15 @@ class SearchResult(GridResult):
             of_scores += self._test_lines(chosen, classes)
         return {"choice": choice, "choices": lines, "scores": of_scores}
 
-    def _model_lines(self) -> list[str]:
-        """The chosen model, and the scores of all that it was chosen from; none if there was one model."""
-        if "model_score" not in self._data:
-            return []
-        means = (with_error(*mean_over_folds(score)) for score in self._data["model_score"])
-        scores = [f"{name} {mean}" for name, mean in zip(self._data["model"].values, means, strict=True)]
-        return [f"Chosen model: {self._data.attrs['model_chosen']}; {self._data.attrs['scoring']} {', '.join(scores)}"]
-
     def _refined_lines(self) -> list[str]:
         if "refined_score" not in self._data:
             return []
-        kept, score = (
-            self.chosen["weight"],
-            xr.Dataset({"from": self.chosen["score"], "to": self._data["refined_score"]}),
-        )
+        kept, *scores = self.chosen["weight"], self.chosen["score"], self._data["refined_score"]
         if not self._by_fold:
-            kept, score = kept.isel(fold=0), score.mean("fold")
+            kept, scores = kept.isel(fold=0), [score.mean("fold") for score in scores]
         better = (self._data["refined_weight"] != kept).any("kernel").values
-        gain = (score["to"] - score["from"]).values[better]
-        mean = " → ".join(f"{float(score[name].mean()):.4g}" for name in score)
+        gain = (scores[1] - scores[0]).values[better]
+        mean = " → ".join(f"{float(score.mean()):.4g}" for score in scores)
         most = f", by {np.median(gain):.2g} (median) and up to {gain.max():.2g}" if better.any() else ""
         scoring, what = self._data.attrs["scoring"], f"{better.sum()} of {count(better.size, 'choice')}"
         return [f"Refined weights: {scoring} {mean} in validation; better for {what}{most}"]
@@ -739,8 +704,6 @@ class SearchResult(GridResult):
             if name in chosen
         ]
 
-    # --- figures -----------------------------------------------------------------------------------------------------
-
     def plot_scores(self, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Any:
         """Draw the mean scores over the grid; see `dmkl.searching.figures.plot_scores`."""
         from dmkl.searching.figures import plot_scores
@@ -758,8 +721,6 @@ class SearchResult(GridResult):
         from dmkl.searching.figures import plot_weights_over
 
         return plot_weights_over(self, name, task, **drawing)
-
-    # --- saving and reading ------------------------------------------------------------------------------------------
 
     def _write(self, path: Path) -> None:
         if self._best is not None:
@@ -787,9 +748,6 @@ def _by_label(values: Mapping[str, xr.DataArray], by: Sequence[str], value_of: C
         return {label: nested((*place, k)) for k, label in enumerate(labels[len(place)])}
 
     return nested(())
-
-
-# --- the search ------------------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -939,9 +897,6 @@ def chance_of_search(fits: GridFits, parts: Sequence[Part], *, by_fold: bool) ->
     return question.p_values(points, by_fold=by_fold)
 
 
-# --- refining --------------------------------------------------------------------------------------------------------
-
-
 def check_memory_of_refinement(question: Question, groups: Sequence[Sequence[Fold]]) -> None:
     """MemoryBudgetError if weights are to be refined over folds, of which a group chooses together, and do not fit."""
     for folds in groups if getattr(question.estimator, "refine", 0) else ():
@@ -970,9 +925,6 @@ def refine(question: Question, result: SearchResult) -> SearchResult:
     return SearchResult(result.scores.assign(refined_weight=of_weights, refined_score=of_scores), rule=result.rule)
 
 
-# --- refitting -------------------------------------------------------------------------------------------------------
-
-
 def _refit(searched: GridFits, result: SearchResult) -> SearchResult:
     """Add the model of the chosen point, and its scores on the test rows."""
     question, folds = searched.question, searched.question.folds
@@ -986,31 +938,22 @@ def _refit(searched: GridFits, result: SearchResult) -> SearchResult:
         dims, refitted = ("fold", *question.task_coords()), question.score_outcomes(outcomes)
         scores = scores.assign({f"refit_test_score{end}": (dims, values) for end, values in refitted.items()})
     best = fitted(outcomes[0])
+    # The model of the first fold uses only the scores of that fold: other folds test on rows of it.
+    n_used = 1 if len(fits) > 1 else len(folds)
     if question.targets.kind != "regression":
-        # The model of the first fold uses only the scores of that fold: other folds test on rows of it.
-        n_used = 1 if len(fits) > 1 else len(folds)
         held_out = [_chosen_scores(searched, result, f) for f in range(n_used)]
         best._calibrate_on(held_out, searched.targets[:n_used], fits[0].targets)
-    _keep_nonconformity(best, searched, result, 1 if len(fits) > 1 else len(folds))
+    # Rules that are learnt from the validation rows have their nonconformity already.
+    by_rule = getattr(best, "calibrated_on_", None) == SEARCHED or best.traits.scorer is not None
+    if not by_rule and not result.by_class and question.n_tasks <= MOST_OUTPUTS:
+        parts = islice(searched.parts(result.best_index_, tested=False), n_used)
+        predictions = question.predictions(parts)
+        if "true_label" in predictions and (table := conformal.of_predictions(predictions)) is not None:
+            best.nonconformity_ = table
     refitted_result = SearchResult(scores, best=best, rule=result.rule)
     if len(fits) > 1 or len(fits[0].held_out):
         refitted_result._models = fold_models([fold.name for fold in folds], outcomes)
     return refitted_result
-
-
-def _keep_nonconformity(best: KernelLearner, fits: GridFits, result: SearchResult, n_used: int) -> None:
-    """Keep the nonconformity of the validation rows of the first folds with the refitted model, if they have any.
-
-    Rules that are learnt from these rows have it already.
-    """
-    question = fits.question
-    by_rule = getattr(best, "calibrated_on_", None) == SEARCHED
-    if by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or best.traits.scorer is not None:
-        return
-    predictions = question.predictions(islice(fits.parts(result.best_index_, tested=False), n_used))
-    table = conformal.of_predictions(predictions) if "true_label" in predictions else None
-    if table is not None:
-        best.nonconformity_ = table
 
 
 def fold_models(names: Sequence[str], outcomes: Sequence[FitOutcome]) -> dict[str, KernelLearner]:
