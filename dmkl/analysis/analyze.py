@@ -29,7 +29,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +123,14 @@ class Analysis(Result):
 
     FORMAT, TITLE = "dmkl-analysis", "analysis"
     NEEDED_ATTRIBUTES = ("centered", "steps", "method", "threshold", "n_samples", "n_passes")
-    NEEDED = ("alignment", "trace", "norm", "effective_rank", "eigenvalue", "eigenvalue_upper")
+    NEEDED: ClassVar[tuple[str, ...]] = (
+        "alignment",
+        "trace",
+        "norm",
+        "effective_rank",
+        "eigenvalue",
+        "eigenvalue_upper",
+    )
     NEEDED += ("group", "repeats", "order")
 
     @property

@@ -90,8 +90,8 @@ class PermutationTest(Result):
     """
 
     FORMAT, TITLE = "dmkl-permutation-test", "permutation test"
-    NEEDED = ("score", "null_score", "weight_share", "null_weight_share", "p_value", "p_value_error")
-    NEEDED += ("kernel_p_value", "kernel_p_value_corrected")
+    NEEDED: ClassVar[tuple[str, ...]] = ("score", "null_score", "weight_share", "null_weight_share")
+    NEEDED += ("p_value", "p_value_error", "kernel_p_value", "kernel_p_value_corrected")
     MEANINGS: ClassVar = {
         "score": "mean validation score at the chosen point",
         "null_score": "mean validation score of permuted labels",

@@ -153,7 +153,7 @@ def _of_grid(result: SearchResult | EvaluationResult) -> Page:
         "took": _took(result, description),
     }
     lead, sections = _sections(description)
-    sections += _search_again(result) if isinstance(result, SearchResult) else _evaluation_again(result)
+    sections += _called_again(result, search)
     too_good = [] if "test_score" in scores else [_TOO_GOOD]
     notes = [*too_good, ON_WEIGHTS] if is_search else [_TOO_SMALL]
     notes += [f"{note.removesuffix('.')}." for note in description.lines("notes")]
@@ -161,8 +161,15 @@ def _of_grid(result: SearchResult | EvaluationResult) -> Page:
         n_all, gap = int((scores["status"] >= 0).sum()), float(scores["gap"].max())
         notes.append(f"{count(n_open, 'fit')} of {n_all} ended open, with gaps up to {gap:.2g}.")
     lines = description.lines("choice", "scores", "coverage", "chance", "kernels_part", "inner_scores")
+    # Whether the choice is better than the baselines, by the 95 % intervals of the paired differences.
+    compared = result.comparison()
+    sure = (compared["margin"] > 0) & (compared["difference"].abs() > compared["margin"])
+    words = np.where(compared["difference"] > 0, "scores higher than", "scores lower than")
+    words = np.where(sure, words, "is not shown to differ from")
+    groups = compared[1:].groupby(words[1:], sort=False)["model"]
+    lines += [f"it {verdict} the {' and the '.join(models)}" for verdict, models in groups]
     at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
-    answer = f"{sentences([*lines, *_verdict(result.comparison())])} {_largest_weights(at_choice['weight'])}"
+    answer = f"{sentences(lines)} {_largest_weights(at_choice['weight'])}"
     return Page(description.title, answer, facts, tuple(notes), tuple(sections), lead)
 
 
@@ -181,15 +188,6 @@ def _sections(description: Description) -> tuple[Section | None, list[Section]]:
         sections[title] = Section(title, texts, table, axes, caption)
     lead = next((sections.pop(title) for title in _LEADS if title in sections), None)
     return lead, list(sections.values())
-
-
-def _verdict(compared: pd.DataFrame) -> list[str]:
-    """Whether the choice is better than the baselines, by the 95 % intervals of the paired differences."""
-    sure = (compared["margin"] > 0) & (compared["difference"].abs() > compared["margin"])
-    words = np.where(compared["difference"] > 0, "scores higher than", "scores lower than")
-    words = np.where(sure, words, "is not shown to differ from")
-    groups = compared[1:].groupby(words[1:], sort=False)["model"]
-    return [f"it {verdict} the {' and the '.join(models)}" for verdict, models in groups]
 
 
 def _largest_weights(weights: xr.DataArray) -> str:
@@ -381,31 +379,19 @@ class _NotCodeError(ValueError):
     """A value that no Python literal gives, such as a callable."""
 
 
-def _search_again(search: SearchResult) -> list[Section]:
-    """Code that repeats the search on the same kernels; empty if its result would differ."""
-    scores, attrs = search.scores, search.scores.attrs
-    default = "fold" if scores.sizes["fold"] > 1 and "test_score" in scores else "joint"
+def _called_again(result: SearchResult | EvaluationResult, search: SearchResult) -> list[Section]:
+    """Code that repeats a search, or an evaluation whose first search is given; empty if its result would differ."""
+    scores, outer = result.scores, _splitter_code(result.scores) or "result.folds"
     given = {} if search.rule == "best" else {"rule": _literal(search.rule)}
-    given |= {} if attrs.get("choice", default) == default else {"choice": _literal(attrs["choice"])}
-    folds = {"cv": _splitter_code(scores) or "result.folds"}
-    return _called_again("search", scores, search.grid_asked, folds, given)
-
-
-def _evaluation_again(evaluation: EvaluationResult) -> list[Section]:
-    """Code that repeats the evaluation on the same kernels; empty if its result would differ."""
-    first = next(iter(evaluation.searches.values()))
-    folds = {"outer": _splitter_code(evaluation.scores) or "result.folds"}
-    inner = _splitter_code(first.scores)
-    if inner is None:  # inner folds are not stored, and cannot be made again
+    function, folds = "evaluate", {"outer": outer}
+    if result is search:
+        function, folds = "search", {"cv": outer}
+        default = "fold" if scores.sizes["fold"] > 1 and "test_score" in scores else "joint"
+        given |= {} if scores.attrs.get("choice", default) == default else {"choice": _literal(scores.attrs["choice"])}
+    elif (inner := _splitter_code(search.scores)) is None:  # inner folds are not stored, and cannot be made again
         return []
-    folds |= {} if inner == folds["outer"] == _literal(SPLITS) else {"inner": inner}
-    given = {} if first.rule == "best" else {"rule": _literal(first.rule)}
-    return _called_again("evaluate", evaluation.scores, first.grid_asked, folds, given)
-
-
-def _called_again(
-    function: str, scores: xr.Dataset, grid: dict[str, list[Any] | None], folds: dict[str, str], given: dict[str, str]
-) -> list[Section]:
+    elif not inner == outer == _literal(SPLITS):
+        folds["inner"] = inner
     call = json.loads(scores.attrs.get("asked", "null"))
     if call is None or call["source"] == "changed":  # an old result without folds, or kernels changed by steps
         return []
@@ -413,7 +399,7 @@ def _called_again(
         learner = _call(model_class(str(scores.attrs["estimator"])), json.loads(scores.attrs["parameters"]))
         points = ", ".join(
             f"{_literal(name)}: {None if values is None else _literal([encode(value) for value in values])}"
-            for name, values in grid.items()
+            for name, values in search.grid_asked.items()
         )
         given = {name: _literal(call[name]) for name in ("scoring", "unknown") if call[name] is not None} | given
     except (ValueError, TypeError, KeyError):  # _NotCodeError, or a value that `encode` has not written

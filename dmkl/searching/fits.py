@@ -342,7 +342,7 @@ class Question:
                 targets = self.targets if no_classes else self.targets_of(fold.train)
                 labels, kind, classes = self.labels[fold.train], targets.kind, targets.classes
                 if kind == "multiclass":
-                    constant = np.log([np.mean(labels == label) for label in classes])
+                    constant: Any = np.log([np.mean(labels == label) for label in classes])
                 else:
                     values = labels == classes[1] if kind == "binary" else labels
                     means = np.nanmean(values.reshape(len(values), -1).astype(np.float64), axis=0)
