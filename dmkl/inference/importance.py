@@ -82,10 +82,9 @@ class Importance(Result):
 
     Notes
     -----
-    Standard errors s/√n assume independent folds; folds that share training rows are not independent, and two standard
-    errors to either side cover the mean over data sets in 71 to 90 of 100 cases. `table`, `summary` and `plot` have
-    half the width of 95 % intervals instead, t · s · √(1/n + n_test/n_train) with Student's t of n − 1 degrees of
-    freedom and the correction of Nadeau and Bengio (Machine Learning 52, 2003), with a coverage of 92 to 98 of 100.
+    Standard errors s/√n assume independent folds; folds that share training rows are not. `table`, `summary` and `plot`
+    have half the width of 95 % intervals instead, t · s · √(1/n + n_test/n_train), with Student's t of n − 1 degrees of
+    freedom and the correction of Nadeau and Bengio (`dmkl.searching.grid.mean_and_margin` has the coverage of both).
     """
 
     FORMAT, TITLE = "dmkl-importance", "importance"

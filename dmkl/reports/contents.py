@@ -252,11 +252,9 @@ class _Part:
         else:
             self.data = result.data
             kernels, samples = self.data["kernel"].values, self.data["sample"].values if "sample" in self.data else []
-            learner, written = (
-                model_class(result.data.attrs.get("estimator", "")),
-                result.data.attrs.get("parameters", "{}"),
-            )
-            parameters = {} if learner is None else decode_parameters(learner, json.loads(written))
+            learner = model_class(self.data.attrs.get("estimator", ""))
+            written = json.loads(self.data.attrs.get("parameters", "{}"))
+            parameters = {} if learner is None else decode_parameters(learner, written)
         self.kernels, self.samples, self.parameters = [*map(str, kernels)], [*map(str, samples)], dict(parameters)
 
 
