@@ -123,15 +123,8 @@ class Analysis(Result):
 
     FORMAT, TITLE = "dmkl-analysis", "analysis"
     NEEDED_ATTRIBUTES = ("centered", "steps", "method", "threshold", "n_samples", "n_passes")
-    NEEDED: ClassVar[tuple[str, ...]] = (
-        "alignment",
-        "trace",
-        "norm",
-        "effective_rank",
-        "eigenvalue",
-        "eigenvalue_upper",
-    )
-    NEEDED += ("group", "repeats", "order")
+    NEEDED: ClassVar[tuple[str, ...]] = ("alignment", "trace", "norm", "effective_rank", "eigenvalue")
+    NEEDED += ("eigenvalue_upper", "group", "repeats", "order")
 
     @property
     def names(self) -> list[str]:
@@ -348,11 +341,6 @@ def analyze(
         Number of random vectors for an estimate of the alignments, at least 3; exact by default.
     seed
         Seed of the random vectors.
-
-    Returns
-    -------
-    Analysis
-        Everything as labeled data, with tables and figures.
 
     Raises
     ------

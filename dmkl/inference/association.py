@@ -170,11 +170,6 @@ def association_test(
     seed
         Seed of the permutations.
 
-    Returns
-    -------
-    Association
-        Data by kernel, with a table, a summary and a figure.
-
     Raises
     ------
     InputError

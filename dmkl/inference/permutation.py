@@ -265,11 +265,6 @@ def permutation_test(
     state
         As in `dmkl.search`.
 
-    Returns
-    -------
-    PermutationTest
-        p-values of the score and of kernels, and the distributions under permutation.
-
     Raises
     ------
     InputError

@@ -314,11 +314,6 @@ def stability(
     state
         As in `dmkl.search`.
 
-    Returns
-    -------
-    Stability
-        Weights, their intervals and ranks, selection frequencies with a bound of rare selections, and scores.
-
     Raises
     ------
     InputError

@@ -250,11 +250,6 @@ def compare(
     state
         A folder that all workers see, with a folder for each model; the same call continues from there.
 
-    Returns
-    -------
-    ModelComparison
-        A row for each model: mean score, paired difference to the best, seconds; and each evaluation.
-
     Raises
     ------
     InputError

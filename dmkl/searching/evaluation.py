@@ -358,11 +358,6 @@ def evaluate(
         estimator and the sum by the largest score in place of class means; "none". The first two also have least
         squares on the covariates alone, if steps have any.
 
-    Returns
-    -------
-    EvaluationResult
-        Scores and choices by outer fold, class-wise tables, the inner searches, and the models that were tested.
-
     Raises
     ------
     InputError
@@ -413,7 +408,11 @@ def evaluate_on(
         values = _test_variables(baseline.question, inner, tested.fits)
         predictions[prefix] = baseline.question.predictions(_test_parts(tested.fits))
         tests |= {f"{prefix}_{name}": value for name, value in values.items()}
-        searches = {name: _with(search, prefix, inner[name]) for name, search in searches.items()}
+        for name, search in searches.items():
+            of_inner = prefixed(prefix, inner[name].scores)
+            own = dict.fromkeys(set(of_inner.dims) - set(search.scores.dims), 0)  # parameters of the sum only
+            variables = {key: of.variable for key, of in of_inner.isel(own).data_vars.items()}
+            searches[name] = SearchResult(search.scores.assign(variables), rule=search.rule)
     if baselines != "none":
         of_covariates, parts = question.covariates_alone(folds)
         predictions[COVARIATES] = question.predictions(parts)
@@ -436,14 +435,6 @@ def _inner_searches(
     of_fold = zip(folds, choosing, strict=True)
     scores = {fold.name: fits.of_folds(inner).to_dataset("joint", seconds) for fold, inner in of_fold}
     return {name: SearchResult(of_inner, rule=rule) for name, of_inner in scores.items()}
-
-
-def _with(search: SearchResult, prefix: str, baseline: SearchResult) -> SearchResult:
-    """The search of inner folds, with the scores of a baseline."""
-    scores = prefixed(prefix, baseline.scores)
-    scores = scores.isel(dict.fromkeys(set(scores.dims) - set(search.scores.dims), 0))  # parameters of the sum only
-    variables = {name: values.variable for name, values in scores.data_vars.items()}
-    return SearchResult(search.scores.assign(variables), rule=search.rule)
 
 
 def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], folds: Sequence[Fold]) -> list[Fit]:

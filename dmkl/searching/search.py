@@ -831,11 +831,6 @@ def search(
         A folder that all workers see. The search is saved there after every pass, and the same call continues from
         there; a folder with another search is refused. Temporary if None.
 
-    Returns
-    -------
-    SearchResult
-        Scores of every point and fold, weights, gaps, passes; the choice; the refitted model.
-
     Raises
     ------
     InputError
@@ -943,9 +938,8 @@ def _refit(searched: GridFits, result: SearchResult) -> SearchResult:
     if question.targets.kind != "regression":
         held_out = [_chosen_scores(searched, result, f) for f in range(n_used)]
         best._calibrate_on(held_out, searched.targets[:n_used], fits[0].targets)
-    # Rules that are learnt from the validation rows have their nonconformity already.
-    by_rule = getattr(best, "calibrated_on_", None) == SEARCHED or best.traits.scorer is not None
-    if not by_rule and not result.by_class and question.n_tasks <= MOST_OUTPUTS:
+    by_rule = getattr(best, "calibrated_on_", None) == SEARCHED  # which has the nonconformity of these rows already
+    if not (by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or best.traits.scorer is not None):
         parts = islice(searched.parts(result.best_index_, tested=False), n_used)
         predictions = question.predictions(parts)
         if "true_label" in predictions and (table := conformal.of_predictions(predictions)) is not None:
