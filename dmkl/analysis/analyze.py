@@ -44,7 +44,7 @@ from scipy.spatial.distance import squareform
 
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index
-from dmkl.description import Column, Description, Figure, Table, human_names, listed
+from dmkl.description import Column, Description, Figure, Table, count, human_names, listed
 from dmkl.errors import IndefiniteKernelWarning, refuse
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.alignment import (
@@ -182,10 +182,8 @@ class Analysis(Result):
         """How similar the kernels are, which repeat others, which fit the labels best; see `Result.describe`."""
         data, attrs = self.data, self.data.attrs
         kernels = "centered kernels" if attrs["centered"] else "kernels as they are"
-        title = (
-            f"{len(self.names)} {kernels} over {attrs['n_samples']:,} samples; alignments: {attrs['method']}; "
-            f"{self.n_passes_:g} pass{'' if self.n_passes_ == 1 else 'es'}"
-        )
+        title = f"{len(self.names)} {kernels} over {attrs['n_samples']:,} samples; alignments: {attrs['method']}; "
+        title += count(self.n_passes_, "pass")
         lines = []
         for what, matrix in (("alignments", data["alignment"]), ("unbiased alignments", self.similarity)):
             values = matrix.values[np.triu_indices(len(self.names), 1)]
@@ -621,9 +619,6 @@ def target_alignments(forms: Float, norm: Float, ideal: IdealKernels) -> Float:
     products = np.add.reduceat(forms, starts, axis=1)
     sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in ideal.factors])
     return np.asarray(np.clip(products / sizes / norm[:, None], -1.0, 1.0))
-
-
-# --- the pass with random vectors -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
