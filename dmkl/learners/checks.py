@@ -83,8 +83,7 @@ def parameter_types(kind: Any) -> Mapping[str, Any]:
 def is_of_type(value: Any, annotated: Any) -> bool:
     """Whether a value of a parameter that JSON had is of the annotated type.
 
-    Null also stands for an integer, such as a seed, that is left out. Names of samples, kernels and classes within
-    another value may be numbers.
+    Null also stands for an integer that is left out, such as a seed. Names within another value may be numbers.
     """
     of, within = get_origin(annotated), get_args(annotated)
     if annotated is Any or not isinstance(value, str | int | float | tuple | dict | None):

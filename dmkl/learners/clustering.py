@@ -200,7 +200,7 @@ class MultipleKernelKMeans(KernelKMeans):
         min over γ ≥ 0, Σγ = 1, and HᵀH = I of  tr K_γ(I − HHᵀ),   K_γ = Σ_j γ_j² K_j,
 
     in turn for H, leading eigenvectors of K_γ, and γ_j ∝ 1/tr K_j(I − HHᵀ). Clusters, parameters and attributes are as
-    in `KernelKMeans`; `weights_` are γ², whose roots sum to one.
+    in `KernelKMeans`; `weights_` are γ², whose roots sum to one. Each change of γ takes a pass more.
 
     Notes
     -----
@@ -208,8 +208,7 @@ class MultipleKernelKMeans(KernelKMeans):
     Gönen, Margolin, NIPS 2014, section 2. See `dmkl.solvers.kmeans`.
 
     Weights are large for kernels with most of their trace in few eigenvalues, whether these show clusters or not; a
-    kernel of rank `n_clusters` or less takes all. Compare with `KernelKMeans`, whose plain sum is often better. Each
-    change of γ takes a pass more.
+    kernel of rank `n_clusters` or less takes all. Compare with `KernelKMeans`, whose plain sum is often better.
 
     Examples
     --------

@@ -4,8 +4,7 @@ A `DecisionRule` is learnt from scores of rows that the learner was not trained 
 folds of its training rows, the held-out rows of a search, or rows that are given to `calibrate` (`HeldOut`).
 
 The weights of Fisher's functions and of the scores (`dmkl.numerics.discriminant`) have the least log loss. The rules
-of many machines are learnt together: all of them take Newton's steps at once, in single precision as far as that goes,
-and the last ones in double.
+of many machines are learnt together: all take Newton's steps at once, in single precision, and the last in double.
 """
 
 from __future__ import annotations

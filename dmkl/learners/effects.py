@@ -47,8 +47,7 @@ class CovariateEffects(KernelLearner, abstract=True):
         """The difference of the least squares fit of y on [1, Z] and b, (1 + covariates, columns), which is that of Kc.
 
         Kc is taken without its mean over the training samples, which belongs to the intercept. If a later step scales
-        each sample separately, kernels are not orthogonal to covariates; b is then the least squares fit, and the
-        difference zero.
+        each sample separately, kernels are not orthogonal to covariates: b is the least squares fit, the difference 0.
         """
         place = next(k for k, step in enumerate(part.steps) if isinstance(step, Residualizing))
         step, later = part.steps[place], part.steps[place + 1 :]

@@ -143,8 +143,7 @@ def plot_contributions(
 ) -> Axes:
     """Draw what each kernel contributes to a score of a sample: bars that begin where the one before ended.
 
-    From zero the bars lead to the score, which is their sum: blue ones support the class (of two the
-    second), orange ones oppose it.
+    From zero the bars lead to the score, their sum: blue ones support the class (of two the second), orange oppose it.
 
     Parameters
     ----------

@@ -399,8 +399,7 @@ class MKFDA(FisherClassifier):
     weights_ : DataArray
         β, over kernel; over kernel and task for a multilabel problem.
     dual_coef_ : DataArray
-        α, over sample and class (one column for two classes), or sample and task; with weights of samples that of
-        (½D⁻¹ + K(β)/2λ)α = H.
+        α, over sample and class (one column for two classes) or task; with weights, that of (½D⁻¹ + K(β)/2λ)α = H.
     gap_ : float or DataArray
         The proven relative gap, ``(F(α) − S(α, β) + ‖R‖²)/min(|S|, ‖H‖² − |S|)``, computed from the returned pair. It
         is relative to what weights can change: for large λ, S is almost −‖H‖² for any weights. The subspace solver
@@ -430,8 +429,7 @@ class MKFDA(FisherClassifier):
     priors_ : ndarray
         The prior probabilities, a row for each problem.
     calibrated_on_ : str or None
-        The rows that probabilities were calibrated on; None if there were no out-of-sample scores, so that
-        `predict_proba` raises an error.
+        The rows that probabilities were calibrated on; None, and no `predict_proba`, without out-of-sample scores.
     train_samples_, kernel_names_ : ndarray, tuple
         Names of the training samples and of the kernels, which prediction checks.
 
@@ -521,8 +519,7 @@ class SingleBest(FisherClassifier):
     scores_ : DataArray
         Accuracy of every kernel on every fold.
     weights_, dual_coef_, gap_, ...
-        As in `MKFDA`; the weight of the chosen kernel is one, all others are zero. `n_passes_` includes the passes of
-        the choice.
+        As in `MKFDA`; only the chosen kernel has weight, one. `n_passes_` includes the passes of the choice.
     """
 
     traits = FisherClassifier.traits.but(
@@ -570,8 +567,7 @@ class Product(Uniform):
     """Fisher discriminant on the geometric mean of all kernels.
 
     The mean is entrywise, (∏_j K_j)^(1/n). The kernels must have no negative entries (RBF, χ², histogram intersection
-    …), and must not be centered or normalized before. The product is computed tile by tile in each pass and never
-    stored.
+    …), and must not be centered or normalized before. The product is computed tile by tile in each pass, not stored.
 
     Parameters
     ----------

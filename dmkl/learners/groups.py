@@ -85,8 +85,7 @@ class LocalWeights(WeightedMachines, abstract=True):
 class GSMKL(LocalWeights):
     """Group-sensitive multiple kernel learning: each group of samples has its own kernel weights.
 
-    With c(i) the group of sample i and β_m^g the weight of kernel m for group g, a classifier for each class is learnt
-    on
+    With c(i) the group of sample i and β_m^g the weight of kernel m for group g, classifiers are learnt on
 
         K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j),
 
@@ -144,8 +143,7 @@ class GSMKL(LocalWeights):
     Attributes
     ----------
     weights_ : DataArray
-        β, over kernel, group and class (the second of two classes; task for a multilabel problem, with zeros for
-        groups that a task does not have).
+        β, over kernel, group and class (the second of two classes) or task, zero for groups that a task lacks.
     groups_ : DataArray
         The group of each training sample; by task if each has its own groups, −1 where its label is unknown.
     group_class_ : DataArray

@@ -416,8 +416,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """The same learner on the sum of all kernels with equal weights, and the parameters of `grid` that concern it.
 
         None if the learner has no such form. Learners with C whose weights are no parameters are compared with the
-        support vector machine on the sum, which shares the parameters of machines alone: others of equal names, such
-        as `sharing`, have other meanings.
+        support vector machine on the sum, which shares the parameters of machines alone (`sharing` has other meanings).
         """
         shared: Sequence[str]
         if self.traits.plain_sum:
@@ -485,8 +484,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             the sample, also in centering, normalizing, priors and class means of scores; leave-one-out scores leave out
             all copies. In a support vector machine it multiplies C, and statistics of the kernels ignore it.
         unknown
-            A code that stands for an unknown label too: 0 for the "difficult" images of the VOC challenges, whose other
-            labels are −1 and 1.
+            A code of unknown labels: 0 for the "difficult" images of the VOC challenges, whose others are −1 and 1.
 
         Raises
         ------
@@ -826,8 +824,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         Raises
         ------
         InputError
-            If the columns are not the training samples, or a kernel with weight is missing; if features or columns that
-            kernels with weight use are missing.
+            If the columns are not the training samples; if kernels with weight, or what they are made of, are missing.
         """
         return self._decision(K, **new)
 
@@ -904,8 +901,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     def predict_proba(self, K: Any = None, **new: Any) -> xr.DataArray:
         """Calibrated probabilities of the row samples, (sample, class); (sample, task) for a multilabel problem.
 
-        `calibrated_on_` names the rows that they were calibrated on, which the learner was not trained on. See
-        `calibrate`.
+        `calibrated_on_` names the rows that they were calibrated on, which were not trained on; see `calibrate`.
 
         Parameters
         ----------
@@ -1152,8 +1148,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
             Return a DataArray with the names of samples and targets, or an array. By default an array if `K` is
             matrices in memory, and a DataArray, as all numbers that are predicted, of a kernel set or of features.
         coverage
-            Such as 0.9: return a Dataset with the prediction and the ends of its interval of this coverage, `lower`
-            and `upper`; see `intervals_of`.
+            Such as 0.9: return a Dataset with the prediction and the ends of its interval; see `intervals_of`.
 
         Raises
         ------

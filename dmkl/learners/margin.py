@@ -151,8 +151,7 @@ class MKSVM(WeightedMachines):
 
     If 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass and each
     problem is solved in memory (`dmkl.solvers.in_memory`). Otherwise each step takes passes, and a machine is trained
-    on the combined kernel in the memory of one task, 32 m² bytes, or if that does not fit on the columns of a working
-    set.
+    on the combined kernel in the memory of one task, 32 m² bytes, or on the columns of a working set.
 
     Kernels kept as factors Z (m, D), with fewer columns in all than training samples, are not formed: if some 24 mD
     bytes fit the memory of one task, one pass reads Z after the steps, and interior points train the same machines in

@@ -16,9 +16,10 @@ from dmkl.errors import ConvergenceWarning, refuse, warn
 from dmkl.kernelset import KernelSet
 from dmkl.learners.checks import check_count, check_numbers, check_positive, one_for_each, one_of
 from dmkl.learners.margin import WeightedMachines
-from dmkl.learners.plan import FitOutcome, Loss, Multiclass, Part, Problems, TrainingSet
+from dmkl.learners.plan import FitOutcome, Loss, Multiclass, Part, TrainingSet
 from dmkl.learners.traits import COUNT, WRITTEN_BY_CLASS, json_value
 from dmkl.numerics.fisher import Targets, class_of, relative_gap
+from dmkl.numerics.grouping import one_hot
 from dmkl.passes.execute import machine
 from dmkl.solvers.cuts import best_cut, ratios, sample_examples
 from dmkl.solvers.in_memory import answer
@@ -175,8 +176,7 @@ class NCuts(CutClassifier):
         `iterations`, and `proof`: "theorem 1" or "theorem 2" if these imply that the relaxation is exact, "bound" if
         only its bound proves it, "single ratio", or "none": better weights may exist, within the gap.
     gap_ : float or DataArray
-        The proven relative gap of each classifier on its combined kernel; NaN where that is not known to be positive
-        semidefinite.
+        The proven relative gap of each classifier on its combined kernel; NaN where that may be indefinite.
     objective_ : float or DataArray
         Of each classifier: the dual of the support vector machine, or of least squares.
     dual_coef_, intercept_, classes_, n_passes_, status_
@@ -188,16 +188,14 @@ class NCuts(CutClassifier):
 
     Notes
     -----
-    Source: Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eqs. 4 to 15 and section 4.1. The dual bound is in
-    `dmkl.solvers.cuts`.
+    Source: Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eqs. 4 to 15, section 4.1. Dual bound: `dmkl.solvers.cuts`.
 
     If examples are alike, αᵀQα is nearly proportional to (vᵀα)((u − v/2)ᵀα), whose minimum has one or two kernels. This
     excludes noise, and also good kernels: the mean over several problems keeps more of them.
 
-    The weights do not need positive semidefinite kernels. On an indefinite combined kernel a support vector machine
-    ends at a local optimum without proof, and `gap_` is NaN; likewise if the combined kernel does not fit the memory of
-    one task, so that it cannot be examined. The square loss refuses an indefinite combined kernel unless λ is large
-    enough.
+    The weights do not need positive semidefinite kernels. On an indefinite combined kernel, or one that does not fit
+    the memory of one task to be examined, a support vector machine ends at a local optimum without proof, and `gap_` is
+    NaN. The square loss refuses an indefinite combined kernel unless λ is large enough.
 
     Examples
     --------
@@ -218,26 +216,39 @@ class NCuts(CutClassifier):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        _partitions(targets, self.n_examples, self.random_state)
+        for h in targets.problems:
+            sample_examples(class_of(h), self.n_examples, self.random_state, targets.classes)
 
     def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[list[Outcome]]:
         """A cut for each problem, or one for all."""
-        problems, n = data.problems, data.n_kernels
-        multilabel = problems.targets.kind == "multilabel"
-        partitions = _partitions(problems.targets, self.n_examples, self.random_state)
-        blocks = [partition.blocks(_most_columns(n)) for partition in partitions]
+        problems, targets, n = data.problems, data.problems.targets, data.n_kernels
+        multilabel, c = targets.kind == "multilabel", len(targets.classes)
+        by_parts = self.sharing == "partition" and not multilabel
+        labels, blocks, width = [class_of(h) for h in targets.problems], [], max(1, _most_columns(n) // c) * c
+        for of_task in labels:
+            # BᵀKB of these columns holds the sums of K over pairs of classes in an example, from which all cuts are
+            # computed: the size of the program does not depend on the samples.
+            examples = sample_examples(of_task, self.n_examples, self.random_state, targets.classes)
+            columns = one_hot(examples * c + of_task, self.n_examples * c)
+            blocks.append(np.split(columns, range(width, columns.shape[1], width), axis=1))
         products = yield tuple(Projection(block) for blocks_of_task in blocks for block in blocks_of_task)
         following = iter(products)
         several: list[tuple[Float, Float]] = []
-        for number, (partition, blocks_of_task) in enumerate(zip(partitions, blocks, strict=True)):
-            sums = np.concatenate([partition.sums(next(following)) for _ in blocks_of_task], axis=1)
+        for number, (of_task, blocks_of_task) in enumerate(zip(labels, blocks, strict=True)):
+            similar = []  # between classes, (kernels, examples, classes, classes)
+            for block in blocks_of_task:
+                e = block.shape[1] // c
+                similar.append(np.einsum("leaeb->leab", next(following).reshape(-1, e, c, e, c)))
+            sums = np.concatenate(similar, axis=1)
             if data.fit.kernels is not None:
                 sums = sums[data.fit.kernels]
-            signs = partition.sides(problems, number if multilabel else None)
-            by_parts = self.sharing == "partition" and not multilabel
+            sizes = np.hstack([block.sum(axis=0) for block in blocks_of_task]).reshape(-1, c)
             if by_parts:  # each class against all others
-                signs = 2.0 * np.eye(partition.n_classes) - 1.0
-            several += zip(*ratios(sums, partition.sizes, signs, one_sided=by_parts), strict=True)
+                signs = 2.0 * np.eye(c) - 1.0
+            else:
+                chosen = [number] if multilabel else range(len(problems))
+                signs = np.stack([_sides(of_task, c, problems.h[k], problems.rows[k]) for k in chosen])
+            several += zip(*ratios(sums, sizes, signs, one_sided=by_parts), strict=True)
         if self.sharing in ("joint", "partition") and not multilabel:
             several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
         progress.current().note(f"weights of {n:,} kernels for {len(several):,} cuts")
@@ -373,56 +384,11 @@ def _most_columns(n_kernels: int) -> int:
     return int((machine().task_bytes / (32 * n_kernels)) ** 0.5)
 
 
-@dataclass(frozen=True, eq=False)
-class _Partition:
-    """A partition of the samples by classes and by examples."""
-
-    labels: Index
-    """(m,), the class of each sample"""
-    examples: Index
-    """(m,)"""
-    n_classes: int
-
-    @property
-    def sizes(self) -> Float:
-        """Samples of each class in each example, (examples, classes)."""
-        counts = np.zeros((int(self.examples.max()) + 1, self.n_classes))
-        np.add.at(counts, (self.examples, self.labels), 1.0)
-        return counts
-
-    def blocks(self, most: int) -> list[Float]:
-        """Indicators of the classes in all examples, in blocks of at most `most` columns."""
-        # BᵀKB of these columns holds the sums of K over pairs of classes in an example, from which all cuts are
-        # computed: the size of the program does not depend on the samples.
-        columns = np.zeros((len(self.labels), self.sizes.size))
-        columns[np.arange(len(columns)), self.examples * self.n_classes + self.labels] = 1.0
-        width = max(1, most // self.n_classes) * self.n_classes
-        return np.split(columns, range(width, columns.shape[1], width), axis=1)
-
-    def sums(self, product: Float) -> Float:
-        """Similarities between classes from BᵀK_lB, (kernels, examples, classes, classes)."""
-        n, width, _ = product.shape
-        entries = product.reshape(n, width // self.n_classes, self.n_classes, width // self.n_classes, self.n_classes)
-        return np.asarray(np.einsum("leaeb->leab", entries))
-
-    def sides(self, problems: Problems, only: int | None) -> Float:
-        """The side of each class in each problem, or only in one problem, (problems, classes)."""
-        chosen = range(len(problems)) if only is None else [only]
-        sides = np.zeros((len(chosen), self.n_classes))
-        for row, k in zip(sides, chosen, strict=True):
-            rows = slice(None) if problems.rows[k] is None else problems.rows[k]
-            row[self.labels[rows]] = problems.h[k]
-        return sides
-
-
-def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition]:
-    """The partition by classes; one for each task of a multilabel set."""
-    partitions = []
-    for h in targets.problems:
-        labels = class_of(h)
-        examples = sample_examples(labels, n_examples, seed, targets.classes)
-        partitions.append(_Partition(labels, examples, len(targets.classes)))
-    return partitions
+def _sides(labels: Index, n_classes: int, h: Float, rows: Index | None) -> Float:
+    """The side of each class in a problem of some of the rows, 1 or −1; 0 for other classes."""
+    sides = np.zeros(n_classes)
+    sides[labels if rows is None else labels[rows]] = h
+    return sides
 
 
 def _classifier(wanted: SVM, weights: Float, steps: Sequence[Step], tol: float, of_weights: Status) -> Solver[Outcome]:

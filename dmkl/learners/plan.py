@@ -318,8 +318,7 @@ def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
 class Plan:
     """Fits on the same kernels, those of all samples among themselves.
 
-    Without `duals` outcomes have no dual variables and take less memory: scores of held-out rows, and the values that
-    decision rules are learnt from.
+    Without `duals` outcomes have scores of held-out rows, and what decision rules are learnt from, in less memory.
     """
 
     K: KernelSet
@@ -405,8 +404,7 @@ class FitOutcome:
 
     `outcomes` are one for each problem, with dual variables over all training rows, zero where a label is unknown;
     `scores` those of the held-out rows, (rows, classes or tasks), one column for two classes. `prepared` is the result
-    of the preparation for each part; None without one. All rows of a plan share its passes, of which `n_prepared` are
-    those of the preparations.
+    of the preparation for each part, if there is one. All rows share the passes; `n_prepared` are those to prepare.
     """
 
     data: TrainingSet

@@ -97,8 +97,7 @@ def contributions(model: Any, K: Kernels | None = None, **new: Any) -> xr.DataAr
     Returns
     -------
     xarray.DataArray
-        (sample, kernel, class), class being pair, task or target where the dual variables are; (sample, kernel)
-        for two classes and for one target.
+        (sample, kernel, class), pair, task or target; (sample, kernel) for two classes and for one target.
 
     Raises
     ------
@@ -135,8 +134,7 @@ def feature_weights(model: Any, kernel: str) -> xr.DataArray:
     Returns
     -------
     xarray.DataArray
-        (feature, class), as the columns of `contributions`, by the names of the features' columns; (feature,) for
-        two classes and for one target.
+        (feature, class) by the names of the features' columns; (feature,) for two classes and for one target.
 
     Raises
     ------
@@ -204,8 +202,7 @@ def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: in
     -------
     xarray.DataArray
         (sample, sample_2) of a square set, (sample, train_sample) otherwise, float64; with a first dimension class,
-        task, pair or target if each has its own weights. Entries of training samples whose label is unknown in a
-        task are NaN for that task.
+        task, pair or target if each has its own weights. Entries of training samples are NaN where labels are unknown.
 
     Raises
     ------
@@ -273,8 +270,7 @@ def kernel_pca(
     Parameters
     ----------
     K, **new
-        A square set with the training samples and any others; or new rows alone, as in `decision_function`: kernels
-        ``K[test, train]``, or features.
+        A square set with the training samples and any others; or new rows alone, as in `decision_function`.
     n_components
         How many, fewer than training samples.
     training
@@ -286,8 +282,7 @@ def kernel_pca(
     -------
     xarray.DataArray
         (sample, component), and class, task, pair or target before them where each has weights of its own. The
-        coordinate ``explained`` is the share of each component in the trace, ``is_training`` says on which samples
-        the directions were found.
+        coordinate ``explained`` is the share of each component in the trace; ``is_training`` marks training samples.
 
     Raises
     ------
@@ -300,8 +295,7 @@ def kernel_pca(
 
     References
     ----------
-    Schölkopf, Smola, Müller: Nonlinear component analysis as a kernel eigenvalue problem. Neural Computation 10
-    (1998).
+    Schölkopf, Smola, Müller: Nonlinear component analysis as a kernel eigenvalue problem. Neural Comput. 10 (1998).
     """
     model._check_fitted()
     given = model._source(model._rows(K, **new) if new else as_kernel_set(K, "combined_kernel"))

@@ -68,8 +68,7 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
         min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i (y_i − f(x_i) − b)² + λ‖f‖²,
 
     where f lies in the space of functions whose kernel is K(β). With a `sample_weight` d in `fit` the squares are
-    multiplied by d_i, and ȳ and the means of centering are weighted. Each of several targets has its own weights, p and
-    λ; all of them share the passes.
+    multiplied by d_i, and ȳ and the means of centering are weighted. Targets have weights, p and λ of their own.
 
     With the step `dmkl.residualize` (Z) the model is y = b₀ + Zb + g + e: the term b becomes b₀ + z_iᵀb, which is not
     penalized. b₀ and b are generalized least squares with the covariance K(β) + λI (K(β) + λD⁻¹ with weights of
@@ -123,8 +122,7 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
         covariates (such as the levels of a category) the solution of least norm in units of their standard deviations.
         If "cosine" comes after the covariates, b is the ordinary least squares fit.
     gap_ : float or DataArray
-        The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/min(|S|, ‖H‖² − |S|)`` of `MKFDA`, with this H and α = 2λc;
-        see there.
+        The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/min(|S|, ‖H‖² − |S|)`` of `MKFDA` with this H and α = 2λc.
     objective_ : float or DataArray
         S(α, β), which is −½Hᵀα for the exact α = 2λc. The minimum of the problem above is −S.
     weights_error_, status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_

@@ -70,8 +70,7 @@ class Front(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X
-            (m, columns), an array or a data frame of numbers; of kernels (m, m, kernels), the training samples among
-            themselves.
+            (m, columns), an array or a data frame of numbers; or kernels (m, m, kernels) of the training samples.
         y, unknown
             As in `KernelLearner.fit`.
         sample_weight
@@ -144,9 +143,8 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         """Decision values: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
 
         A positive value means the second of two classes, or label 1 of a task; of several classes the largest value
-        wins. These are the scores of the estimator after its `decisions_of`. X has new samples in the form of training:
-        (n, columns) of features, or (n, m, kernels) of kernels between new and training samples; InputError if it
-        breaks a rule.
+        wins. These are the scores of the estimator after its `decisions_of`. X has new samples in the form of training,
+        (n, columns) of features, or (n, m, kernels) of new and training samples; InputError if it breaks a rule.
         """
         scores = self._predict_by("decision_function", X)
         return np.asarray(self.estimator_.decisions_of(scores))
@@ -167,8 +165,7 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Calibrated probabilities of new samples, (n, classes), or (n, tasks) of a multilabel problem.
 
-        Available if the fitted estimator has calibrated probabilities, as Fisher discriminants have; see its
-        `calibrated_on_`.
+        Available if the fitted estimator has them, as Fisher discriminants have; see its `calibrated_on_`.
         """
         return self._predict_by("predict_proba", X)
 
@@ -246,8 +243,7 @@ class PrecomputedMKLClassifier(PrecomputedFront, ClassifierFront):
     """Multiple kernel learning on kernel matrices in memory, for `cross_val_score` and searches of scikit-learn.
 
     scikit-learn selects rows and columns of X, as for ``SVC(kernel="precomputed")``; the kernels are the third
-    dimension: ``X = np.stack([K_1, K_2], axis=2)``. For kernels that do not fit in memory use `dmkl.search` and
-    `dmkl.evaluate`.
+    dimension: ``X = np.stack([K_1, K_2], axis=2)``. Kernels that do not fit in memory: `dmkl.search`, `dmkl.evaluate`.
 
     Parameters
     ----------

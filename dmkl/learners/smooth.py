@@ -166,8 +166,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     b is not penalized. Each class against the rest is a problem, and so is each task. `predict_proba` is the model's
     own, P(y = 1) = 1/(1 + exp(−f − b)); of several classes those of the problems, divided by their sum.
 
-    With the step `dmkl.residualize` (Z), which takes the place of "center", b becomes b₀ + zᵀb, and predictions include
-    it.
+    With the step `dmkl.residualize` (Z) in place of "center", b becomes b₀ + zᵀb, and predictions include it.
 
     Parameters
     ----------
@@ -516,8 +515,7 @@ class MKCox(SmoothRegressor):
     ----------
     baseline_hazard_ : DataArray
         The cumulative baseline hazard H₀(t), over the times of events in training: Breslow's
-        Σ_{s ≤ t} d_s/Σ_{at risk at s} d_i exp(f_i), d_s the weight of the events at s. Where f = 0, it is H₀. With
-        strata over stratum and time.
+        Σ_{s ≤ t} d_s/Σ_{at risk at s} d_i exp(f_i), d_s the weight of the events at s. With strata, over stratum too.
     covariate_effects_ : DataArray
         b, in log hazard ratios per unit of the covariate.
     weights_, dual_coef_, gap_, objective_, weights_error_, status_, ...

@@ -124,8 +124,8 @@ class Stack(StackedRidge, KernelClassifier):
     lam_ : DataArray
         λ of each kernel, in the dimensions of the weights; 0 for constant kernels.
     dual_coef_, intercept_ : DataArray
-        The dual variables of each regression, over sample and machine (``kernel: class``), zero for kernels of zero
-        weight; and b, with the first kernel.
+        The dual variables of each regression, over sample and machine (``kernel: class``), 0 at zero weight; and b,
+        with the first kernel.
     objective_ : float or DataArray
         The mean squared leave-one-out error, summed over the classes.
     gap_ : float or DataArray

@@ -160,8 +160,7 @@ class VarianceComponents(KernelRegressor):
         term and term_2; `log_likelihood_error`, the standard error of `objective_` from random probes; for a trait with
         two values `liability_share` and `liability_share_se`.
     fixed_effects_ : Dataset
-        `effect` and `effect_se` over covariate ("intercept" first) and target; of a category the levels after the
-        first, as differences from it.
+        `effect` and `effect_se` over covariate ("intercept" first; levels of a category less the first) and target.
     trait_covariances_ : Dataset
         With `genetic_correlation`, over term, target and target_2: `trait_covariance`, σ_j,st of Cov(u_js, u_jt) =
         σ_j,stK_j and Cov(e_s, e_t) = σ_e,stI, `trait_correlation`, σ_j,st/√(σ_j,ss σ_j,tt), and their standard errors.
@@ -320,8 +319,7 @@ class VarianceComponents(KernelRegressor):
     def _design(self, samples: Array, trained: Array, given: Any = None) -> tuple[Float, list[str]]:
         """X of samples, (samples, fixed effects), and the names of its columns.
 
-        A category has a column for each level among the `trained` samples but the first one. `given` are covariates of
-        further samples.
+        A category has a column for each level among the `trained` samples but the first one. `given` are of others.
         """
         covariates = self._covariates()
         if covariates is None:
