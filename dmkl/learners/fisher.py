@@ -408,9 +408,8 @@ class MKFDA(FisherClassifier):
     weights_error_ : float or DataArray
         Estimated error of the weights, relative to the largest: the largest entry of Newton's next step. The solvers
         "direct" and "cg", and "factors" by one of them, go on until it is at most 1e-3, or until other weights are as
-        good. "subspace", "stacked", "anchored", "dual" and "interleaved" do not set it: they know the curvature in
-        their directions alone, or a model of it, and Newton's step there may be short while weights are far off. At the
-        default tolerance their weights differ from the optimum by 1e-3 to 1e-2.
+        good. Other solvers do not set it: they know the curvature in their directions alone, where Newton's step may be
+        short while weights are far off, by 1e-3 to 1e-2 at the default tolerance.
     objective_ : float or DataArray
         S(α, β); with `dmkl.Dual(mu=...)`, without the penalty.
     status_ : str
@@ -435,21 +434,20 @@ class MKFDA(FisherClassifier):
 
     Notes
     -----
-    `predict` combines two rules and adds the log prior probabilities: Fisher's rule, the nearest class mean in the
-    metric of the covariance within classes, and the largest regression score. Their weights minimize the log loss, and
-    are never negative. `decision_function` returns the regression scores, which are proportional to estimates of
-    P(k | x) − π_k, and `transform` the discriminant coordinates.
+    `predict` adds the log prior probabilities, Fisher's rule (the nearest class mean in the metric of the covariance
+    within classes) and the regression scores, with weights of the least log loss that are never negative.
+    `decision_function` returns the regression scores, proportional to estimates of P(k | x) − π_k, and `transform` the
+    discriminant coordinates.
 
     Means, covariance and weights are those of leave-one-out scores of the training rows (`calibrated_on_`), which also
     calibrate the probabilities, if the combined kernel fits the memory budget. A search learns the rule of each point
-    from the same scores as its fit, as long as m³ summed over points and folds is at most 2³⁶. The rules of larger
-    grids are approximate at most points, where the diagonal of A⁻¹ is interpolated between points; the chosen point and
-    the best others are scored exactly before the choice, and `approximate` of `SearchResult.scores` marks the rest. Of
-    many tasks that one fit learns together (Σ m³ > 2³⁶) the rules may be approximate too: `calibrated_on_` says so.
-    Kernels are centered, and targets encoded, without the row that is left out. The weights and the scale of the
-    kernels depend on it, and similar rows may remain: if samples come in groups, call `calibrate` with rows of groups
-    that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from scores of the
-    training rows, which are optimistic at small λ: call `calibrate` there too.
+    from the same scores as its fit, as long as m³ summed over points and folds is at most 2³⁶. In larger grids the
+    diagonal of A⁻¹ is interpolated between points; the chosen point and the best others are scored exactly before the
+    choice, and `approximate` of `SearchResult.scores` marks the rest. Rules of many tasks that one fit learns together
+    (Σ m³ > 2³⁶) may be approximate too: `calibrated_on_` says so. Kernels are centered, and targets encoded, without
+    the row that is left out; the weights and the scale of the kernels depend on it. Call `calibrate` with rows of
+    groups that were left out if samples come in groups, and after the solvers "cg", "dual" and "interleaved", which
+    learn the rule from scores of the training rows, optimistic at small λ.
 
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
     to 22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `dmkl.Dual`.

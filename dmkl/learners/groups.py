@@ -155,7 +155,7 @@ class GSMKL(LocalWeights):
         The training objective W; it fell in every step of `history_`.
     gap_ : float or DataArray
         NaN: the problem is not convex, and there is no bound for the distance to the optimum.
-    converged_, status_ : bool, str
+    converged_, status_
         Whether every descent ended before `max_iter`, and advice.
 
     Notes
@@ -163,11 +163,10 @@ class GSMKL(LocalWeights):
     Source: Yang, Li, Tian, Duan, Gao, ICCV 2009, Algorithm 1. A new sample gets the group whose center is nearest
     (whose topic is most likely), among the groups of all classes.
 
-    Section 5.3 chooses the number of groups of each class, from 1 to 5, on validation rows, and does not specify the
-    fits. A search uses fits with the same number for all classes, so that the grid does not grow with the number of
-    classes: class k takes the number with the best average precision of its one-against-rest scores. The model with
-    these numbers is fitted and tested afterwards. Each task of a multilabel problem, as in Pascal VOC, is a problem
-    with its own groups, of its positives and of its negatives, and chooses a value of `n_groups` by its own scores.
+    Section 5.3 chooses the number of groups of each class, from 1 to 5, on validation rows. A search uses fits with the
+    same number for all classes, so that the grid does not grow with their number: class k takes the number with the
+    best average precision of its one-against-rest scores. Each task of a multilabel problem has groups of its positives
+    and of its negatives, and chooses `n_groups` by its own scores.
 
     One group under "root" is canonical MKL with the weights β_m², ‖β²‖_1 = 1. Under "softmax" it is not, and every
     single kernel is a local minimum (see `dmkl.solvers.groups`).

@@ -138,10 +138,8 @@ class MKSVM(WeightedMachines):
     weights_error_ : float or DataArray
         Estimated error of the weights of a problem, relative to the largest: the largest entry of Newton's next step,
         at most 1e-3 unless other weights are as good. NaN where the last machine has no curvature.
-    objective_ : float or DataArray
-        Σα − ½ Σ_j β_jv_j
-    n_passes_, n_iter_, status_, history_, classes_
-        As in `MKFDA`; all problems share the passes.
+    objective_, n_passes_, n_iter_, status_, history_, classes_
+        As in `MKFDA`; the objective is Σα − ½ Σ_j β_jv_j, and all problems share the passes.
 
     Notes
     -----
@@ -149,8 +147,8 @@ class MKSVM(WeightedMachines):
     Sonnenburg, Rätsch, Schäfer, Schölkopf, JMLR 7 (2006). p = 1 is SimpleMKL's problem. The weights are found
     by Newton steps over the norm ball (`dmkl.solvers.margin.mksvm`), which reach p = 1 too.
 
-    If 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass and each
-    problem is solved in memory (`dmkl.solvers.in_memory`). Otherwise each step takes passes, and a machine is trained
+    If 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass, and problems
+    are solved in memory (`dmkl.solvers.in_memory`). Otherwise each step takes passes, and a machine is trained
     on the combined kernel in the memory of one task, 32 m² bytes, or on the columns of a working set.
 
     Kernels kept as factors Z (m, D), with fewer columns in all than training samples, are not formed: if some 24 mD
@@ -335,10 +333,8 @@ class EasyMKL(KernelClassifier):
         Minus the score halfway between the classes.
     gap_ : float or DataArray
         The proven relative gap of the squared distances of the two problems, the larger of them.
-    objective_ : float or DataArray
-        (1 − λ) vᵀ(Σ_j η_jK_j)v + λ vᵀv
-    status_, history_, classes_, ...
-        As in `MKSVM`.
+    objective_, status_, history_, classes_, ...
+        As in `MKSVM`; the objective is (1 − λ) vᵀ(Σ_j η_jK_j)v + λ vᵀv.
 
     Notes
     -----
@@ -407,10 +403,8 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
         u and the bias of each machine, over machine: ``kernel: class``. Zero for kernels of zero weight.
     gap_ : float
         The largest proven relative gap of the machines. The linear program is solved to the tolerance of HiGHS.
-    objective_ : float or DataArray
-        The minimum of the linear program.
-    status_, history_, classes_, n_passes_, ...
-        As in `MKSVM`; `n_passes_` includes the passes of the folds.
+    objective_, status_, history_, classes_, n_passes_, ...
+        As in `MKSVM`; the objective is that of the linear program, and `n_passes_` includes the passes of the folds.
 
     Notes
     -----

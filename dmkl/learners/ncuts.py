@@ -177,10 +177,8 @@ class NCuts(CutClassifier):
         only its bound proves it, "single ratio", or "none": better weights may exist, within the gap.
     gap_ : float or DataArray
         The proven relative gap of each classifier on its combined kernel; NaN where that may be indefinite.
-    objective_ : float or DataArray
-        Of each classifier: the dual of the support vector machine, or of least squares.
-    dual_coef_, intercept_, classes_, n_passes_, status_
-        As in `MKSVM`.
+    objective_, dual_coef_, intercept_, classes_, n_passes_, status_
+        As in `MKSVM`; the objective of each classifier is the dual of the machine, or of least squares.
     n_cut_passes_ : int
         Passes for the weights, included in `n_passes_`: one, unless the examples do not fit in memory together.
     history_ : Dataset

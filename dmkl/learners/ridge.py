@@ -113,8 +113,8 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
     weights_ : DataArray
         β, over kernel; over kernel and target for several targets.
     dual_coef_ : DataArray
-        c = (K(β) + λI)⁻¹H, over sample and target, with weights of samples (K(β) + λD⁻¹)⁻¹H; zero where the target's
-        value is unknown. H = y − ȳ, or the least squares residuals of y on covariates.
+        c = (K(β) + λI)⁻¹H, or (K(β) + λD⁻¹)⁻¹H, over sample and target, zero where values are unknown. H = y − ȳ, or
+        the least squares residuals of y on covariates.
     intercept_ : DataArray
         b = ȳ, over target; with covariates b₀ = ȳ − z̄ᵀb, so that g has mean zero over the training samples.
     covariate_effects_ : DataArray

@@ -129,14 +129,14 @@ class SmoothLearner(CovariateEffects, abstract=True):
             self.intercept_ = columns.copy(data=effects).rename("intercept")
 
 
+@dataclass(frozen=True)
 class _OwnRule:
     """Decisions and probabilities that follow from log odds η by the model itself; see `DecisionRule`.
 
     Of several classes, each against the rest, p_k = σ(η_k)/Σ_l σ(η_l).
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    kind: str
 
     def decision(self, scores: Float) -> Float:
         """Logarithms of probabilities up to a constant of each row, (rows, classes); otherwise the log odds."""
@@ -150,8 +150,7 @@ class _OwnRule:
         return p if self.kind == "multilabel" else np.hstack([expit(-scores), p])
 
     def arrays(self) -> dict[str, Any]:
-        """Nothing to save."""
-        return {}
+        return {}  # nothing to save
 
 
 @dataclass(eq=False, repr=False)
@@ -200,11 +199,9 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     covariate_effects_ : DataArray
         The effects of covariates, in log odds per unit of the covariate, as in `MKRidge`.
     gap_ : float or DataArray
-        The proven relative gap ``(P − D)/min(P, P₀ − P)`` of each problem: P is the objective above at the returned
-        numbers, D = Σdℓ + uᵀf − max over β of uᵀK(β)u/2λ with the gradient u of the losses is at most the optimum, and
-        P₀ is P without kernels, so that P₀ − P is what weights can change.
-    objective_ : float or DataArray
-        P
+        The proven relative gap ``(P − D)/min(P, P₀ − P)`` of each problem: P (`objective_`) is the objective above at
+        the returned numbers, D = Σdℓ + uᵀf − max over β of uᵀK(β)u/2λ with the gradient u of the losses is at most the
+        optimum, and P₀ is P without kernels, so that P₀ − P is what weights can change.
     weights_error_, status_, solver_, n_passes_, n_iter_, history_, classes_, calibrated_on_
         As in `MKFDA`.
 
@@ -215,11 +212,9 @@ class MKLogistic(SmoothLearner, KernelClassifier):
 
     In memory, as for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as
     factors of few columns, Z (m, D), of which a step takes mD² operations. Otherwise each weight vector takes two
-    passes, which all fits share, and some 32 m² bytes of memory in this process.
-
-    The subspace has no such limit. As that of `MKFDA` it is a basis of r vectors and the products of the kernels with
-    it, in double precision on disk, in which new weights of samples take no pass, but some mr² operations. All points
-    and folds of a search share some ten passes (`dmkl.solvers.smooth_subspace`).
+    passes, which all fits share, and some 32 m² bytes of memory in this process. The subspace has no such limit: it is
+    a basis of r vectors and the products of the kernels with it, in double precision on disk, in which a step takes
+    some mr² operations. All points and folds of a search share some ten passes (`dmkl.solvers.smooth_subspace`).
 
     Examples
     --------

@@ -128,10 +128,8 @@ class Stack(StackedRidge, KernelClassifier):
         with the first kernel.
     objective_ : float or DataArray
         The mean squared leave-one-out error, summed over the classes.
-    gap_ : float or DataArray
-        NaN: λ has the least error of a list, and nothing is proven.
-    status_, history_, classes_, n_passes_, ...
-        As in `MKSVM`
+    gap_, status_, history_, classes_, n_passes_, ...
+        As in `MKSVM`; the gap is NaN, since λ has the least error of a list and nothing is proven.
 
     Notes
     -----
@@ -139,9 +137,9 @@ class Stack(StackedRidge, KernelClassifier):
     decomposition of each kernel, except that normalizing steps keep their statistics. Samples that covariates of the
     kernel set determine have none, and take no part in the choices.
 
-    As for `MKLogistic`, kernels that fit the memory of a task are read in one pass, and so are those kept as factors of
-    few columns. Otherwise each kernel takes a pass and some 32 m² bytes of memory in this process; a larger set is
-    refused. Prediction multiplies each kernel by the coefficients of all.
+    As for `MKLogistic`, kernels that fit the memory of a task, or are kept as factors of few columns, are read in one
+    pass. Otherwise each takes a pass and some 32 m² bytes of memory in this process; a larger set is refused.
+    Prediction multiplies each kernel by the coefficients of all.
 
     Examples
     --------
@@ -175,7 +173,7 @@ class Stack(StackedRidge, KernelClassifier):
 class StackRegressor(StackedRidge, KernelRegressor):
     """Stack of ridge regressions of numbers on single kernels, weighted by least squares of what is left out.
 
-    The formulas and the attributes are those of `Stack`, with numbers y; each of several targets has its own weights.
+    Formulas and attributes are those of `Stack`, with numbers y; each of several targets has its own weights.
 
     Parameters
     ----------
