@@ -855,31 +855,12 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         labels = self.labels_of(scores.values)
         return labelled(labels, scores, "predicted_label") if as_xarray else labels
 
-    @one_blas_thread
-    def score(
-        self,
-        K: Kernels | None = None,
-        y: npt.ArrayLike | None = None,
-        sample_weight: npt.ArrayLike | None = None,
-        *,
-        unknown: Any = None,
-        **new: Any,
-    ) -> float:
-        """Share of the row samples whose labels are predicted correctly; for a multilabel problem, all known labels.
+    score = predicting.score
 
-        Parameters
-        ----------
-        K, **new
-            As in `decision_function`.
-        y
-            The true labels; those of `K` where missing.
-        unknown
-            A code of labels that are unknown, as in `fit`.
-        """
-        truth = self._truth(K, y, unknown=unknown)
+    def _score(self, truth: Array, scores: Array, sample_weight: npt.ArrayLike | None) -> float:
         if self.kind_ != "multilabel":
             tell_new_classes(np.ravel(truth), self.classes_)
-        return label_accuracy(truth, self.labels_of(self._decision_to_score(K, **new).values), sample_weight)
+        return label_accuracy(truth, self.labels_of(scores), sample_weight)
 
     # --- decision rule and probabilities -----------------------------------------------------------------------------
 
@@ -1207,36 +1188,20 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         self.nonconformity_ = table.assign_attrs(learnt_on=GIVEN, guaranteed=1)
         return self
 
-    @one_blas_thread
-    def score(
-        self,
-        K: Kernels | None = None,
-        y: npt.ArrayLike | None = None,
-        sample_weight: npt.ArrayLike | None = None,
-        *,
-        unknown: Any = None,
-        **new: Any,
-    ) -> float:
-        """R² of the predictions, 1 − Σ(y − f)²/Σ(y − ȳ)²; the mean over the targets, each on its known values.
+    score = predicting.score
 
-        Parameters are those of `KernelClassifier.score`; `y` are the true values.
-        """
-        truth = self._truth(K, y, unknown=unknown)
-        return mean_r2(target_values(truth), self._decision_to_score(K, **new).values, sample_weight)
+    def _score(self, truth: Array, scores: Array, sample_weight: npt.ArrayLike | None) -> float:
+        from sklearn.metrics import r2_score  # fits and predictions do without
+
+        weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
+        columns = (values.reshape(len(values), -1).T for values in (target_values(truth), scores))
+        of_targets = []
+        for true, predicted in zip(*columns, strict=True):
+            rows = is_known(true)
+            of_targets.append(r2_score(true[rows], predicted[rows], sample_weight=weight[rows]))
+        return float(np.mean(of_targets))
 
 
 def is_labelled(K: Kernels | None, as_xarray: bool | None) -> bool:
     """Whether predicted numbers are returned as a DataArray."""
     return (K is None or isinstance(K, KernelSet)) if as_xarray is None else as_xarray
-
-
-def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
-    """R² = 1 − Σ(y − f)²/Σ(y − ȳ)² of (samples,), or its mean over (samples, targets), each on its known values."""
-    from sklearn.metrics import r2_score
-
-    weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight)
-    scores = []
-    for true, values in zip(truth.reshape(len(truth), -1).T, predicted.reshape(len(truth), -1).T, strict=True):
-        rows = is_known(true)
-        scores.append(r2_score(true[rows].astype(np.float64), values[rows], sample_weight=weight[rows]))
-    return float(np.mean(scores))

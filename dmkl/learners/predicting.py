@@ -82,6 +82,37 @@ def match_kernels(model: Any, K: KernelSet, *, any_columns: bool = False) -> tup
 
 
 @one_blas_thread
+def score(
+    model: Any,
+    K: Kernels | None = None,
+    y: npt.ArrayLike | None = None,
+    sample_weight: npt.ArrayLike | None = None,
+    *,
+    unknown: Any = None,
+    **new: Any,
+) -> float:
+    """Score predictions of the row samples: accuracy, R², or Harrell's concordance index of log hazard ratios.
+
+    Accuracy is the share of samples whose labels are predicted correctly, all known ones of a multilabel problem. R² is
+    1 − Σ(y − f)²/Σ(y − ȳ)², the mean over the targets, each on its known values.
+
+    Parameters
+    ----------
+    K, **new
+        As in `KernelClassifier.decision_function`. A TrainingRowsWarning tells if the model was trained on some rows.
+    y
+        The true labels or values; those of `K` where missing.
+    sample_weight
+        (samples,) weights, equal where missing.
+    unknown
+        A code of labels that are unknown, as in `fit`.
+    """
+    truth = model._truth(K, y, unknown=unknown)
+    value: float = model._score(truth, model._decision_to_score(K, **new).values, sample_weight)
+    return value
+
+
+@one_blas_thread
 def contributions(model: Any, K: Kernels | None = None, **new: Any) -> xr.DataArray:
     """Contributions of kernels to the scores of new samples: β_j Σ_i k_j(x, x_i) α_i, after the steps.
 
@@ -213,7 +244,7 @@ def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: in
 
     model._check_fitted()
     given = model._source(as_kernel_set(K, "combined_kernel"))
-    places = _places(model, given)
+    places = places_of_training(model, given)
     chosen, used = match_kernels(model, given, any_columns=places is not None)
     weights, dim = _weight_sets(model, used)
     _, n_rows, n_cols = chosen.shape
@@ -302,7 +333,7 @@ def kernel_pca(
     if new:
         training = training_kernels(given)
     sets = [given] if training is None else [model._source(as_kernel_set(training, "kernel_pca")), given]
-    places = _places(model, sets[0])
+    places = places_of_training(model, sets[0])
     if places is None:
         refuse(
             "kernel_pca needs a square set with all training samples and the others, got only new rows; give those of "
@@ -436,7 +467,7 @@ def _linear_features(model: Any, kernel: str) -> tuple[Recipe, FeatureTable]:
     return recipe, table
 
 
-def _places(model: Any, K: KernelSet) -> Index | None:
+def places_of_training(model: Any, K: KernelSet) -> Index | None:
     """Positions of the training samples in a square set; None for a set of new rows against training samples."""
     if not K.is_square:
         return None

@@ -636,7 +636,5 @@ class MKCox(SmoothRegressor):
         values = np.exp(-np.exp(np.minimum(risks.values[:, None] + logs, 700.0)))  # exp overflows above
         return describe(xr.DataArray(values, [risks["sample"], ("time", at)], name="survival"))
 
-    def score(self, K: Any = None, y: npt.ArrayLike | None = None, sample_weight: Any = None, **new: Any) -> float:
-        """Harrell's concordance index of the log hazard ratios; arguments as of `MKRidge`."""
-        truth = self._truth(K, y, unknown=new.pop("unknown", None)).astype(np.float64)
-        return float(concordance(truth, self._decision_to_score(K, **new).values, weights=sample_weight))
+    def _score(self, truth: Array, scores: Array, sample_weight: npt.ArrayLike | None) -> float:
+        return float(concordance(truth.astype(np.float64), scores, weights=sample_weight))

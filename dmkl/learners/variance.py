@@ -19,7 +19,7 @@ from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.learners.checks import check_count, check_positive, one_of
 from dmkl.learners.learner import KernelRegressor, is_labelled
 from dmkl.learners.plan import FitOutcome, Statistics, TrainingSet
-from dmkl.learners.predicting import beside_features, match_kernels, training_kernels
+from dmkl.learners.predicting import beside_features, match_kernels, places_of_training, training_kernels
 from dmkl.learners.traits import labeled_array, labeled_table
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
@@ -576,9 +576,8 @@ class VarianceComponents(KernelRegressor):
                 "return_std needs kernels of the rows and those of training: predict(K[test, train], return_std=True, "
                 "training=K[train, train]), or features of the rows"
             )
-        squares, reliabilities = self._error_variances(
-            as_kernel_set(K, "prediction", self.train_samples_), training, new
-        )
+        rows = as_kernel_set(K, "prediction", self.train_samples_)
+        squares, reliabilities = self._error_variances(rows, training, new)
         prediction = super().predict(K, as_xarray=True, **new)
         deviation = prediction.copy(data=np.sqrt(squares).reshape(prediction.shape)).rename("standard_deviation")
         reliability = describe(prediction.copy(data=reliabilities.reshape(prediction.shape)).rename("reliability"))
@@ -595,8 +594,7 @@ class VarianceComponents(KernelRegressor):
         training = as_kernel_set(training, "prediction", self.train_samples_)
         trained, _ = match_kernels(self, training)
         if training.is_square and training.shape[1] > len(self.train_samples_):  # match_kernels chose columns by name
-            at = {name: k for k, name in enumerate(training.samples.astype(str).tolist())}
-            trained = trained[[at[name] for name in self.train_samples_.tolist()], :]
+            trained = trained[places_of_training(self, training), :]
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)[used]
         residual = self.components_.variance.sel(term="residual").values.reshape(-1)
         if not (residual > 0).all():
