@@ -56,7 +56,6 @@ from dmkl.learners.plan import (
     ScoreFunction,
     Statistics,
     TrainingSet,
-    as_sample_weight,
     fits_of_folds,
     held_out_among,
     labeled_targets,
@@ -499,8 +498,16 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         K = as_kernel_set(K, "fit")
-        weights = None if sample_weight is None else as_sample_weight(sample_weight, K.shape[1])
-        kept = None if weights is None or weights.all() else np.flatnonzero(weights)
+        weights = kept = None
+        if sample_weight is not None:
+            weights, shape = np.asarray(sample_weight, dtype=np.float64), (K.shape[1],)
+            if weights.shape != shape or not ((np.isfinite(weights) & (weights >= 0)).all() and weights.any()):
+                refuse(
+                    f"sample_weight must be 0 or more for each of the {K.shape[1]} samples, got shape {weights.shape}"
+                    f"{'' if weights.shape != shape else f' with {weights.min():g} in it'}; samples of weight 0 are "
+                    "left out, and at least one must have more"
+                )
+            kept = None if weights.all() else np.flatnonzero(weights)
         targets, tasks = labeled_targets(self, K, y, "fit", unknown, kept)
         if kept is not None and weights is not None:
             K, weights = K[kept, kept], weights[kept]

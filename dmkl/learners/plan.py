@@ -84,18 +84,6 @@ def tell_new_classes(truth: Array, classes: Array) -> None:
 ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 
 
-def as_sample_weight(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
-    """Weights of samples as (m,) numbers, refused by InputError unless they are 0 or more, not all 0, and finite."""
-    weights = np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (n_samples,) or not ((np.isfinite(weights) & (weights >= 0)).all() and weights.any()):
-        refuse(
-            f"sample_weight must be 0 or more for each of the {n_samples} samples, got shape {weights.shape}"
-            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; samples of weight 0 are "
-            "left out, and at least one must have more"
-        )
-    return weights
-
-
 def total_sample_weights(
     targets: Targets, sample_weight: Float | None, class_weight: ClassWeight
 ) -> list[Float] | None:

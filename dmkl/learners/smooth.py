@@ -71,12 +71,9 @@ class SmoothLearner(CovariateEffects, abstract=True):
         rules={"solver": _check_solver, "max_iter": check_count} | dict.fromkeys(("lam", "tol"), check_positive),
     )
 
-    def _loss(self) -> JointLoss:
+    def _loss(self, samples: Array | None = None) -> JointLoss:
+        """The loss, which may depend on facts about the samples."""
         raise NotImplementedError
-
-    def _loss_of(self, samples: Array) -> JointLoss:
-        """The loss of samples, which may depend on facts about them."""
-        return self._loss()
 
     def _method(self) -> SmoothMethod:
         solver = Subspace() if self.solver == "subspace" else self.solver
@@ -93,10 +90,6 @@ class SmoothLearner(CovariateEffects, abstract=True):
         """The labels of a problem as the loss takes them, (m,) or (m, columns)."""
         return data.problems.h[number]
 
-    def _n_constants(self) -> int:
-        """Columns of a basis of covariates, the first of which is constant, that are no fixed effects."""
-        return int(not self._loss().has_intercept)
-
     def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
         """The offsets of the predictors of samples, (rows,), or 0; `new` is given for some or all of them."""
         return 0.0
@@ -106,22 +99,22 @@ class SmoothLearner(CovariateEffects, abstract=True):
         training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
         rows = data.problems.labeled[number]
         samples = data.kernels.samples if rows is None else data.kernels.samples[rows]
-        loss, offset, of_new = self._loss_of(samples), self._offset_of(samples), self._offset_of(data.new.samples)
+        loss, offset, of_new = self._loss(samples), self._offset_of(samples), self._offset_of(data.new.samples)
         width = int(loss.has_intercept)
         fixed, new = np.ones((len(y), width)), np.ones((len(data.new.samples), width)) if np.ndim(of_new) else None
         if self._covariates() is not None:
-            step, constants = residualizing(training.whole.fitted.steps), self._n_constants()
+            step, first = residualizing(training.whole.fitted.steps), 1 - width  # the first column is constant
             assert step.row_basis is not None
-            fixed, new = step.basis[:, constants:], step.row_basis[training.n_train :, constants:]
+            fixed, new = step.basis[:, first:], step.row_basis[training.n_train :, first:]
         given = y.reshape(len(y), -1), loss, lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
         return SmoothProblem(*given, offset, title, start, self.tol, self.max_iter, data.facts, new, of_new)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         if self._covariates() is not None:
-            fits = []
+            first, fits = int(not self._loss().has_intercept), []
             for part, of_part in zip(outcome.data.parts, self.statistics_, strict=True):
                 effects = np.hstack([outcome.outcomes[k].extra["effects"] for k in part.members])
-                fits.append(residualizing(of_part.steps).coefficients[:, self._n_constants() :] @ effects)
+                fits.append(residualizing(of_part.steps).coefficients[:, first:] @ effects)
             self._set_effects(fits)
         elif outcome.score_function.bias.ndim > 1 and self._loss().has_intercept:  # offsets of rows
             effects = np.hstack([solution.extra["effects"][0] for solution in outcome.outcomes])
@@ -235,7 +228,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
 
     traits = SmoothLearner.traits.but(rules={"sharing": one_of("none", "classes")})
 
-    def _loss(self) -> JointLoss:
+    def _loss(self, samples: Array | None = None) -> JointLoss:
         return Logistic()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
@@ -275,7 +268,7 @@ class SmoothRegressor(SmoothLearner, KernelRegressor, abstract=True):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        loss, _ = self._loss_of(K.samples), self._offset_of(K.samples)
+        loss, _ = self._loss(K.samples), self._offset_of(K.samples)
         if not all(loss.accepts(_given_labels(targets, number)) for number in range(len(targets.rows))):
             refuse(f"y has other labels than {loss.labels}, for which the loss {type(loss).__name__} is; take another")
 
@@ -293,7 +286,7 @@ class SmoothRegressor(SmoothLearner, KernelRegressor, abstract=True):
         predicted = []
         for column in labels.T:
             known = ~np.isnan(column)
-            loss = self._loss_of(samples[known])
+            loss = self._loss(samples[known])
             y, none = column[known], np.zeros((1, known.sum(), known.sum()))
             effects = solve_mkglm(none, y, loss, covariates=design[known, 1:]).extra["effects"][:, 0]
             of_rows, eta = (of[:, 1 - loss.has_intercept :] @ effects for of in (design[known], new))
@@ -367,7 +360,7 @@ class MKGLM(SmoothRegressor):
         of_rows=("covariates", "offset"), fitted={"thresholds_": labeled_array("level")}
     )
 
-    def _loss(self) -> JointLoss:
+    def _loss(self, samples: Array | None = None) -> JointLoss:
         return as_loss(self.loss)
 
     def _check_parameters(self) -> None:
@@ -547,11 +540,8 @@ class MKCox(SmoothRegressor):
         fitted={"baseline_hazard_": labeled_array(needed=True)},  # over time, or stratum and time
     )
 
-    def _loss(self) -> JointLoss:
-        return Cox(self.ties)
-
-    def _loss_of(self, samples: Array) -> JointLoss:
-        return Cox(self.ties, self._stratum_of(samples))
+    def _loss(self, samples: Array | None = None) -> JointLoss:
+        return Cox(self.ties, None if samples is None else self._stratum_of(samples))
 
     def _stratum_of(self, samples: Array, new: Any = None) -> Array | None:
         """The names of the strata of samples, (m,), of which `new` are given for some or all; None without strata."""
