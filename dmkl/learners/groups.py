@@ -170,11 +170,6 @@ class GSMKL(LocalWeights):
 
     One group under "root" is canonical MKL with the weights β_m², ‖β²‖_1 = 1. Under "softmax" it is not, and every
     single kernel is a local minimum (see `dmkl.solvers.groups`).
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> model = dmkl.GSMKL(C=1.0, n_groups=2)
     """
 
     C: float | Sequence[float] = 1.0
@@ -458,11 +453,6 @@ class LocalizedMKL(LocalWeights):
     Gönen and Alpaydın, ICML 2008; Pattern Recognition 46 (2013). With equal weights, at which the descent starts, the
     kernel is Σ_j K_j/n², so that a C of the plain sum corresponds to n²C here. Nothing but C regularizes the gating:
     with many gating features, as "kernel" has, choose C on validation rows, and compare with `MKSVM`.
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> model = dmkl.LocalizedMKL(C=10.0)
     """
 
     traits = LocalWeights.traits.but(

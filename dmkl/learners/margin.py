@@ -154,11 +154,6 @@ class MKSVM(WeightedMachines):
     Kernels kept as factors Z (m, D), with fewer columns in all than training samples, are not formed: if some 24 mD
     bytes fit the memory of one task, one pass reads Z after the steps, and interior points train the same machines in
     2 mD² operations a step (`dmkl.solvers.margin.svm`).
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> model = dmkl.MKSVM(p=1.5, C=4.0)
     """
 
     traits = WeightedMachines.traits.but(weight_set=True, plain_sum={"p": np.inf, "weights": None})
@@ -339,11 +334,6 @@ class EasyMKL(KernelClassifier):
     Notes
     -----
     Aiolli and Donini, EasyMKL: a scalable multiple kernel learning algorithm. Neurocomputing 169 (2015).
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> model = dmkl.EasyMKL(lam=0.1)
     """
 
     traits = KernelClassifier.traits.but(rules=RULES | {"lam": check_share}, grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)})
@@ -409,11 +399,6 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
     Notes
     -----
     Gehler and Nowozin, On feature combination for multiclass object classification, ICCV 2009, Eqs. 9 to 14.
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> model = dmkl.LPBoost(C=[1.0, 10.0], nu=0.3)
     """
 
     traits = KernelClassifier.traits.but(

@@ -194,11 +194,6 @@ class NCuts(CutClassifier):
     The weights do not need positive semidefinite kernels. On an indefinite combined kernel, or one that does not fit
     the memory of one task to be examined, a support vector machine ends at a local optimum without proof, and `gap_` is
     NaN. The square loss refuses an indefinite combined kernel unless λ is large enough.
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> model = dmkl.NCuts(n_examples=5, C=10.0)
     """
 
     n_examples: int = 5
@@ -329,11 +324,6 @@ class SpectralLearning(CutClassifier):
     (`dmkl.solvers.spectral`). The paper learns similarities as functions of features, not sums of kernels.
 
     One pass reads all kernels if 16 n m² bytes fit the memory of a task; otherwise each step takes two passes.
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> model = dmkl.SpectralLearning(eigengap_weight=10.0, C=10.0)
     """
 
     eigengap_weight: float = 10.0
