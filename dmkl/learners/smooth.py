@@ -77,10 +77,8 @@ class SmoothLearner(CovariateEffects, abstract=True):
 
     def _method(self) -> SmoothMethod:
         solver = Subspace() if self.solver == "subspace" else self.solver
-        room = solver.options() if isinstance(solver, Subspace) else {}
-        return SmoothMethod(
-            solver=getattr(solver, "name", solver), options=FisherOptions(self.tol, self.max_iter, **room)
-        )
+        name, room = (solver.name, solver.options()) if isinstance(solver, Subspace) else (solver, {})
+        return SmoothMethod(solver=name, options=FisherOptions(self.tol, self.max_iter, **room))
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         # As for least squares, the room that a solver has is no part of a result.
@@ -626,5 +624,5 @@ class MKCox(SmoothRegressor):
         values = np.exp(-np.exp(np.minimum(risks.values[:, None] + logs, 700.0)))  # exp overflows above
         return describe(xr.DataArray(values, [risks["sample"], ("time", at)], name="survival"))
 
-    def _score(self, truth: Array, scores: Array, sample_weight: npt.ArrayLike | None) -> float:
+    def _score(self, truth: Array, scores: Array, sample_weight: Any) -> float:
         return float(concordance(truth.astype(np.float64), scores, weights=sample_weight))
