@@ -270,7 +270,7 @@ def _check_norms(source: FeatureTiles, kept: Sequence[int], scans: Mapping[str, 
             continue
         linear = FeatureTiles([replace(recipe, function="linear")], axis, None, np.float64, source.tiling.tile)
         squares = linear.diagonal(np.arange(1))
-        if squares is not None and squares.max() > most:
+        if squares.max() > most:
             row = int(squares.argmax())
             refuse_overflow(source, k, row, row)
 

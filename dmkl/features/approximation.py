@@ -209,7 +209,7 @@ def _strip(
 
 
 def _trace(exact: Recipe, axis: SampleAxis, tile: int) -> float:
-    return float(np.asarray(FeatureTiles([exact], axis, None, np.float64, tile).diagonal(np.arange(1))).sum())
+    return float(FeatureTiles([exact], axis, None, np.float64, tile).diagonal(np.arange(1)).sum())
 
 
 def _sampled_error(exact: Recipe, axis: SampleAxis, table: FeatureTable, Z: Array, tile: int, seed: int) -> float:

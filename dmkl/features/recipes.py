@@ -40,13 +40,9 @@ class Recipe:
     @property
     def statistic(self) -> tuple[Any, ...]:
         """Key of the pairwise statistic that this kernel is a function of; kernels with equal keys share it."""
-        more = tuple(self.parameters.get(key) for key in ("widths", "weights", "scale", "seed", "dimensions"))
-        return (
-            STATISTIC[self.function],
-            self.feature,
-            self.columns,
-            (*more, self.name if self.function == "own" else ""),
-        )
+        keys, own = ("widths", "weights", "scale", "seed", "dimensions"), self.name if self.function == "own" else ""
+        more = (*(self.parameters.get(key) for key in keys), own)
+        return STATISTIC[self.function], self.feature, self.columns, more
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -252,23 +252,17 @@ class _Spec(BaseModel):
 
 
 _KEYS_OF: dict[str, tuple[str, ...]] = {
-    "linear": _TABLE,
+    **dict.fromkeys(("linear", "cosine", "tanimoto", "jaccard", "intersection", "own"), _TABLE),
+    **dict.fromkeys(("rbf", "laplacian"), (*_TABLE, "gamma", "bandwidth", "scale")),
     "polynomial": (*_TABLE, "degree", "gamma", "coef0"),
-    "cosine": _TABLE,
-    "rbf": (*_TABLE, "gamma", "bandwidth", "scale"),
-    "laplacian": (*_TABLE, "gamma", "bandwidth", "scale"),
     "matern": (*_TABLE, "nu", "gamma", "bandwidth", "scale"),
     "chi2": (*_TABLE, "gamma", "bandwidth"),
     "distance": ("name", "feature", "gamma", "bandwidth"),
     "precomputed": ("name", "feature"),
-    "tanimoto": _TABLE,
-    "jaccard": _TABLE,
-    "intersection": _TABLE,
     "pyramid": (*_TABLE, "levels", "weights"),
     "proximity": (*_TABLE, "scales", "weights"),
     "product": ("name", "of"),
     "random_rbf": ("name", "seed", "copies", "gamma", "bandwidth", "dimensions"),
-    "own": _TABLE,
 }
 _MODELS: dict[str, type[_Spec]] = {
     function: create_model(function, __base__=_Spec, **{key: _KEYS[key] for key in keys})
@@ -343,10 +337,8 @@ def check_stored(name: str, recipe: Mapping[str, Any]) -> None:
     """Refuse the stored recipe of a kernel as `Recipe.from_json` does."""
     function = recipe.get("function")
     if not isinstance(function, str) or function not in _STORED:
-        msg = (
-            f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have; "
-            "install the version of dmkl that wrote it, or leave the kernel out"
-        )
+        msg = f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have; "
+        msg += "install the version of dmkl that wrote it, or leave the kernel out"
         raise StoreError(msg)
     try:
         _STORED[function].model_validate(_to_python(recipe))
@@ -378,10 +370,8 @@ def _check_specs(
                 problems.append(f"{where}: {what}; take rbf or polynomial, or precomputed with repair='clip'")
                 continue
             if not callable(function) and (not isinstance(function, str) or function not in FUNCTIONS):
-                problems.append(
-                    f"{where}: there is no function {short_repr(function)}{did_you_mean(function, FUNCTIONS)}; "
-                    f"the functions are {', '.join(FUNCTIONS)}"
-                )
+                what = f"there is no function {short_repr(function)}{did_you_mean(function, FUNCTIONS)}"
+                problems.append(f"{where}: {what}; the functions are {', '.join(FUNCTIONS)}")
                 continue
             kind = "own" if callable(function) else function
             try:
@@ -412,10 +402,8 @@ def _reword(error: ValidationError, function: str, *, several: bool) -> Iterator
             yield str(problem["ctx"]["error"])
         elif key not in fields:
             way_out = f"; give {function} a spec of its own" if several else ""
-            yield (
-                f"{function} takes no {short_repr(key)}{did_you_mean(key, fields)}; "
-                f"its keys are function, {', '.join(fields)}{way_out}"
-            )
+            rule = f"its keys are function, {', '.join(fields)}"
+            yield f"{function} takes no {short_repr(key)}{did_you_mean(key, fields)}; {rule}{way_out}"
         elif problem["type"] == "missing":
             yield f"{function} needs {key}: {fields[key].description}"
         else:
@@ -486,11 +474,8 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                 maker = {"feature": feature, "function": called, "columns": subset}
                 source = {key: value for key, value in maker.items() if value is not None}
                 n_kernels = len(recipes) + math.prod(map(len, axes.values()))
-                check_memory(
-                    f"{here}: the list of {n_kernels:,} kernels",
-                    n_kernels * _RECIPE_BYTES,
-                    "ask for fewer, or allow more",
-                )
+                what = f"{here}: the list of {n_kernels:,} kernels"
+                check_memory(what, n_kernels * _RECIPE_BYTES, "ask for fewer, or allow more")
                 for values in itertools.product(*axes.values()):
                     parameters = dict(zip(axes, values, strict=True)) | derived
                     fields = source | parameters
@@ -634,15 +619,11 @@ def _subsets(
     least = keys["min_columns"] or 1
     small = [name for name in sets if len(sets[name]) < least]
     if lacking:
-        notes.append(
-            f"{where}: ignored {len(lacking)} of the {len(positions)} members of the column sets, which are no "
-            f"columns: {first_names(lacking)}"
-        )
+        what = f"ignored {len(lacking)} of the {len(positions)} members of the column sets, which are no columns"
+        notes.append(f"{where}: {what}: {first_names(lacking)}")
     if small:
-        notes.append(
-            f"{where}: left out {len(small)} of the {len(sets)} column sets, with fewer columns than "
-            f"min_columns={least}: {first_names(small)}"
-        )
+        what = f"left out {len(small)} of the {len(sets)} column sets, with fewer columns than min_columns={least}"
+        notes.append(f"{where}: {what}: {first_names(small)}")
     return [(name, sets[name]) for name in sets if name not in small]
 
 
@@ -732,7 +713,5 @@ def _same_name(name: str, first: tuple[str, dict[str, Any]], second: tuple[str, 
         holes = " or ".join(f"{{{key}:.17g}}" if isinstance(fields[key], float) else f"{{{key}}}" for key in differ)
         return f"{where} makes two kernels named {name!r}; tell them apart by name=, a template that holds {holes}"
     holes = ", ".join(f"{{{key}}}" for key in fields_too)
-    return (
-        f"{where} and {where_too} both make a kernel named {name!r}; give one of them another name=, "
-        f"a template that may hold {holes}"
-    )
+    what = f"{where} and {where_too} both make a kernel named {name!r}"
+    return f"{what}; give one of them another name=, a template that may hold {holes}"

@@ -156,8 +156,6 @@ class FactorReader(StoreReader):
             return  # its factors are read on their own
         table = table_of(self.computed.recipes[kernel], self.computed.axes[0])
         if content_of(table) != table.content:
-            msg = (
-                f"the features {table.name!r} in {self.location} are not what was written: a chunk was replaced; build "
-                "the kernels again"
-            )
+            msg = f"the features {table.name!r} in {self.location} are not what was written: a chunk was replaced; "
+            msg += "build the kernels again"
             raise StoreError(msg)

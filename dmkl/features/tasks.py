@@ -136,10 +136,8 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
         done += len(chosen)
         rate = done * len(tiles) * tile_bytes / (time.monotonic() - started)
         watch.expect((len(todo) - done) / len(chosen))
-        watch.note(
-            f"{done + n_kernels - len(todo):,} of {n_kernels:,} kernels built, "
-            f"{done * len(tiles):,} tiles at {rate / 1e9:.2f} GB/s"
-        )
+        built = f"{done + n_kernels - len(todo):,} of {n_kernels:,} kernels built"
+        watch.note(f"{built}, {done * len(tiles):,} tiles at {rate / 1e9:.2f} GB/s")
     if writer.folder is not None:
         sync_on_hosts(writer.folder)
 
@@ -186,14 +184,11 @@ def _end_kernel(
     tiling = source.tiling
     row_sum = _add_sums(source, tiles, [(part.row_sum, part.col_sum) for part in parts])
     checksums = np.zeros(tiling.shape, dtype=np.uint32)
-    diagonal = np.zeros(tiling.rows) if source.symmetric else None
+    diagonal = np.zeros(tiling.rows) if source.symmetric else source.diagonal(np.array([k]))[0]
     for (i, j), part in zip(tiles, parts, strict=True):
         checksums[i, j] = part.checksum
-        if diagonal is not None and part.diagonal is not None:
+        if part.diagonal is not None:
             diagonal[tiling.row_slice(i)] = part.diagonal
-    if diagonal is None:
-        diagonals = source.diagonal(np.array([k]))
-        diagonal = None if diagonals is None else diagonals[0]
     writer.end_kernel(k, row_sum, diagonal, checksums)
 
 
@@ -329,7 +324,6 @@ def _mean_distances(
     if statistic in ("sqeuclidean", "differences"):
         table = RandomTable.of(axis.samples, *more[3:5]) if feature is None else axis.tables[feature]
         return _mean_squared_distances(keys, table, rows)
-    assert feature is not None
     tables = {feature: TableOfRows.of(axis.tables[feature], rows)}
     rows_axis = SampleAxis(axis.samples[rows], tables, rows if statistic == "given" else None)
     scale = {} if more[2] is None else {"scale": more[2]}
@@ -340,9 +334,8 @@ def _mean_distances(
     for batch in _batches(source, range(len(keys)), len(pairs)):
         for k, parts in run_batch(source, batch, pairs, _sum_entries, None, "distances").items():
             sums[k] = sum(parts)
-    diagonal = source.diagonal(np.arange(len(keys)))
-    assert diagonal is not None
-    means: list[float] = ((sums - diagonal.sum(axis=1)) / (len(rows) * (len(rows) - 1.0))).tolist()
+    diagonals = source.diagonal(np.arange(len(keys)))
+    means: list[float] = ((sums - diagonals.sum(axis=1)) / (len(rows) * (len(rows) - 1.0))).tolist()
     return means
 
 

@@ -313,8 +313,7 @@ class FeatureTiles:
         return kept_rows[axis][1]
 
     def _given(self, recipe: Recipe, rows: slice, cols: slice) -> Array:
-        assert recipe.feature is not None
-        table, at = self.axes[0].tables[recipe.feature], self.axes[1].at
+        table, at = self.axes[0].tables[str(recipe.feature)], self.axes[1].at
         entries = table.read(rows, cols if at is None else at[cols])
         if self.symmetric:
             mirrored = table.read(cols, rows if at is None else at[rows]).T
@@ -329,7 +328,7 @@ class FeatureTiles:
                 )
         return entries
 
-    def diagonal(self, kernels: Index) -> Array | None:
+    def diagonal(self, kernels: Index) -> Array:
         """It exists for new samples too."""
         values = np.empty((len(kernels), len(self.samples)))
         for row, k in zip(values, kernels, strict=True):
@@ -354,9 +353,8 @@ class FeatureTiles:
         statistic, parameters = functions.STATISTIC[recipe.function], recipe.parameters
         sizes = np.zeros(rows.stop - rows.start)
         if statistic == "given" and self.symmetric:
-            assert recipe.feature is not None
             at = np.arange(rows.start, rows.stop) if self.axes[0].at is None else self.axes[0].at[rows]
-            entries = self.axes[0].tables[recipe.feature].read(rows, at).diagonal()[:, None]
+            entries = self.axes[0].tables[str(recipe.feature)].read(rows, at).diagonal()[:, None]
             values = np.empty(entries.shape, self.dtype)
             functions.entries(recipe.function, parameters, entries, sizes, sizes, values)
             return values[:, 0].astype(np.float64)

@@ -213,12 +213,9 @@ def _warn_of_no_counts(
         if not names.isdisjoint(other.columns or ()) and Scale.of(other, np.arange(other.shape[0])).whole >= 0.9
     ]
     way_out = f"take the counts in {first_names(map(repr, of_counts))}" if of_counts else "name a table of counts"
-    what = f"{1 - scale.whole:.0%} of the non-zero values of {matrix.name!r} are not whole numbers"
-    warn(
-        f"transform {','.join(steps)} is for counts, but {what}: they may be logarithms already; {way_out} "
-        "(feature=, --feature), or leave transform out",
-        FeatureWarning,
-    )
+    rule, what = f"transform {','.join(steps)} is for counts", f"of the non-zero values of {matrix.name!r}"
+    text = f"{rule}, but {1 - scale.whole:.0%} {what} are not whole numbers: they may be logarithms already"
+    warn(f"{text}; {way_out} (feature=, --feature), or leave transform out", FeatureWarning)
 
 
 def warn_of_scale(recipe: Recipe, table: FeatureTable, new: FeatureMatrix, present: Index, at: Index) -> None:

@@ -121,21 +121,8 @@ class Cholesky:
         """LᵀB for B (m, c)."""
         m = len(self.lower)
         product = np.array(b, dtype=self.lower.dtype, order="F")
-        unit = np.ones(1, dtype=self.lower.dtype)
-        call(
-            _PREFIX[self.lower.dtype] + "trmm",
-            b"L",
-            b"L",
-            b"T",
-            b"N",
-            m,
-            product.shape[1],
-            unit,
-            self.lower,
-            m,
-            product,
-            max(m, 1),
-        )
+        unit, name = np.ones(1, dtype=self.lower.dtype), _PREFIX[self.lower.dtype] + "trmm"
+        call(name, b"L", b"L", b"T", b"N", m, product.shape[1], unit, self.lower, m, product, max(m, 1))
         return product
 
     def inverse(self) -> Array:
@@ -256,15 +243,8 @@ class OrderedFactor:
 
     def __init__(self, factor: Cholesky, order: Index | None = None) -> None:
         self.factor, self.order = factor, order
-
-    @property
-    def _samples(self) -> Any:
-        return slice(None) if self.order is None else self.order
-
-    @property
-    def size(self) -> int:
-        """The order of the matrix, m."""
-        return len(self.factor.lower)
+        self.size = len(factor.lower)  # m
+        self._samples: Any = slice(None) if order is None else order
 
     def solve(self, b: Array) -> Float:
         """A⁻¹B for B (m, c), in double precision."""

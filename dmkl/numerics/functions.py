@@ -83,29 +83,13 @@ def _add_pairs(l1: bool, squares: bool, chi2: bool, X: Array, YT: Array, out: Ar
                         total[j] += min(x, y[j])
 
 
-STATISTIC = {
-    "linear": "dot",
-    "polynomial": "dot",
-    "cosine": "dot",
-    "rbf": "sqeuclidean",
-    "laplacian": "l1",
-    "matern": "differences",
-    "chi2": "chi2",
-    "distance": "given",
-    "precomputed": "given",
-    "tanimoto": "dot",
-    "jaccard": "minimum",
-    "intersection": "minimum",
-    "pyramid": "minimum",
-    "proximity": "minimum",
-    "random_rbf": "sqeuclidean",
-    "own": "own",
-    "product": "product",
-    "mean-l1": "l1",
-    "mean-chi2": "chi2",
-    "mean-given": "given",
-}
-"""The statistic of each function. The last three are the statistics themselves, for the means of bandwidths."""
+STATISTIC = dict.fromkeys(("linear", "polynomial", "cosine", "tanimoto"), "dot")
+STATISTIC |= dict.fromkeys(("rbf", "random_rbf"), "sqeuclidean")
+STATISTIC |= dict.fromkeys(("jaccard", "intersection", "pyramid", "proximity"), "minimum")
+STATISTIC |= dict.fromkeys(("distance", "precomputed", "mean-given"), "given")
+STATISTIC |= {"matern": "differences", "laplacian": "l1", "mean-l1": "l1", "chi2": "chi2", "mean-chi2": "chi2"}
+STATISTIC |= {"own": "own", "product": "product"}
+"""The statistic of each function. Those with "mean-" are the statistics themselves, for the means of bandwidths."""
 
 BANDED = frozenset({"rbf", "laplacian", "matern", "chi2", "distance", "random_rbf"})
 """exp(−γs), and Matérn's functions of √(γs): functions with a bandwidth."""

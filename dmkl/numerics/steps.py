@@ -215,14 +215,13 @@ class Fitted:
 
     def for_products(self) -> Fitted:
         """The chain without the statistics that products do not need: square centering needs none at all."""
-        return Fitted(
-            tuple(
-                replace(step, col_mean=step.col_mean[:, :0].copy() if step.square else step.col_mean, row_mean=None)
-                if isinstance(step, Centering)
-                else step
-                for step in self.steps
-            )
-        )
+        steps: list[FittedStep] = []
+        for step in self.steps:
+            if isinstance(step, Centering):
+                col_mean = step.col_mean[:, :0].copy() if step.square else step.col_mean
+                step = replace(step, col_mean=col_mean, row_mean=None)
+            steps.append(step)
+        return Fitted(tuple(steps))
 
     def right_alone(self) -> Fitted:
         """For a chain of some columns: its scaling of V, with a `left` that does not change products."""
@@ -382,10 +381,8 @@ class ChainState:
     def _after(self, step: FittedStep, *, rows: bool) -> tuple[Array | None, Array | None]:
         """Diagonal and means of the columns, or of the rows, after a step."""
         diagonal, mean = (self.diag_rows, self.row_mean) if rows else (self.diag_cols, self.col_mean)
-        return (
-            None if diagonal is None else step.diagonal(diagonal, rows=rows),
-            None if mean is None or step.forgets_means else step.means(mean),
-        )
+        diagonal = None if diagonal is None else step.diagonal(diagonal, rows=rows)
+        return diagonal, None if mean is None or step.forgets_means else step.means(mean)
 
     def need(self, name: str) -> Array:
         """A statistic that a step needs; InputError if it is missing."""
@@ -481,18 +478,10 @@ class Residualize(Step):
         return replace(self, rows=self.rows[rows]), rows
 
     def fit(self, state: ChainState) -> Residualizing:
-        projected, coefficients = state.need("col_mean"), self.coefficients
-        return Residualizing(
-            self.cols @ coefficients,
-            self.vectors,
-            projected,
-            coefficients,
-            np.array(self.covariates.samples),
-            self.covariates.design,
-            self.rows @ coefficients,
-            state.row_mean,
-            state.square,
-        )
+        B, covariates, projected = self.coefficients, self.covariates, state.need("col_mean")
+        stored = np.array(covariates.samples), covariates.design
+        Q = self.cols @ B
+        return Residualizing(Q, self.vectors, projected, B, *stored, self.rows @ B, state.row_mean, state.square)
 
 
 @dataclass(frozen=True)

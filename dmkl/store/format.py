@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,7 @@ _MOST_CHUNKS = 10_000
 """A node that is read as a whole has at most this many chunks, or two for each kernel: each is a file."""
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One array of the group."""
 
     dims: tuple[str, ...]
@@ -252,10 +251,7 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "tile": ("an integer from 1 on", lambda value: type(value) is int and value >= 1),
     "symmetric": ("true or false", lambda value: isinstance(value, bool)),
     "content_id": ("a string", lambda value: isinstance(value, str)),
-    "kernels": (
-        "a list of objects",
-        lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value),
-    ),
+    "kernels": ("a list of objects", lambda value: isinstance(value, list) and all(isinstance(e, dict) for e in value)),
 }
 
 

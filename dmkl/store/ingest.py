@@ -42,10 +42,9 @@ def ingest(
 ) -> str | Store | MemorySet:
     """Write a kernel set, or continue an interrupted import. See `dmkl.create` for the parameters."""
     iterator = iter(source.matrices())
-    try:
-        first = next(iterator)
-    except StopIteration:
-        refuse("a kernel set needs at least one kernel, got none", None)
+    first = next(iterator, None)
+    if first is None:
+        refuse("a kernel set needs at least one kernel, got none")
     rows, cols = (int(length) for length in first.shape)
     if symmetric is None:
         symmetric = rows == cols if source.symmetric is None else source.symmetric

@@ -136,13 +136,12 @@ class StoreReader:
             if len(set(names)) < len(names):  # also where a chunk is missing
                 msg = f"{self.location} is damaged: the names in {node!r} are not unique; import or build it again"
                 raise StoreError(msg)
-        self.labels: Array | None = self._optional("label")
-        if self.labels is None:
-            self.labels = self._optional("target")
-        self.tasks: Array | None = self._optional("task")
-        self.splits: Array | None = self._optional("split")
+        self.labels = self._optional("label" if "label" in self._group else "target")
+        self.tasks, self.splits = self._optional("task"), self._optional("split")
+        self.provenance: list[dict[str, Any]] = list(self.attrs["kernels"])  # how each kernel was made
         self._has_diagonal = "diagonal" in self._group
         self._chunks = chunk_reader(self._gram)
+        self._chunk_bytes = header.tile**2 * self.dtype.itemsize + 4  # of a tile with its padding and its checksum
         self._verified: dict[TileKey, FileVersion | None] = {}
         self._statistics: dict[str, dict[int, Array]] = {}
         self._table: npt.NDArray[np.uint32] | None = None
@@ -171,11 +170,6 @@ class StoreReader:
             return None
         values = np.asarray(self._group[name][:])
         return text_array(values) if values.dtype.kind in "TOU" else values
-
-    @property
-    def provenance(self) -> list[dict[str, Any]]:
-        """How each kernel was made, one mapping a kernel."""
-        return list(self.attrs.get("kernels", []))
 
     def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
@@ -310,11 +304,6 @@ class StoreReader:
         rule = settings.get("verify")
         verified = key in self._verified and self._verified[key] == version
         return bool(rule == "always" or (rule == "first" and not verified))
-
-    @property
-    def _chunk_bytes(self) -> int:
-        """Bytes of a stored tile with its padding and its checksum."""
-        return int(self.tiling.tile**2 * self.dtype.itemsize) + 4
 
     @contextmanager
     def _errors_of(self, key: TileKey) -> Iterator[None]:

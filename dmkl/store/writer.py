@@ -87,6 +87,7 @@ class StoreWriter:
             check_room(final, header, None if n_kernels is None else n_kernels - kept)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._place = zarr_groups.partial_path(final)
+        self.folder = self._place if isinstance(self._place, Path) else None  # that of the unfinished set
         self._target: str | Store = self.location if self._place is None else str(self._place)
         self._nodes: dict[str, Any] = {}  # arrays that are open, and the writer of tiles
         self._crc = np.zeros(self.tiling.shape, dtype=np.uint32)  # checksums of the tiles that this object writes
@@ -107,11 +108,6 @@ class StoreWriter:
     def n_kernels(self) -> int:
         """Number of kernels that the arrays have room for."""
         return int(self._gram.shape[0])
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the unfinished set; None for a URL or a Zarr store."""
-        return self._place if isinstance(self._place, Path) else None
 
     @property
     def _gram(self) -> Any:

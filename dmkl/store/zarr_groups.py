@@ -62,9 +62,8 @@ def zarr_store(location: str | Path | Url | Store) -> Store:
         return location
     if not is_url(location):
         return _Archive(location, mode="r") if _is_archive(location) else PlainStore(str(location))  # type: ignore[arg-type]
-    return _url_store(
-        str(as_place(str(location))), json.dumps(storage_options(), sort_keys=True, default=str), os.getpid()
-    )
+    options = json.dumps(storage_options(), sort_keys=True, default=str)
+    return _url_store(str(as_place(str(location))), options, os.getpid())
 
 
 class _Archive(ZipStore):
