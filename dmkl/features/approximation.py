@@ -159,8 +159,7 @@ def _nearest_to_centers(table: FeatureTable, train: Index, count: int, seed: int
     if count == n_rows:
         return rows
     X = table.read(rows).astype(np.promote_types(table.dtype, np.float32))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer different rows than clusters
+    with warnings.catch_warnings(action="ignore"):  # fewer different rows than clusters
         means = KMeans(count, n_init=1, max_iter=20, random_state=seed).fit(X)
     distances = np.square(X - means.cluster_centers_[means.labels_]).sum(axis=1)
     least = np.full(count, np.inf)

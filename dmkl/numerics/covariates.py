@@ -151,10 +151,8 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
     else:
         rows = np.asarray(Z)
         if len(rows) != len(samples) or rows.ndim not in (1, 2):
-            refuse(
-                f"covariates must be an array with a row for each of the {len(samples)} samples to predict, or "
-                f"a DataFrame by their names, got shape {rows.shape}"
-            )
+            rule = f"covariates must be an array with a row for each of the {len(samples)} samples to predict"
+            refuse(f"{rule}, or a DataFrame by their names, got shape {rows.shape}")
         given_covariates = _encoded(pd.DataFrame(rows, index=[str(name) for name in samples]))
     place = {name: position for position, name in enumerate(given_covariates.columns)}
     categories = {name.partition("=")[0] for name in given_covariates.columns if "=" in name}
@@ -202,10 +200,8 @@ def basis(design: Array, weights: Array | None = None) -> Array:
     combination[0, 0] = 1.0
     # As many dimensions as samples would leave kernels of zero.
     if combination.shape[1] >= m:
-        refuse(
-            f"residualize leaves nothing of {m} training samples: the mean and the covariates span "
-            f"{combination.shape[1]} dimensions, expected fewer than samples; give fewer covariates, or more samples"
-        )
+        what = f"the mean and the covariates span {combination.shape[1]} dimensions, expected fewer than samples"
+        refuse(f"residualize leaves nothing of {m} training samples: {what}; give fewer covariates, or more samples")
     return combination
 
 

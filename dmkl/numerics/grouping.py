@@ -421,8 +421,7 @@ def _fold_in(counts: Float, topics: Float) -> Float:
     """P(z|d) of documents (t, d) for fixed P(w|z), (t, G)."""
     if not len(counts):
         return np.zeros((0, len(topics)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # see _factorize
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # see _factorize
         weights, _, _ = non_negative_factorization(
             counts, H=topics, n_components=len(topics), update_H=False, **_FACTORIZATION
         )
@@ -437,9 +436,8 @@ def _factorize(counts: Float, n_topics: int, seed: int, restarts: int) -> tuple[
     # The likelihood has many local maxima, so the best of several random starts is kept.
     seeds = range(seed, seed + (restarts if n_topics > 1 else 1))
     models = [NMF(n_topics, init="random", random_state=number, **_FACTORIZATION) for number in seeds]
-    with warnings.catch_warnings():
-        # EM converges slowly at its end, long after the largest P(z|d) have stopped changing.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # EM converges slowly at its end, long after the largest P(z|d) have stopped changing.
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         documents = [model.fit_transform(counts) for model in models]
     best = int(np.argmin([model.reconstruction_err_ for model in models]))
     words = models[best].components_

@@ -36,7 +36,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -44,18 +44,7 @@ from dmkl.arrays import Array, Index, Mask, plain_repr
 from dmkl.errors import DegenerateKernelError, refuse
 from dmkl.numerics.covariates import Covariates, basis
 
-
-class KernelSum(Protocol):
-    """A weighted sum of stored kernels, to which steps that are the same for all of them can be applied."""
-
-    def center(self, weights: Array | None = None) -> None:
-        """Center it over its samples, by their mean or, with weights (m,) that sum to one, their weighted mean."""
-
-    def scale(self, factor: Array) -> None:
-        """Multiply its rows and its columns by factors, (m,)."""
-
-    def take(self, positions: Index) -> None:
-        """Keep the samples at these positions, as rows and as columns."""
+OfRows = Any  # an array of statistics of the rows, or None: see the fields of this type
 
 
 class Step(ABC):
@@ -283,13 +272,15 @@ class Fitted:
             values = step.diagonal(values)
         return np.asarray(values)
 
-    def apply_to(self, total: KernelSum) -> None:
-        """Apply a chain that is the same for all kernels to a sum of them, whose weights have taken in the factors."""
+    def apply_to(self, total: Any) -> None:
+        """Apply a chain that is the same for all kernels to a sum of them, whose weights have taken in the factors.
+
+        The sum has the methods `center`, `scale` and `take` of `dmkl.numerics.cholesky.LowerTriangle`.
+        """
         for step in self.steps:
             if isinstance(step, Centering):
                 total.center(step.weights)
             elif isinstance(step, Weighing):
-                assert step.row_scale is not None
                 total.scale(step.row_scale)
             elif isinstance(step, Take):
                 total.take(step.rows)
@@ -394,10 +385,8 @@ class ChainState:
                 if name == "diag_rows"
                 else "center and normalize through a fitted model, which carries the training statistics"
             )
-            refuse(
-                f"this view lacks the {_STATISTICS[name]}, which kernels of new samples against training samples do "
-                f"not hold: {way_out}"
-            )
+            what = f"the {_STATISTICS[name]}, which kernels of new samples against training samples do not hold"
+            refuse(f"this view lacks {what}: {way_out}")
         return value
 
     def unit_scales(self, diagonal: Array) -> Array:
@@ -499,8 +488,8 @@ class Residualizing(FittedStep):
     coefficients: Array  # B, (1 + covariates, rank): q(x) = [1, z(x)]B
     samples: Array  # names of the samples with covariates
     design: Array  # their covariates, (samples, covariates)
-    row_basis: Array | None = None  # q of each row, (rows, rank); None before the rows are chosen
-    row_projected: Array | None = None
+    row_basis: OfRows = None  # q of each row, (rows, rank); None before the rows are chosen
+    row_projected: OfRows = None
     """(kernel, rows, rank): T of the rows; None if the rows differ and it was not needed."""
     square: bool = True  # whether the rows are the column samples
 
@@ -516,8 +505,6 @@ class Residualizing(FittedStep):
         return replace(self, row_projected=state.row_mean, square=False)
 
     def mirrored(self, places: Index) -> Residualizing:
-        assert self.row_basis is not None
-        assert self.row_projected is not None
         dual = np.zeros((len(self.row_basis), self.dual.shape[1]))
         dual[places] = self.dual
         # Samples other than those of training get zero in G, so that they do not influence the regression.
@@ -528,7 +515,6 @@ class Residualizing(FittedStep):
 
     def for_rows(self, rows: Index) -> tuple[Residualizing, Index]:
         near, row_basis = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
-        assert row_basis is not None
         near = None if near is None else near[:, rows]
         return replace(self, row_projected=near, row_basis=row_basis[rows], square=False), rows
 
@@ -544,15 +530,12 @@ class Residualizing(FittedStep):
         if self.square:
             y -= self.basis @ (self.dual.T @ y)
         elif v is not None:
-            assert self.row_basis is not None
             # For new rows −q(x)Tᵀ(Pᵀv) is added; v has been projected by `right` already.
             y -= self.row_basis @ (self.projected[j].T @ v)
         return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         near, row_basis = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
-        assert near is not None
-        assert row_basis is not None
         inner, q, other = self.dual.T @ self.projected[j], row_basis[rows], self.basis[cols]
         # PKPᵀ = K − QTᵀ − TQᵀ + Q(GᵀT)Qᵀ, entry by entry, with T = KG.
         return np.asarray(block - q @ self.projected[j][cols].T - near[j][rows] @ other.T + q @ inner @ other.T)
@@ -616,7 +599,7 @@ class Centering(FittedStep):
     col_mean: Array
     """(kernel, cols): mean over the column samples of each column sample's row, before this step; (kernel, 0) if only
     products with a square kernel are needed."""
-    row_mean: Array | None = None  # (kernel, rows): the mean of each row; None if the rows differ and it was not needed
+    row_mean: OfRows = None  # (kernel, rows): the mean of each row; None if the rows differ and it was not needed
     square: bool = True  # whether the rows are the column samples
     weights: Array | None = None  # w, (cols,), which sums to one; None for equal weights
 
@@ -625,7 +608,6 @@ class Centering(FittedStep):
 
     def mirrored(self, places: Index) -> Centering:
         # The grand mean is over the training samples: the other rows get no weight.
-        assert self.row_mean is not None
         weights = np.zeros(self.row_mean.shape[1])
         weights[places] = 1.0 / len(places) if self.weights is None else self.weights
         return Centering(self.row_mean, weights=weights)
@@ -660,7 +642,6 @@ class Centering(FittedStep):
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         row_mean = self.col_mean if self.square else self.row_mean
-        assert row_mean is not None
         mean = self.col_mean[j]
         grand = mean.mean() if self.weights is None else mean @ self.weights
         # ⟨φ(x) − μ, φ(z) − μ⟩ by the means of the row and of the column, and the grand mean.
@@ -714,19 +695,17 @@ class _SampleScaling(FittedStep):
     forgets_means = scales_columns = True
 
     col_scale: Array  # (kernel, cols), or (cols,) if all kernels have the same factors
-    row_scale: Array | None = None  # (kernel, rows) or (rows,); None before the rows are chosen
+    row_scale: OfRows = None  # (kernel, rows) or (rows,); None before the rows are chosen
 
     def _of(self, j: int, *, rows: bool) -> Array:
         """The factors of kernel j, (samples,)."""
         scale = self.row_scale if rows else self.col_scale
-        assert scale is not None
-        return scale if scale.ndim == 1 else np.asarray(scale[j])
+        return np.asarray(scale if scale.ndim == 1 else scale[j])
 
     def training(self) -> Self:
         return replace(self, row_scale=self.col_scale)
 
     def for_rows(self, rows: Index) -> tuple[Self, Index]:
-        assert self.row_scale is not None
         return replace(self, row_scale=self.row_scale[..., rows]), rows
 
     def for_columns(self, cols: Index) -> tuple[Self, Index]:
@@ -745,7 +724,6 @@ class _SampleScaling(FittedStep):
 
     def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
         scale = self.row_scale if rows else self.col_scale
-        assert scale is not None
         return np.asarray(diagonal * scale**2)
 
     def removed(self, removed: Array | float) -> Array | float:
@@ -767,7 +745,6 @@ class CosineScaling(_SampleScaling):
         return replace(self, row_scale=np.where(constant, 0.0, state.unit_scales(np.where(constant, 1.0, diagonal))))
 
     def mirrored(self, places: Index) -> CosineScaling:
-        assert self.row_scale is not None
         return CosineScaling(self.row_scale, self.row_scale)
 
 

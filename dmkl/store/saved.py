@@ -177,19 +177,9 @@ READERS: dict[str, Callable[[Saved], Any]] = {}
 
 
 class Result(ABC):
-    """A result as labeled data, with a summary and a table.
+    """A result as labeled data, with a summary and a table: saving, reading and showing are the same for all.
 
-    A subclass states its format, its title and its variables. Saving, reading and showing are the same for all.
-
-    Parameters
-    ----------
-    data
-        The labeled data, with the variables of `NEEDED` and the attribute n_passes.
-
-    Raises
-    ------
-    InputError
-        If a variable is missing.
+    A subclass states its format, its title and its variables. InputError is raised if the data lack a variable.
     """
 
     FORMAT: ClassVar[str]  # the attribute "format" of saved results

@@ -88,9 +88,8 @@ def consolidate(location: str | Store | Path | Url, attrs: Mapping[str, Any] | N
 
     `attrs` are the attributes of the root; those that it has if None.
     """
-    with warnings.catch_warnings():
-        # Zarr warns that consolidated metadata are not part of the specification of v3; xarray warns without them.
-        warnings.simplefilter("ignore", ZarrUserWarning)
+    # Zarr warns that consolidated metadata are not part of the specification of v3; xarray warns without them.
+    with warnings.catch_warnings(action="ignore", category=ZarrUserWarning):
         group: Any = zarr.consolidate_metadata(zarr_store(location), zarr_format=3)
     attrs = {key: value for key, value in (group.attrs if attrs is None else attrs).items() if key != CHECKSUM}
     written = replace(group.metadata, attributes=attrs).to_buffer_dict(default_buffer_prototype())[ROOT]
