@@ -48,8 +48,7 @@ def read_specs(specs: Any) -> list[dict[str, Any]]:
     """Read specifications, in their order; `plan` checks their content.
 
     They are a list of mappings, one mapping, or the path of a .toml file with one table ``[[kernel]]`` for each. Paths
-    in such a file are relative to it. InputError is raised if there are none, one is not a mapping, or the file cannot
-    be read.
+    in such a file are relative to it. InputError if there are none, one is no mapping, or the file cannot be read.
     """
     path, listed = None, [specs] if isinstance(specs, Mapping) else specs
     if isinstance(specs, str | os.PathLike):

@@ -51,9 +51,8 @@ def check_task_memory(source: FeatureTiles, what: str) -> None:
 def _batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> list[list[tuple[int, ...]]]:
     """Cut the work on some kernels, `n_tiles` of each, into batches of groups that keep every worker busy.
 
-    The tiles of a group, which has kernels of one table, are computed by one task, those with the same statistic
-    together. A task reads the rows of its group once. Large groups make few tasks and hold sums of many tiles, so their
-    size is limited by both.
+    One task computes the tiles of a group, which has kernels of one table, those with the same statistic together, and
+    reads its rows once. Large groups make few tasks and hold sums of many tiles, so their size is limited by both.
     """
     slots, groups = machine().slots, list[tuple[int, ...]]()
     most = max(1, _PARTS_BYTES // (n_tiles * source.tiling.tile * 16))
@@ -208,8 +207,7 @@ def fill_absent(
     """Fill the entries of samples that lack a table with the mean over training samples that have it.
 
     The source has zeros for absent features, and is returned unchanged if there are none. Each table has masks of the
-    samples of either axis that lack it, and in `present` ascending positions, among the columns, of the training
-    samples that have it.
+    samples of either axis that lack it, and in `present` ascending positions of the training samples that have it.
     """
     recipes, (row_axis, col_axis), tile = single(source.recipes), source.axes, source.tiling.tile
     used = {recipe.feature for recipe in recipes}

@@ -143,8 +143,7 @@ def proportional_groups(projections: Array, noise: Array) -> list[list[int]]:
     for a in range(len(clear)):
         if a in taken:
             continue
-        # Unit vectors in the same direction differ by at most the sum of their relative errors. The first matrix of a
-        # group is the reference for the others.
+        # Equal directions differ by at most the sum of their relative errors; a group's first matrix is its reference.
         distance = np.linalg.norm(directions - directions[a], axis=1)
         members = [b for b in np.flatnonzero(distance <= doubt + doubt[a]).tolist() if b not in taken]
         taken.update(members)

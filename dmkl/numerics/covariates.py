@@ -139,8 +139,7 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
 
     Z is a DataFrame by sample, as `residualize` takes it, for some or all of the samples; an array has a row for each
     sample, in their order. A category that was absent from training has zeros for all trained levels; further columns
-    are ignored. InputError is raised as by `residualize`, and if a covariate is missing, or is categorical but was
-    numeric in training.
+    are ignored. InputError as by `residualize`, and for a covariate that is missing, or was numeric in training alone.
     """
     import pandas as pd
 

@@ -38,8 +38,7 @@ def by_chance(codes: Index, n_columns: int) -> bool:
     sizes = sizes[sizes > 0]
     if len(sizes) < 2 or len(sizes) > _MOST_CLASSES:
         return True
-    # In logarithms, since the factorials overflow. The expected number is that of columns times the probability of
-    # each.
+    # In logarithms, since factorials overflow; the expected number is that of columns times the probability of each.
     log_factorials = np.append(0.0, np.cumsum(np.log(np.arange(1.0, sizes.sum() + 1))))
     log_orders = log_factorials[-1] - log_factorials[sizes].sum()
     log_equal = log_factorials[np.unique(sizes, return_counts=True)[1]].sum()

@@ -43,9 +43,8 @@ from dmkl.numerics.compiling import compiled
 
 _COLUMNS = 1024
 
-# The sign of zeros may be lost, but no operation is reordered or contracted: each rounds as IEEE 754 says, so the
-# result does not depend on the machine that compiles. `compiled` leaves out the test for a division by zero, which
-# would prevent vectorization.
+# The sign of zeros may be lost, but no operation is reordered or contracted: each rounds as IEEE 754 says, on every
+# machine. `compiled` leaves out the test for a division by zero, which would prevent vectorization.
 _compiled = compiled({"nsz"})
 
 

@@ -192,8 +192,7 @@ def united(kind: type[Made], m: int, parts: list[tuple[Any, Index, Index, Float]
     classes: list[Any] = []
     centers: list[Float] = []
     for label, rows, groups, centers_of_class in parts:
-        # Groups without samples would have no kernel statistics; the others are numbered consecutively over all
-        # classes.
+        # Groups without samples would have no kernel statistics; the others are numbered over all classes.
         kept, numbered = np.unique(groups, return_inverse=True)
         labels[rows] = len(classes) + numbered
         classes.extend([label] * len(kept))
@@ -282,8 +281,7 @@ def group_by_kernel(
 
     With o_g the indicator of group g and n_g its size, ‖φ(x_i) − center_g‖² = K_ii − 2 (K o_g)_i/n_g + o_gᵀK o_g/n_g².
     All classes and restarts share each product: at most (largest n_groups) + max_iter + 1, of restarts·G columns, with
-    at most max_iter rounds of reassignment. The diagonal holds K_ii, (m,); everything else, and the errors, are as in
-    `group_by_kmeans`.
+    at most max_iter rounds of reassignment. The diagonal is K_ii, (m,); the rest is as in `group_by_kmeans`.
     """
     m = len(diagonal)
     wanted = samples_by_class(y, n_groups, m)
@@ -349,8 +347,7 @@ def _lloyd(
         apart[:, sizes == 0] = np.inf
         now = float(apart[np.arange(r), groups].sum())
         better = np.argmin(apart, axis=1)
-        # The scatter falls with every reassignment in exact arithmetic; if it does not, rounding decides, and the
-        # iteration ends.
+        # Every reassignment lets the scatter fall in exact arithmetic; where it does not, rounding decides: the end.
         if (better == groups).all() or not now < scatter or number == max_iter:
             break
         scatter, groups = now, better

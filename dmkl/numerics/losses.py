@@ -28,8 +28,7 @@ _LARGEST = 700.0  # exp(η) is that of this η above it: no number overflows
 class JointLoss(ABC):
     """A convex loss ℓ(y, η) of all samples together, with weights d of the samples; a sum over them is a `Loss`.
 
-    All functions take labels y, predictors η and weights d, (m,) each, in double precision. `labels` says in messages
-    which labels the loss is for.
+    All functions take labels y, predictors η and weights d, (m,) each, in double precision; messages call y `labels`.
     """
 
     labels: ClassVar[str] = "numbers"
@@ -68,8 +67,7 @@ class JointLoss(ABC):
 class Loss(JointLoss):
     """A loss that is a sum over the samples, convex in η with a continuous derivative.
 
-    `value`, `gradient` and `curvature` take labels y and predictors η of equal shape (m,), in double precision, and
-    return (m,).
+    `value`, `gradient` and `curvature` take labels y and predictors η, (m,) each in double precision, and return (m,).
     """
 
     @abstractmethod
@@ -141,8 +139,7 @@ class SquaredHinge(_OfSigns):
 class Poisson(Loss):
     """exp(η) − yη + y log y − y for counts y, half the deviance of a Poisson distribution of mean exp(η).
 
-    With exposures e, such as persons × years, the model log E(y) = log e + η is that of the rates y/e with e as weights
-    of the samples.
+    With exposures e (persons × years), the model log E(y) = log e + η is that of the rates y/e with sample weights e.
     """
 
     labels = "counts or rates, 0 or more"
@@ -240,8 +237,7 @@ class Cox(JointLoss):
 
         ℓ = Σ_t [d̄ Σ_{l<n} log(Σ_{R_t} e_i − c_l Σ_{D_t} e_i) − Σ_{D_t} d_i η_i].
 
-    With `strata`, the stratum of each sample, ℓ is the sum over the strata, each with times and samples at risk of its
-    own.
+    With `strata`, the stratum of each sample, ℓ is the sum over them, each with times and samples at risk of its own.
 
     Cox: Regression models and life-tables, JRSS B 34 (1972). Efron: The efficiency of Cox's likelihood function for
     censored data, JASA 72 (1977). Breslow, in the discussion of Cox (1972).

@@ -152,11 +152,9 @@ def extreme_eigenvalues(
 
         K q_k = β_{k−1} q_{k−1} + α_k q_k + β_k q_{k+1},
 
-    and take the extreme eigenvalues θ of that tridiagonal matrix. With s the last entry of θ's eigenvector
-    the residual is β_k |s|.
+    and take the extreme eigenvalues θ of that matrix; the residual is β_k |s|, s the last entry of θ's eigenvector.
 
-    `matvec` maps v to Kv, of length `size` in float64; at most n_steps products are taken, and the basis takes
-    n_steps × size × 8 bytes.
+    `matvec` maps v to Kv, of length `size` in float64, at most n_steps times; the basis takes n_steps × size × 8 bytes.
     """
     basis = np.empty((min(n_steps, size), size))
     diagonal: list[float] = []
@@ -168,9 +166,8 @@ def extreme_eigenvalues(
         # A copy, since the product may be in a buffer of the caller.
         product = np.array(matvec(vector), dtype=np.float64)
         diagonal.append(float(vector @ product))
-        # Orthogonalize against the whole basis and not only the last two vectors, as exact arithmetic would allow:
-        # otherwise converged eigenvalues reappear as copies. Twice, since one pass loses the digits of a product that
-        # was nearly parallel to the basis.
+        # Orthogonalize against the whole basis, not the last two vectors alone: converged eigenvalues would reappear;
+        # twice, since one pass loses the digits of a product that was nearly parallel to the basis.
         for _ in range(2):
             product -= basis[: k + 1].T @ (basis[: k + 1] @ product)
         off_diagonal.append(float(np.linalg.norm(product)))

@@ -231,8 +231,7 @@ class Fitted:
     def right(self, j: int, v: Array) -> tuple[Array, list[Array | None]]:
         """Map V from the view's columns to the raw kernel's; also the V that each step's offset needs, last first."""
         if self.steps:
-            # Centering subtracts means of V; in float32 the result would not sum to zero accurately enough for the
-            # terms that vanish with the sum.
+            # In float32 the centered V would not sum to zero accurately enough for the terms that vanish with the sum.
             v = v.astype(np.float64, copy=False)
         carried: list[Array | None] = []
         for step in reversed(self.steps):
@@ -309,8 +308,7 @@ def restricted(steps: Sequence[Any], positions: Index, *, rows: bool) -> tuple[t
 def unpenalized(steps: Sequence[Any], n_cols: int) -> Array | None:
     """Vectors N (cols, k) with K_jN = 0 for every square kernel after these steps; None if the steps imply none.
 
-    They span the directions that the ridge does not penalize: the constant, and covariates that are removed. The steps
-    may be fitted or not.
+    They span what the ridge does not penalize: the constant, and covariates that are removed. Steps need not be fitted.
     """
     vectors: Array | None = None
     for step in steps:
@@ -419,8 +417,7 @@ def inverse_sizes(
 
     Raise DegenerateKernelError for other sizes that are NaN, or not above their floor.
     """
-    # A size below the rounding error of what centering removed may be any number, and dividing by it would blow up
-    # noise.
+    # A size below the rounding error of what centering removed may be any number: its inverse would blow up noise.
     constant = zero_constant & (np.abs(size) <= floor)
     bad = np.flatnonzero(~((size > floor) | constant))
     if bad.size:

@@ -85,8 +85,7 @@ def kaplan_meier(labels: Array, *, censoring: bool = False) -> Steps:
 def cumulative_hazard(labels: Array, risk: Float, weights: Float | float = 1.0) -> Steps:
     """H(t) = Σ_{s ≤ t} d_s/Σ_{at risk at s} d_i exp(risk_i) at the times of events, d_s their weight at s.
 
-    Then P(T > t) = exp(−H(t)exp(risk)). Breslow, in the discussion of Cox: Regression models and life-tables, JRSS B 34
-    (1972).
+    Then P(T > t) = exp(−H(t)exp(risk)). Breslow, in the discussion of Cox, JRSS B 34 (1972).
     """
     time, event = times_and_events(labels)
     d, largest = np.broadcast_to(weights, time.shape), float(risk.max())

@@ -62,8 +62,7 @@ _NUMBERS: dict[str, tuple[str, float]] = {
 }
 """Type and fill value of arrays with one chunk for each kernel."""
 PER_KERNEL: Final = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
-"""Arrays with chunks of each kernel. The tiles last: an array of tiles with room for a kernel means that the others
-have it too."""
+"""Arrays with chunks of each kernel, the tiles last: if they have room for a kernel, the others have it too."""
 _TEXTS = ("kernel", "sample", "train_sample", "task", "column")
 _READ_IN_PARTS = ("gram_upper", "gram", "row_sum", "diagonal")
 

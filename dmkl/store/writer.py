@@ -267,8 +267,7 @@ class StoreWriter:
         """Make room for some kernels and record their provenance.
 
         The root lists all kernels and is written anew only if a fiftieth of them is missing or one is replaced, so that
-        an import takes time linear in the kernels, and once in a second. A kernel that is missing does not count as
-        done.
+        an import takes time linear in the kernels, and once in a second. A missing kernel does not count as done.
 
         These kernels no longer count as done. Tiles of the same content stay, for tasks to find
         (`TileWriter.read_written`); tiles of other content are removed before the record changes.
