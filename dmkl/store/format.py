@@ -8,11 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -159,37 +156,6 @@ def check_names(header: Header, n_kernels: int | None) -> None:
     needed_bytes = (header.rows + header.cols + (n_kernels or 1)) * _STRING_BYTES
     way_out = "allow more, or check whether the source is damaged"
     check_memory(f"a list of the names in {header.describe(n_kernels)}", needed_bytes, way_out)
-
-
-def check_room(path: Path, header: Header, n_kernels: int | None) -> None:
-    """Refuse a set whose `n_kernels` kernels with tiles are larger than its disk (InputError)."""
-    disk = shutil.disk_usage(next(folder for folder in path.parents if folder.exists()))
-    rows, cols = header.tiling.shape
-    n_tiles = rows * (rows + 1) // 2 if header.tiling.upper else rows * cols
-    needed_bytes = (1 if n_kernels is None else n_kernels) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
-    if needed_bytes > disk.total:
-        what = f"{header.describe(n_kernels)} takes {needed_bytes:.3g} bytes"
-        way_out = "write it to another disk, or take fewer kernels"
-        refuse(f"{what}, and the whole disk of {path} has {disk.total:.3g}; {way_out}")
-
-
-def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
-    """Provenance of each kernel of an unfinished set; None for those that were never begun."""
-    entries = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
-    for entry in entries:
-        if entry is not None:
-            entry.pop("name", None)
-    return entries + [None] * (n_kernels - len(entries))
-
-
-def is_recoverable(group: Any) -> bool:
-    """Whether an unfinished set holds a complete kernel that a later import can recognize."""
-    with suppress(ValueError, RuntimeError):  # row sums that a power cut has emptied
-        return any(
-            entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
-            for j, entry in enumerate(provenance_of(group, int(group["row_sum"].shape[0])))
-        )
-    return False
 
 
 def create_array(

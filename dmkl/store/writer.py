@@ -44,14 +44,11 @@ from dmkl.store.format import (
     NODES,
     PER_KERNEL,
     Header,
-    check_room,
     content_id,
     create_array,
     create_strings,
     factors_content,
-    is_recoverable,
     kept_as_factors,
-    provenance_of,
 )
 from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter, chunk_folder
@@ -84,7 +81,7 @@ class StoreWriter:
         elif final is not None:
             if final.exists() and not overwrite:
                 refuse_existing(final)
-            check_room(final, header, None if n_kernels is None else n_kernels - kept)
+            _check_room(final, header, None if n_kernels is None else n_kernels - kept)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._place = zarr_groups.partial_path(final)
         self.folder = self._place if isinstance(self._place, Path) else None  # that of the unfinished set
@@ -99,7 +96,7 @@ class StoreWriter:
             self._group = self._begin(n_kernels)
         if n_kernels is not None and self.n_kernels != n_kernels:
             self._resize(n_kernels)
-        self._provenance = provenance_of(self._group, self.n_kernels)
+        self._provenance = _provenance_of(self._group, self.n_kernels)
         self._unrecorded = 0  # kernels whose provenance the root lacks
         self._recorded = -math.inf  # when it was written last
         self._features, self._tiled = False, n_kernels is None or kept < n_kernels  # whether kernels have tiles
@@ -165,7 +162,7 @@ class StoreWriter:
         except ValueError:  # metadata that a power cut has emptied
             header = None
         if header != self.header:
-            is_wanted = header is not None and not _is_wider(self.header, header) and is_recoverable(group)
+            is_wanted = header is not None and not _is_wider(self.header, header) and _is_recoverable(group)
             if header is not None and is_wanted and not overwrite:
                 old, new = asdict(header), asdict(self.header)
                 differ = [f"{key} {old[key]!r} there, {new[key]!r} here" for key in new if old[key] != new[key]]
@@ -224,7 +221,7 @@ class StoreWriter:
     def abandon(self) -> None:
         """Remove the set after bad input, unless a later run can continue it."""
         self.keep()
-        if self._resumed or is_recoverable(self._group):
+        if self._resumed or _is_recoverable(self._group):
             return
         if isinstance(self._place, Url):
             zarr_groups.remove(self._place)
@@ -467,6 +464,37 @@ class StoreWriter:
                 self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
             )
             array[...] = values
+
+
+def _check_room(path: Path, header: Header, n_kernels: int | None) -> None:
+    """Refuse a set whose `n_kernels` kernels with tiles are larger than its disk (InputError)."""
+    disk = shutil.disk_usage(next(folder for folder in path.parents if folder.exists()))
+    rows, cols = header.tiling.shape
+    n_tiles = rows * (rows + 1) // 2 if header.tiling.upper else rows * cols
+    needed_bytes = (1 if n_kernels is None else n_kernels) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
+    if needed_bytes > disk.total:
+        what = f"{header.describe(n_kernels)} takes {needed_bytes:.3g} bytes"
+        way_out = "write it to another disk, or take fewer kernels"
+        refuse(f"{what}, and the whole disk of {path} has {disk.total:.3g}; {way_out}")
+
+
+def _provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
+    """Provenance of each kernel of an unfinished set; None for those that were never begun."""
+    entries = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
+    for entry in entries:
+        if entry is not None:
+            entry.pop("name", None)
+    return entries + [None] * (n_kernels - len(entries))
+
+
+def _is_recoverable(group: Any) -> bool:
+    """Whether an unfinished set holds a complete kernel that a later import can recognize."""
+    with suppress(ValueError, RuntimeError):  # row sums that a power cut has emptied
+        return any(
+            entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
+            for j, entry in enumerate(_provenance_of(group, int(group["row_sum"].shape[0])))
+        )
+    return False
 
 
 async def _copy(source: Store, old: str, target: Store, new: str) -> None:
