@@ -272,20 +272,17 @@ _MODELS: dict[str, type[_Spec]] = {
 class _Step(BaseModel):
     """A step of a stored transform; `target` and `factors` are what it has learned."""
 
-    model_config = ConfigDict(strict=True)
     step: Literal["impute", "size-factor", "log1p", "tfidf", "grm", "grm=vanraden"]
     target: float | None = None
     factors: str | None = None
 
 
 class _Transform(BaseModel):
-    model_config = ConfigDict(strict=True)
     of: str
     steps: Annotated[tuple[_Step, ...], Field(min_length=1)]
 
 
 class _Approximation(BaseModel):
-    model_config = ConfigDict(strict=True)
     of: dict[str, Any]
     method: Literal["nystroem", "fourier"]
     rank: _Natural
@@ -296,7 +293,6 @@ class _Approximation(BaseModel):
 class _Stored(BaseModel):
     """A recipe in the provenance of a kernel set or a model, whose `parameters` are those of one function."""
 
-    model_config = ConfigDict(strict=True)
     columns: _Columns | None = None
     approximation: _Approximation | None = None
     transform: _Transform | None = None
@@ -324,7 +320,7 @@ def _stored(function: str, keys: Sequence[str]) -> type[_Stored]:
     more: dict[str, dict[str, Any]] = {"own": {"path": (str, ...)}, "product": {"of": (_OF, ...)}}
     needed |= more.get(function, {})
     factors: Any = {"factors": (_Factors, ...)} if function == "product" else {}
-    parameters: Any = create_model("parameters", __config__=ConfigDict(strict=True), **needed)
+    parameters: Any = create_model("parameters", **needed)
     feature: Any = (str, ...) if "feature" in keys else (NoneType, None)
     return create_model(function, __base__=_Stored, feature=feature, parameters=(parameters, ...), **factors)
 
@@ -340,7 +336,7 @@ def check_stored(name: str, recipe: Mapping[str, Any]) -> None:
         msg += "install the version of dmkl that wrote it, or leave the kernel out"
         raise StoreError(msg)
     try:
-        _STORED[function].model_validate(_to_python(recipe))
+        _STORED[function].model_validate(_to_python(recipe), strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         place = ".".join(map(str, problem["loc"]))
