@@ -99,7 +99,6 @@ class SampleGroups(ABC):
         return stretched
 
 
-@dataclass(frozen=True)
 class GivenGroups(SampleGroups):
     """Groups that are given for each sample by name; `classes` holds the names of the groups."""
 
@@ -208,7 +207,6 @@ def as_table(features: npt.ArrayLike) -> Float:
     return table
 
 
-@dataclass(frozen=True)
 class KMeansGroups(FeatureGroups):
     """k-means: −‖x − center‖²."""
 
@@ -246,7 +244,6 @@ def group_by_kmeans(
     return united(KMeansGroups, len(table), parts)
 
 
-@dataclass(frozen=True)
 class KernelGroups(SampleGroups):
     """Kernel k-means: −‖φ(x) − center‖² without ‖φ(x)‖², which is the same for all centers."""
 
@@ -358,7 +355,6 @@ _FACTORIZATION: dict[str, Any] = {"solver": "mu", "beta_loss": "kullback-leibler
 _TENTHS = 10
 
 
-@dataclass(frozen=True)
 class PLSAGroups(FeatureGroups):
     """pLSA: P(z|d) over the topics of all classes together, with the new sample folded in."""
 

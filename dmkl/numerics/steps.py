@@ -727,7 +727,6 @@ class _SampleScaling(FittedStep):
         return np.asarray(removed * (self.col_scale**2).mean(axis=-1))
 
 
-@dataclass(frozen=True)
 class CosineScaling(_SampleScaling):
     """Multiply the rows and the columns of each kernel by factors of its own."""
 
@@ -745,7 +744,6 @@ class CosineScaling(_SampleScaling):
         return CosineScaling(self.row_scale, self.row_scale)
 
 
-@dataclass(frozen=True)
 class Weighing(_SampleScaling):
     """Multiply rows and columns by factors that are common to all kernels: a step without statistics."""
 
