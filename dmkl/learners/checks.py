@@ -17,6 +17,7 @@ import xarray as xr
 from dmkl.arrays import Float, plain_repr
 from dmkl.errors import refuse
 from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.losses import LOSSES
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.solvers.weight_sets import Ball, GivenWeights, Priced, UnboundedSetError, WeightSet, grouped
@@ -54,6 +55,11 @@ def check_positive(name: str, value: Any) -> list[float]:
         if not (np.isfinite(item) and item > 0):
             refuse(f"{name} must be positive and finite, got {item!r}")
     return values
+
+
+def check_exponents(name: str, value: Any) -> list[float]:
+    """Norms, one or several, refused by InputError if one is less than 1."""
+    return [as_exponent(item) for item in check_numbers(name, value)]
 
 
 def check_share(name: str, value: Any) -> None:

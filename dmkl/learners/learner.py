@@ -17,18 +17,11 @@ from sklearn.exceptions import NotFittedError
 import dmkl
 from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.building import TrainingFeatures, features_of
-from dmkl.errors import (
-    ConvergenceWarning,
-    IndefiniteKernelWarning,
-    TrainingRowsWarning,
-    UninformativeScoresWarning,
-    refuse,
-    warn,
-)
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.files.urls import local_path
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.learners import conformal, figures, predicting
-from dmkl.learners.checks import WeightRules, check_numbers, check_positive, decode, encode, one_for_each, one_of
+from dmkl.learners.checks import WeightRules, check_exponents, check_positive, decode, encode, one_for_each, one_of
 from dmkl.learners.decisions import (
     GIVEN,
     IN_FOLDS,
@@ -64,27 +57,9 @@ from dmkl.learners.plan import (
     total_sample_weights,
 )
 from dmkl.learners.saving import FORMAT, MODELS, fitted_attributes, write_compact, write_model
-from dmkl.learners.traits import (
-    COUNT,
-    NUMBERS,
-    TEXT,
-    TEXT_OR_NONE,
-    WRITTEN_BY_CLASS,
-    Traits,
-    json_value,
-    labeled_array,
-    labeled_table,
-)
+from dmkl.learners.traits import Traits
 from dmkl.numerics.covariates import Covariates, of_new, regress
-from dmkl.numerics.fisher import (
-    Targets,
-    as_exponent,
-    encode_targets,
-    encode_values,
-    target_values,
-    with_unknown,
-    zero_or_one,
-)
+from dmkl.numerics.fisher import Targets, encode_targets, encode_values, target_values, with_unknown, zero_or_one
 from dmkl.numerics.steps import FittedStep, Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
@@ -174,24 +149,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     history_: xr.Dataset
     status_: str
     n_iter_: int
-    traits: ClassVar[Traits] = Traits(
-        fitted={
-            "weights_": labeled_array(root="weight", needed=True),
-            "dual_coef_": labeled_array(root="dual_coef", needed=True),
-            "intercept_": labeled_array(root="intercept"),
-            **dict.fromkeys(("gap_", "objective_"), json_value(NUMBERS, needed=True)),
-            "weights_error_": json_value(NUMBERS),
-            "n_iter_": json_value(COUNT, needed=True),
-            "n_passes_": json_value(COUNT),
-            "status_": json_value(TEXT, needed=True),
-            "solver_": json_value(TEXT),
-            "calibrated_on_": json_value(TEXT_OR_NONE),
-            "nonconformity_": labeled_table("nonconformity", "problem", "true_class", "row_group", needed=False),
-            **dict.fromkeys(("classes_", "kind_", "tasks_", "kernel_names_", "train_samples_"), WRITTEN_BY_CLASS),
-            **dict.fromkeys(("n_features_in_", "features_", "statistics_", "history_"), WRITTEN_BY_CLASS),
-            **dict.fromkeys(("priors_", "decider_", "n_prediction_passes_"), WRITTEN_BY_CLASS),
-        }
-    )
+    traits: ClassVar[Traits] = Traits()
 
     def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -303,7 +261,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     def _exponents(self) -> list[float]:
         """The norm p of the weights, or one for each problem."""
-        return [as_exponent(p) for p in check_numbers("p", getattr(self, "p", np.inf))]
+        return check_exponents("p", getattr(self, "p", np.inf))
 
     def _weight_rules(self) -> WeightRules:
         """The set of weights that the parameters of the class describe."""
@@ -625,13 +583,6 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         if K is not None:
             refuse("give kernels or features, not both")
         return self.cross_kernels(**features)
-
-    def _decision_to_score(self, K: Kernels | None, **new: Any) -> xr.DataArray:
-        """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""
-        rows = self._rows(K, **new)
-        if note := predicting.training_note(self._is_trained_on(rows)):
-            warn(f"{note}; leave them out of scores", TrainingRowsWarning)
-        return self._decision(rows, **predicting.beside_features(new))
 
     def _rows_of_others(
         self, K: Kernels | None, y: npt.ArrayLike | None, unknown: Any, **new: Any

@@ -11,7 +11,7 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
-from dmkl.errors import IndefiniteKernelError, InputError, refuse
+from dmkl.errors import IndefiniteKernelError, InputError, TrainingRowsWarning, refuse, warn
 from dmkl.features.recipes import single
 from dmkl.features.tiles import FeatureTiles
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
@@ -108,8 +108,17 @@ def score(
         A code of labels that are unknown, as in `fit`.
     """
     truth = model._truth(K, y, unknown=unknown)
-    value: float = model._score(truth, model._decision_to_score(K, **new).values, sample_weight)
+    value: float = model._score(truth, decision_to_score(model, K, **new).values, sample_weight)
     return value
+
+
+def decision_to_score(model: Any, K: Kernels | None, **new: Any) -> xr.DataArray:
+    """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""
+    rows = model._rows(K, **new)
+    if note := training_note(model._is_trained_on(rows)):
+        warn(f"{note}; leave them out of scores", TrainingRowsWarning)
+    decision: xr.DataArray = model._decision(rows, **beside_features(new))
+    return decision
 
 
 @one_blas_thread

@@ -86,6 +86,25 @@ Check = Callable[[str, Any], Any]
 """A check of a parameter by its name and its value, which raises InputError; see `dmkl.learners.checks`."""
 
 
+FITTED = {
+    "weights_": labeled_array(root="weight", needed=True),
+    "dual_coef_": labeled_array(root="dual_coef", needed=True),
+    "intercept_": labeled_array(root="intercept"),
+    **dict.fromkeys(("gap_", "objective_"), json_value(NUMBERS, needed=True)),
+    "weights_error_": json_value(NUMBERS),
+    "n_iter_": json_value(COUNT, needed=True),
+    "n_passes_": json_value(COUNT),
+    "status_": json_value(TEXT, needed=True),
+    "solver_": json_value(TEXT),
+    "calibrated_on_": json_value(TEXT_OR_NONE),
+    "nonconformity_": labeled_table("nonconformity", "problem", "true_class", "row_group", needed=False),
+    **dict.fromkeys(("classes_", "kind_", "tasks_", "kernel_names_", "train_samples_"), WRITTEN_BY_CLASS),
+    **dict.fromkeys(("n_features_in_", "features_", "statistics_", "history_"), WRITTEN_BY_CLASS),
+    **dict.fromkeys(("priors_", "decider_", "n_prediction_passes_"), WRITTEN_BY_CLASS),
+}
+"""Fitted attributes of all learners."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traits:
     """Facts about a class of learners that its methods do not say, in its attribute `traits`.
@@ -125,7 +144,7 @@ class Traits:
     """Default grids of parameters whose meaning is that of this class alone."""
     rules: Mapping[str, Check] = field(default_factory=dict)
     """Checks of parameters by name, for those that the class has."""
-    fitted: Mapping[str, FittedAttribute] = field(default_factory=dict)
+    fitted: Mapping[str, FittedAttribute] = field(default_factory=lambda: FITTED)
     """Fitted attributes that models of the class may have, which `save` writes and `load` checks."""
 
     def but(self, **changes: Any) -> Self:

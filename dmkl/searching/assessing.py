@@ -16,7 +16,7 @@ from dmkl.errors import refuse
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
 from dmkl.learners.learner import KernelClassifier, KernelRegressor
-from dmkl.learners.predicting import beside_features
+from dmkl.learners.predicting import beside_features, decision_to_score
 from dmkl.numerics.survival import brier_scores, dynamic_auc, mean_over_times, survival_labels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.variables import describe
@@ -64,7 +64,7 @@ def assess(
     """
     truth = model._truth(K, y, "assess", unknown)
     regression = isinstance(model, KernelRegressor)
-    decisions = model._decision_to_score(K, **new)
+    decisions = decision_to_score(model, K, **new)
     decision = decisions.values
     if len(truth) != len(decision):
         refuse(f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each")
