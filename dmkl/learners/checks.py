@@ -75,6 +75,14 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+RULES: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("C", "lam", "tol"), check_positive),
+    "max_iter": check_count,
+    "random_state": partial(check_count, least=0),
+}
+"""Checks of parameters that most learners have."""
+
+
 @cache
 def parameter_types(kind: Any) -> Mapping[str, Any]:
     """The annotated types of a learner's parameters, by name; none if only type checkers import one of them."""

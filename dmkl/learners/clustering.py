@@ -20,7 +20,7 @@ from sklearn.preprocessing import normalize
 from dmkl.arrays import Array
 from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.kernelset import Kernels, KernelSet
-from dmkl.learners.checks import Given, check_count, check_positive, given_weights
+from dmkl.learners.checks import RULES, Given, check_count, given_weights
 from dmkl.learners.learner import KernelLearner, labelled
 from dmkl.learners.plan import FitOutcome, Problems, TrainingSet
 from dmkl.learners.traits import labeled_array
@@ -118,10 +118,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
     traits = KernelLearner.traits.but(
         needs_labels=False,
         learns_weights=False,  # not from labels, at no p or λ
-        rules={
-            **{"restarts": check_count, "tol": check_positive, "max_iter": check_count},
-            "random_state": partial(check_count, least=0),
-        },
+        rules=RULES | {"restarts": check_count},
         fitted={
             "labels_": labeled_array("sample", root="cluster_label"),
             "embedding_": labeled_array("sample", "component", root="embedding"),

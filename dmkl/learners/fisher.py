@@ -17,16 +17,7 @@ from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.errors import CovariateWarning, first_names, refuse, warn
 from dmkl.kernelset import Kernels, KernelSet
-from dmkl.learners.checks import (
-    Constraints,
-    Given,
-    KernelGroups,
-    Prices,
-    check_count,
-    check_positive,
-    one_for_each,
-    one_of,
-)
+from dmkl.learners.checks import RULES, Constraints, Given, KernelGroups, Prices, check_positive, one_for_each, one_of
 from dmkl.learners.decisions import (
     INTERPOLATED,
     LEFT_OUT,
@@ -87,7 +78,7 @@ class LeastSquares(KernelLearner, abstract=True):
     traits = KernelLearner.traits.but(
         takes_sample_weight=True,
         weight_set=True,
-        rules={"lam": check_positive, "tol": check_positive, "max_iter": check_count},
+        rules=RULES,
     )
 
     @classmethod

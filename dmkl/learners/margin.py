@@ -17,10 +17,10 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.kernelset import KernelSet
 from dmkl.learners.checks import (
+    RULES,
     Constraints,
     Given,
     WeightRules,
-    check_count,
     check_numbers,
     check_positive,
     check_share,
@@ -52,15 +52,11 @@ from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
 from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.weight_sets import GivenWeights
 
-RULES = {
-    **dict.fromkeys(("C", "lam", "tol"), check_positive),
+MACHINE_RULES = RULES | {
     "multiclass": one_of("ovr", "ovo"),
     "sharing": one_of("none", "classes"),
     "loss": one_of("hinge", "square"),
-    "max_iter": check_count,
-    "random_state": partial(check_count, least=0),
 }
-"""Checks of the parameters of machines."""
 
 
 @dataclass(eq=False, repr=False)
@@ -74,7 +70,7 @@ class WeightedMachines(KernelClassifier, abstract=True):
     tol: float = 1e-3
     max_iter: int = 100
 
-    traits = KernelClassifier.traits.but(takes_sample_weight=True, rules=RULES)
+    traits = KernelClassifier.traits.but(takes_sample_weight=True, rules=MACHINE_RULES)
 
     def _method(self) -> SideBySide:
         return InMemory(factors=True)
@@ -336,7 +332,9 @@ class EasyMKL(KernelClassifier):
     Aiolli and Donini, EasyMKL: a scalable multiple kernel learning algorithm. Neurocomputing 169 (2015).
     """
 
-    traits = KernelClassifier.traits.but(rules=RULES | {"lam": check_share}, grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)})
+    traits = KernelClassifier.traits.but(
+        rules=MACHINE_RULES | {"lam": check_share}, grid={"lam": (0.02, 0.1, 0.3, 0.6, 0.9)}
+    )
 
     lam: float | Sequence[float] = 0.1
     _: KW_ONLY
@@ -402,7 +400,7 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
     """
 
     traits = KernelClassifier.traits.but(
-        rules=RULES | {"nu": check_share},
+        rules=MACHINE_RULES | {"nu": check_share},
         bounded="the objective of each machine",
         takes_unknown_labels=False,
         by_problem=(),

@@ -172,7 +172,7 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
 
     traits = LeastSquares.traits.but(
         plain_sum=PLAIN_SUM | {"candidate": None, "refine": 0},
-        rules=dict.fromkeys(("random_state", "refine"), partial(check_count, least=0)),
+        rules={"refine": partial(check_count, least=0)},
         fitted=CovariateEffects.traits.fitted,
     )
 

@@ -18,7 +18,7 @@ from sklearn.utils.metaestimators import available_if
 from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels, KernelSet
-from dmkl.learners.checks import Constraints, Given, KernelGroups, Prices, check_count, check_positive, one_of
+from dmkl.learners.checks import RULES, Constraints, Given, KernelGroups, Prices, one_of
 from dmkl.learners.decisions import HeldOut
 from dmkl.learners.effects import CovariateEffects, residualizing
 from dmkl.learners.fisher import PLAIN_SUM
@@ -68,7 +68,7 @@ class SmoothLearner(CovariateEffects, abstract=True):
         weight_set=True,
         plain_sum=PLAIN_SUM,
         bounded="the loss with its ridge",
-        rules={"solver": _check_solver, "max_iter": check_count} | dict.fromkeys(("lam", "tol"), check_positive),
+        rules=RULES | {"solver": _check_solver},
     )
 
     def _loss(self, samples: Array | None = None) -> JointLoss:

@@ -16,7 +16,7 @@ import xarray as xr
 from dmkl.arrays import Array, Float, Mask
 from dmkl.errors import ConvergenceWarning, MemoryBudgetError, first_names, refuse, warn
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
-from dmkl.learners.checks import check_count, check_positive, one_of
+from dmkl.learners.checks import RULES, check_count, one_of
 from dmkl.learners.learner import KernelRegressor, is_labelled
 from dmkl.learners.plan import FitOutcome, Statistics, TrainingSet
 from dmkl.learners.predicting import beside_features, match_kernels, places_of_training, training_kernels
@@ -223,14 +223,12 @@ class VarianceComponents(KernelRegressor):
 
     traits = KernelRegressor.traits.but(
         learns_weights=False,  # variances are estimates with standard errors
-        rules={
+        rules=RULES
+        | {
             "method": one_of(*get_args(Estimation)),
             "traces": one_of(*get_args(Traces)),
             "shares": one_of(*get_args(Shares)),
-            "tol": check_positive,
-            "max_iter": check_count,
             "n_probes": partial(check_count, least=3),
-            "random_state": partial(check_count, least=0),
         },
         fitted={
             "components_": labeled_table("variance", "variance_share"),
