@@ -1102,10 +1102,9 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     def intervals_of(self, prediction: xr.DataArray, coverage: float) -> xr.Dataset:
         """Conformal intervals of predictions, ŷ ± q, as `prediction`, `lower` and `upper`.
 
-        q is the ⌈(m + 1)·coverage⌉-th smallest absolute error of m rows that the model was not trained on: those that
-        the folds of a search held out, or those given to `calibrate`. It is infinite for fewer than coverage/(1 −
-        coverage) rows. Rows of a group that folds keep together count as one. The attribute "guarantee" says which rows
-        these are, and what is guaranteed.
+        q is the ⌈(m + 1)·coverage⌉-th smallest absolute error of m rows that the model was not trained on, those that
+        the folds of a search held out or those given to `calibrate`; infinite for too few. Groups, the attribute
+        "guarantee" and errors are those of `KernelClassifier.sets_of`.
 
         Parameters
         ----------
@@ -1113,11 +1112,6 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
             Those of `predict`.
         coverage
             The probability, between 0 and 1, that an interval holds the true value.
-
-        Raises
-        ------
-        InputError
-            If `coverage` is out of range, or the model keeps no predictions of other rows.
         """
         self._check_coverage(coverage)
         return conformal.intervals(prediction, self.nonconformity_, coverage)
