@@ -178,8 +178,7 @@ def _descend(
     """
     watch = progress.current()
     objectives: list[float] = []
-    trainings = 0
-    memory = _Memory()
+    trainings, memory = 1, _Memory()
 
     # The descent compares objectives, so a training must be more accurate than the decrease that it has to show.
     def train(at: Float, start: Float | None) -> Generator[Any, Any, tuple[Float, Any]]:
@@ -189,7 +188,6 @@ def _descend(
         return weights, answer
 
     weights, answer = yield from train(theta, None)
-    trainings += 1
     status = Status.FALLING
     for step in range(max_iter + 1):
         objectives.append(float(answer.primal))
@@ -218,11 +216,8 @@ def _descend(
         else:
             status = Status.SMALL_DECREASE  # no lower point within the accuracy of a training
             break
-    dual, bias, extra = (
-        np.asarray(answer.u)[:, None],
-        np.array([answer.bias]),
-        {"trainings": np.array(float(trainings))},
-    )
+    dual, bias = np.asarray(answer.u)[:, None], np.array([answer.bias])
+    extra = {"trainings": np.array(float(trainings))}
     steps = [Step(None, {"objective": objective}) for objective in objectives]
     return Outcome(status, weights, dual, objectives[-1], bias=bias, steps=steps, extra=extra), theta
 
@@ -274,9 +269,8 @@ def localized_mkl(
         columns = np.zeros((n_all, of_some.shape[1]))
         columns[:, -1] = -np.inf
         columns[kernels] = of_some
-    return replace(
-        outcome, weights=outcome.weights.mean(axis=1), extra={**outcome.extra, "column_weights": columns[..., None]}
-    )
+    extra = {**outcome.extra, "column_weights": columns[..., None]}
+    return replace(outcome, weights=outcome.weights.mean(axis=1), extra=extra)
 
 
 # Number of steps over which the decrease is compared with the tolerance; `Status.SMALL_DECREASE` names it.

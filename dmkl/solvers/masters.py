@@ -19,7 +19,7 @@ newton
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import clarabel
@@ -38,6 +38,7 @@ _SHORTEST = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)
 
 
+@dataclass(eq=False)
 class LineSearch:
     """Successively shorter steps in one direction from the best point so far, until the objective rises enough.
 
@@ -49,25 +50,22 @@ class LineSearch:
     `point` is the next point to evaluate, or None when steps have become too short to matter.
     """
 
-    def __init__(
-        self,
-        start: Float,
-        direction: Float,
-        gradient: Float,
-        value: float,
-        *,
-        slack: float = 0.0,
-        share: float = 1e-3,
-        length: float = 1.0,
-        factor: float = 0.5,
-    ) -> None:
-        self._start, self._direction, self._gradient, self._value = start, direction, gradient, value
-        self._slack, self._share, self._factor = slack, share, factor
-        self._go(length)
+    start: Float
+    direction: Float
+    gradient: Float
+    value: float
+    slack: float = 0.0
+    share: float = 1e-3
+    length: float = 1.0
+    factor: float = 0.5
+    point: Float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._go(self.length)
 
     def _go(self, length: float) -> None:
-        self._length = length
-        self.point: Float | None = None if length < _SHORTEST else self._start + length * self._direction
+        self.length = length
+        self.point = None if length < _SHORTEST else self.start + length * self.direction
 
     def accepts(self, value: float, slack: float = 0.0) -> bool:
         """Whether the objective rises enough from the start to `point`, with this value there.
@@ -77,8 +75,8 @@ class LineSearch:
         """
         assert self.point is not None
         # The uncertainties of both values are added: a step is refused only if it certainly rises too little.
-        promised = float(np.vdot(self._gradient, self.point - self._start))
-        return value >= self._value + self._share * promised - self._slack - slack
+        promised = float(np.vdot(self.gradient, self.point - self.start))
+        return value >= self.value + self.share * promised - self.slack - slack
 
     def shorten(self, gradient: Float | None = None) -> None:
         """Shorten a step that was refused: by the factor, or by means of the gradient at the point.
@@ -87,13 +85,13 @@ class LineSearch:
         is cut to its zero, within 0.1 and 0.9 of its length; to half if the derivative at the point is not negative.
         """
         if gradient is None:
-            self._go(self._factor * self._length)
+            self._go(self.factor * self.length)
             return
         # The derivative along the direction is positive at the start, but for rounding; at the point it is −after.
-        before = max(float(np.vdot(self._gradient, self._direction)), 0.0)
-        after = -float(np.vdot(gradient, self._direction))
+        before = max(float(np.vdot(self.gradient, self.direction)), 0.0)
+        after = -float(np.vdot(gradient, self.direction))
         cut = float(np.clip(before / (before + after), 0.1, 0.9)) if after > 0 else 0.5
-        self._go(cut * self._length)
+        self._go(cut * self.length)
 
 
 _SAME_SUM = 1e-14  # Rounding of sums of weights

@@ -101,9 +101,8 @@ class SharedMethod(Method):
                 [(jobs[of[0]].training.whole, [jobs[k].problem for k in of]) for of in task] for task in tasks_of_round
             ]
             n_bytes = covering([lens.view for lens, _ in problems_of_task[0]]).bytes_per_pass
-            work = [partial(_solve_task, self.tol, blas_threads(min(host.slots_per_host, len(tasks_of_round))))] * len(
-                tasks_of_round
-            )
+            threads = blas_threads(min(host.slots_per_host, len(tasks_of_round)))
+            work = [partial(_solve_task, self.tol, threads)] * len(tasks_of_round)
             solved = chain(*run_tasks("solve-shared", work, own=problems_of_task, task_bytes=n_bytes))
             context.tally.add("decompositions", float(len(tasks_of_round)), time.monotonic() - started, n_bytes)
             for k, outcome in zip(chain(*chain(*tasks_of_round)), solved, strict=True):

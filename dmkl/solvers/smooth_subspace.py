@@ -124,9 +124,8 @@ class _SmoothRestriction(Restriction):
         q, linear = min(bounds, key=lambda bound: point.support(bound[0]) + bound[1])
         a, beta, primal = solution.alpha[0], solution.beta, sum(column.primal for column in columns)
         left = max(0.0, primal + linear + float(beta @ q))
-        certificate = Certificate.of(
-            beta, q, linear, point, left, sum(column.null for column in columns) + linear - left
-        )
+        rest = sum(column.null for column in columns) + linear - left
+        certificate = Certificate.of(beta, q, linear, point, left, rest)
         residual = np.stack([c.residual(c.eta) - problem.lam * c.alpha for c in columns], axis=1)
         given = replace(solution, alpha=a, certificate=certificate), Strips.of(residual), left / certificate.scale
         b, eta = (np.stack(of, axis=1) for of in zip(*((c.b, c.eta) for c in columns), strict=True))

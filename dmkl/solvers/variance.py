@@ -51,20 +51,10 @@ from dmkl.numerics.alignment import sign_probes
 from dmkl.passes.execute import machine
 from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, row_products
 from dmkl.passes.view import Lens, View, covering
+from dmkl.solvers import interface
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.in_memory import batches
-from dmkl.solvers.interface import (
-    CombinedFactor,
-    CombinedProduct,
-    EachProduct,
-    FactorLogDeterminant,
-    FactorSolve,
-    FactorTraces,
-    InnerProducts,
-    Outcome,
-    Status,
-    Step,
-)
+from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.solvers.jobs import Context, Job, Training, on_kernels
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
 from dmkl.solvers.trait_covariances import DEPENDENT, Steps, Traits, moment_traces
@@ -210,9 +200,9 @@ def _haseman_elston(problem: VarianceProblem) -> Steps:
     Kernels that fixed effects explain are left out.
     """
     Q, residual = problem.basis, problem.residual
-    products = yield EachProduct(np.hstack([residual, Q]))
+    products = yield interface.EachProduct(np.hstack([residual, Q]))
     moments = np.append(products[:, :, 0] @ residual[:, 0], np.sum(residual**2))
-    gram = yield InnerProducts(Q, np.ascontiguousarray(products[:, :, 1:]))
+    gram = yield interface.InnerProducts(Q, np.ascontiguousarray(products[:, :, 1:]))
     gram[-1, -1] += problem.n_orthogonal
     # ‖MKM‖ is the difference of ‖K‖ and of what the fixed effects remove, which cancels where they explain the kernel.
     size = np.sqrt(np.maximum(gram.diagonal()[:-1], 0.0))
@@ -332,16 +322,20 @@ class _Exact:
         problem, lam = self.problem, float(variances[-1])
         self._factor = None  # frees the memory of the old factor before the new one is requested
         # The factor is that of A = ½(I + K(β)/λ), V = 2λA.
-        self._factor = yield CombinedFactor(variances[:-1], lam)
+        self._factor = yield interface.CombinedFactor(variances[:-1], lam)
         block = np.hstack([problem.residual, problem.basis])
-        solved, log_determinant = yield FactorSolve(self._factor, block), FactorLogDeterminant(self._factor)
+        solving, of_determinant = (
+            interface.FactorSolve(self._factor, block),
+            interface.FactorLogDeterminant(self._factor),
+        )
+        solved, log_determinant = yield solving, of_determinant
         log_determinant = log_determinant + len(problem.y) * np.log(2.0 * lam) + problem.n_orthogonal * np.log(lam)
         return _point(problem, variances, solved / (2.0 * lam), log_determinant)
 
     def derive(self, point: _Point) -> Steps:
         """Gradient, average information and noise of zero, at the point that was evaluated last."""
         block = np.hstack([point.dual, point.solved])
-        products, traces = yield EachProduct(block), FactorTraces(self._factor)
+        products, traces = yield interface.EachProduct(block), interface.FactorTraces(self._factor)
         products = np.concatenate([products, block[None]])
         scale = 2.0 * point.variances[-1]
         # tr PK = tr V⁻¹K − tr (QᵀV⁻¹Q)⁻¹ QᵀV⁻¹KV⁻¹Q
@@ -350,7 +344,7 @@ class _Exact:
         traces = traces / scale - np.trace(np.linalg.solve(point.gram, inner), axis1=1, axis2=2)
         traces[-1] += self.problem.n_orthogonal / point.variances[-1]
         images = products[:, :, 0].T
-        solved = (yield FactorSolve(self._factor, images)) / scale
+        solved = (yield interface.FactorSolve(self._factor, images)) / scale
         return _derivatives(self.problem, point, images, solved, traces), np.zeros((len(traces), len(traces)))
 
 
@@ -375,7 +369,7 @@ class _Probes:
         problem = self.problem
         assert point.probes is not None
         block = np.hstack([point.dual, point.project(point.probes, problem.basis)])
-        products = np.concatenate([(yield EachProduct(block)), block[None]])
+        products = np.concatenate([(yield interface.EachProduct(block)), block[None]])
         # zᵀPK_jz estimates tr PK_j. The same probes at every point make the estimated likelihood a smooth function, so
         # that the line search compares like with like.
         samples = np.einsum("ms,nms->ns", self._probes, products[:, :, 1:])
@@ -460,7 +454,7 @@ def _conjugate_gradients(variances: Float, block: Float) -> Steps:
         if not len(running):
             break
         p = np.ascontiguousarray(direction[:, running])
-        image = (yield CombinedProduct(p, variances[:-1], exact=True)) + variances[-1] * p
+        image = (yield interface.CombinedProduct(p, variances[:-1], exact=True)) + variances[-1] * p
         curvature = np.sum(p * image, axis=0)
         if (curvature <= 0).any():
             msg = (
@@ -501,12 +495,12 @@ def explained_variances(variances: Float, covariances: Any, design: Float, new_d
     The result is (2, rows): what is explained of the prediction, and of its part by kernels alone (vᵀPv).
     `covariances` may be a lazy array; some of its rows are computed at a time.
     """
-    factor = (yield CombinedFactor(variances[:-1], float(variances[-1]))) if exact else None
+    factor = (yield interface.CombinedFactor(variances[:-1], float(variances[-1]))) if exact else None
 
     def solve(block: Float) -> Steps:
         if factor is None:
             return (yield from _conjugate_gradients(variances, block))[0]
-        return (yield FactorSolve(factor, block)) / (2.0 * variances[-1])
+        return (yield interface.FactorSolve(factor, block)) / (2.0 * variances[-1])
 
     of_design = yield from solve(design)
     gram = design.T @ of_design

@@ -40,17 +40,9 @@ from dmkl.errors import refuse
 from dmkl.numerics.cholesky import compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, row_space
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers import masters
 from dmkl.solvers.interface import Outcome, Result, Status, Step, Task, run_with
-from dmkl.solvers.masters import (
-    FLAT,
-    WEIGHTS_ERROR,
-    CuttingPlane,
-    Factored,
-    LineSearch,
-    exact_master,
-    newton_direction,
-    taylor_master,
-)
+from dmkl.solvers.masters import WEIGHTS_ERROR, CuttingPlane, Factored, LineSearch
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 Master = Literal["newton", "taylor", "exact"]
@@ -176,10 +168,8 @@ class Solution:
     def outcome(self, **more: Any) -> Outcome:
         """The pair as a solver returns it: S(α, β) is the objective, F(α) its bound."""
         c, steps = self.certificate, self.steps or [certificate_step(self.certificate, self.beta)]
-        bounds = c.objective, c.upper, c.gap
-        return Outcome(
-            self.status, self.beta, self.alpha, *bounds, steps=steps, weights_error=self.weights_error, **more
-        )
+        given = self.status, self.beta, self.alpha, c.objective, c.upper, c.gap
+        return Outcome(*given, steps=steps, weights_error=self.weights_error, **more)
 
 
 def maximize(
@@ -246,13 +236,13 @@ def maximize(
             if search is None or search.accepts(objective, slack):
                 # A new model is made only at accepted weights: C costs as much as an α-step.
                 curvature = yield from oracle.curvature(evaluation)
-                direction = yield Task("restricted-master", newton_direction, (q, curvature, beta, weights))
+                direction = yield Task("restricted-master", masters.newton_direction, (q, curvature, beta, weights))
                 search = LineSearch(beta, direction, q, objective, slack=slack)
                 if gap <= tol:
                     error = float(np.abs(direction).max()) / (float(beta.max()) or 1.0)
                     best = Solution(evaluation.alpha, beta, certificate, status, weights_error=error)
                     # Of equal kernels any mixture is optimal: the step may be long where J is flat.
-                    if error <= WEIGHTS_ERROR or weights_gap <= FLAT:
+                    if error <= WEIGHTS_ERROR or weights_gap <= masters.FLAT:
                         break
             else:
                 search.shorten()
@@ -262,9 +252,9 @@ def maximize(
             # The point is inside the set, which is convex: between the last accepted weights and the master's solution.
             beta = search.point
         elif master == "exact":
-            beta = yield Task("restricted-master", exact_master, (planes, weights))
+            beta = yield Task("restricted-master", masters.exact_master, (planes, weights))
         else:
-            beta = yield Task("restricted-master", taylor_master, (planes, beta, weights))
+            beta = yield Task("restricted-master", masters.taylor_master, (planes, beta, weights))
         del evaluation  # its state may be a factor as large as a kernel, which the next one takes the place of
     assert best is not None
     return replace(best, status=status, steps=steps)

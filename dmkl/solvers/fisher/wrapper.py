@@ -20,18 +20,10 @@ from dmkl.numerics.fisher import certify
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.sums import FactorHandle, direct_bytes
+from dmkl.solvers import interface
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, Oracle, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
-from dmkl.solvers.interface import (
-    CombinedFactor,
-    EachProduct,
-    FactorDiagonal,
-    FactorForms,
-    FactorSolve,
-    Outcome,
-    Request,
-    Solver,
-)
+from dmkl.solvers.interface import Outcome, Request, Solver
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.masters import Factored
 
@@ -64,7 +56,7 @@ class AlphaStep(Oracle):
         problem = self.problem
         given = beta, problem.h, problem.lam, problem.weights
         alpha = yield from self.begin(beta)
-        products = yield EachProduct(alpha)
+        products = yield interface.EachProduct(alpha)
         certificate, residual = certify(alpha, products, *given)
         # The first α-step may be rough: its tolerance is known only once S and the gap of the weights are. Refinement
         # goes on until the error of α no longer hides that gap.
@@ -75,7 +67,7 @@ class AlphaStep(Oracle):
             # A tenth of the allowed residual, so that one refinement is enough in most cases.
             target = 0.1 * _allowed_alpha_gap(tol, 0.0, careful=careful) * certificate.scale
             better = alpha + (yield from self.correct(residual, target))
-            better_products = yield EachProduct(better)
+            better_products = yield interface.EachProduct(better)
             refined, better_residual = certify(better, better_products, *given)
             # Refinement that no longer halves ‖R‖² has reached the accuracy of the arithmetic.
             if not refined.residual_sq < 0.5 * certificate.residual_sq:
@@ -124,21 +116,21 @@ class _DirectStep(AlphaStep):
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         yield from self._factorize(beta)
-        return (yield FactorSolve(self._factor, self.problem.h))  # type: ignore[no-any-return]
+        return (yield interface.FactorSolve(self._factor, self.problem.h))  # type: ignore[no-any-return]
 
     def _factorize(self, beta: Float) -> Generator[Request, Any, None]:
         self._factor = None  # frees the memory of the old factor before the new one is requested
-        self._factor = yield CombinedFactor(beta, self.problem.lam)
+        self._factor = yield interface.CombinedFactor(beta, self.problem.lam)
         self._beta = beta
         self.products += 1
 
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         # One step of iterative refinement, without a pass.
-        return (yield FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
+        return (yield interface.FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
 
     def curvature(self, evaluation: Evaluation) -> Generator[Request, Any, Float | Factored]:
         # The factor stays where it is: all n·c right-hand sides go there, and a root of C comes back.
-        root: Float = yield FactorForms(self._factor, self.each_product)
+        root: Float = yield interface.FactorForms(self._factor, self.each_product)
         curvature = Factored(root / (2.0 * self.problem.lam))
         return curvature if len(root) > DENSE else curvature.dense()
 
@@ -148,8 +140,8 @@ class _DirectStep(AlphaStep):
             return None
         if beta is not self._beta:
             yield from self._factorize(beta)
-        solved = [] if self._unit is None else [(yield FactorSolve(self._factor, self._unit[:, None]))]
-        diagonal: Float = yield FactorDiagonal(self._factor)  # which overwrites the factor
+        solved = [] if self._unit is None else [(yield interface.FactorSolve(self._factor, self._unit[:, None]))]
+        diagonal: Float = yield interface.FactorDiagonal(self._factor)  # which overwrites the factor
         return np.column_stack([diagonal, *solved]) if solved else diagonal
 
 

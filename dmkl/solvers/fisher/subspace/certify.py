@@ -17,16 +17,10 @@ import numpy as np
 from dmkl.arrays import Float
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.mkfda import Solution
+from dmkl.solvers.fisher.subspace import tasks
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
 from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, basis_task_bytes, of_space
-from dmkl.solvers.fisher.subspace.tasks import (
-    Strips,
-    basis_times,
-    combined_products,
-    numbered,
-    residual_strip,
-    solve_points,
-)
+from dmkl.solvers.fisher.subspace.tasks import Strips, numbered
 from dmkl.solvers.interface import Solver, Tasks
 
 _LEAST_STRIPS, _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 4, 16, 1024, 2**25
@@ -57,7 +51,7 @@ def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> S
 
 def duals(space: TrainingSubspace, coefficients: Sequence[Float]) -> Solver[list[Float]]:
     """Compute α = V a of some points, (m, c) each."""
-    work, together = [partial(basis_times, space.file("basis"))], np.concatenate(coefficients, axis=1)
+    work, together = [partial(tasks.basis_times, space.file("basis"))], np.concatenate(coefficients, axis=1)
     (whole,) = yield Tasks("dual", work, own=[together])
     return np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
 
@@ -65,7 +59,7 @@ def duals(space: TrainingSubspace, coefficients: Sequence[Float]) -> Solver[list
 def _combined(
     space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], rows: tuple[int, int], kept: str | None
 ) -> Solver[list[Any]]:
-    compute = partial(combined_products, space.product_files, tasks_per_machine=machine().slots_per_host)
+    compute = partial(tasks.combined_products, space.product_files, tasks_per_machine=machine().slots_per_host)
     columns = _side_by_side(pairs)
     cuts = strips(*rows, sum(columns[1].shape))
     work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(cuts)]
@@ -164,7 +158,7 @@ class Restriction:
             # depend on the number of workers, so that the results do not.
             for (target, lam), members in chains.items():
                 columns = (ends[target] - space.targets[target].shape[1], ends[target])
-                work.append(partial(solve_points, files, columns, lam, space.training.facts))
+                work.append(partial(tasks.solve_points, files, columns, lam, space.training.facts))
                 own.append([(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members])
         solved = yield Tasks("restricted-master", work, own=own)
         return dict(pair for chain in solved for pair in chain)
@@ -188,7 +182,7 @@ class Restriction:
                 (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
             columns = _side_by_side(pairs)
             kept, cuts = space.round_file(), strips(0, space.training.n_train, sum(columns[1].shape))
-            compute = partial(residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
+            compute = partial(tasks.residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
             work = [partial(compute, rows, numbered(kept, k)) for k, rows in enumerate(cuts)]
             # All targets lie side by side; `chosen` maps the columns of the solutions to them.
             h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
