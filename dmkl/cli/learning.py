@@ -15,22 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import dmkl
-from dmkl.cli import options
+from dmkl.cli import options, output
 from dmkl.cli.cluster import Resources
 from dmkl.cli.interruption import checkpoint_folder, resuming
 from dmkl.cli.learners import AUTO, DEFAULT, make_learner
 from dmkl.cli.options import flag, folds_option, option, samples_option
-from dmkl.cli.output import (
-    lock_output,
-    lock_pictures,
-    print_json,
-    save_figure,
-    save_pictures,
-    say,
-    say_aside,
-    show_description,
-    show_tables,
-)
+from dmkl.cli.output import say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_scoring, sample_names
 from dmkl.cli.samples import Samples, read_groups
 from dmkl.description import MOST_ROWS, Key, count
@@ -71,11 +61,6 @@ class _ModelOption:
     """The option that names the learner."""
 
     model: str = DEFAULT
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearningOptions(_SetOptions, _ModelOption):
-    """The options of all commands that train a learner, without those of the learner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +125,11 @@ class _Run:
         self.options, self.parameters, self.plot = options, parameters, plot
         self.place = as_place(options.out)
         self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
-        lock_pictures(plot, overwrite=options.overwrite)
+        output.lock_pictures(plot, overwrite=options.overwrite)
         self.predictions = None if predictions is None else as_place(predictions)
         if self.predictions is not None:
             check_table(self.predictions)
-            lock_output(self.predictions, overwrite=options.overwrite, what="file")
+            output.lock_output(self.predictions, overwrite=options.overwrite, what="file")
         self.K = options.open(options.store, options.kernels)
         model = getattr(options, "model", AUTO)
         self.learner: Any = None if model == AUTO else make_learner(model, parameters, self.K)
@@ -180,7 +165,7 @@ class _Run:
             self.seconds = time.monotonic() - started
             result.save(self.place, overwrite=options.overwrite)
         remove_state(self.folder)
-        save_figure(lambda: result.plot(), self.plot)
+        output.save_figure(lambda: result.plot(), self.plot)
         if self.predictions is not None:
             table = dmkl.prediction_table(result.predictions)
             write_table(self.predictions, table, result.predictions, overwrite=options.overwrite)
@@ -197,7 +182,7 @@ class _Run:
     def print(self, result: Any) -> None:
         """Print the summary with tables below its first line, or all as JSON."""
         if self.options.as_json:
-            print_json(self.as_mapping(result))
+            output.print_json(self.as_mapping(result))
             return
         self.print_summary(result.describe())
         say(f"Saved in {self.options.out}; dmkl.load reads it.")
@@ -208,7 +193,7 @@ class _Run:
         Choices and comparisons are printed as sentences.
         """
         say(f"{description.headline}, on {count(len(self.chosen), 'sample')} ({self.on})\n", style="bold")
-        show_description(description, {"choices", "comparison", *omit}, "losses", *in_table)
+        output.show_description(description, {"choices", "comparison", *omit}, "losses", *in_table)
 
 
 def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[Index, str, Any]:
@@ -238,7 +223,8 @@ def _predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
 
 
 def fit(
-    learning: LearningOptions,
+    learner: _ModelOption,
+    learning: _SetOptions,
     model_out: Annotated[str, typer.Argument(metavar="MODEL_OUT", help="Folder or URL to save the model at.")],
     scoring: list[str] | None = samples_option("Measures on held-out samples, as matthews; see above.", "NAME,…"),
     plot: options.Plot = None,
@@ -261,10 +247,10 @@ def fit(
     """
     import numpy as np
 
-    lock_output(as_place(model_out), overwrite=learning.overwrite)
-    lock_pictures(plot, overwrite=learning.overwrite)
+    output.lock_output(as_place(model_out), overwrite=learning.overwrite)
+    output.lock_pictures(plot, overwrite=learning.overwrite)
     K = learning.open(learning.store, learning.kernels)
-    estimator = make_learner(learning.model, parameters, K)
+    estimator = make_learner(learner.model, parameters, K)
     from dmkl.cli import tables  # after `import_base`
     from dmkl.learners.tables import describe_model
 
@@ -287,17 +273,17 @@ def fit(
             truth = K.labels[held_out]
             scores = tables.score_model(estimator, decision, truth, measures, learning.unknown, sample_text, part)
     estimator.save(model_out, overwrite=learning.overwrite)
-    save_figure(estimator.plot_weights, plot)
+    output.save_figure(estimator.plot_weights, plot)
     agreement = {}
     if not estimator.traits.needs_labels and K.labels is not None and K.labels.ndim == 1:
         agreement = {"agreement": dmkl.cluster_agreement(estimator.labels_, K.labels[chosen])}
     if learning.as_json:
         held_out_scores = {} if scores is None else {"held_out": {"samples": len(held_out), **scores.as_data()}}
-        print_json({**_model_as_mapping(estimator, model_out, seconds), **held_out_scores, **agreement})
+        output.print_json({**_model_as_mapping(estimator, model_out, seconds), **held_out_scores, **agreement})
         return
     description = describe_model(estimator, tables.MOST_COLUMNS)
     made = [make() for make in description.tables.values()]
-    show_tables(*made, tables.models_table({learning.model: estimator}, {learning.model: seconds}))
+    output.show_tables(*made, tables.models_table({learner.model: estimator}, {learner.model: seconds}))
     for note in description.lines():
         say(note)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
@@ -362,7 +348,7 @@ def search(
     from dmkl.searching.search import BEST
 
     run = _Run(question, "a search", "dmkl-search", parameters, predictions=predictions)
-    lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
+    output.lock_pictures(plot, _PICTURES, overwrite=question.overwrite)
     K = run.K
     run.chosen, run.on, folds = _samples_and_folds(K, cv, question)
     if question.model == AUTO:
@@ -382,13 +368,13 @@ def search(
         keywords: dict[str, Any] = {"refit": refit, "choice": choice, "baselines": baselines}
         result = run.compute(dmkl.search, run.values(grid), folds, rule=rule.replace("-", "_"), **keywords)
     over_p = result.plot_weights_over if len(result.grid.get("p", [])) > 1 else None
-    save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
+    output.save_pictures(dict(zip(_PICTURES, (result.plot_scores, result.plot_weights, over_p), strict=True)), plot)
     if question.as_json:
         mapping = run.as_mapping(result)
         if best := getattr(result, "best_", None):
             seconds = run.seconds - result.scores.attrs["seconds"]
             mapping["model"] = _model_as_mapping(best, str(run.place / BEST), seconds)
-        print_json(mapping)
+        output.print_json(mapping)
         return
     _print_search(result, run)
 
@@ -414,7 +400,7 @@ def _print_search(result: SearchResult, run: _Run) -> None:
         return
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
     say()
-    show_description(describe_model(model, tables.MOST_COLUMNS), (), "choice")
+    output.show_description(describe_model(model, tables.MOST_COLUMNS), (), "choice")
     say()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
