@@ -125,8 +125,6 @@ def _diagonal(K: KernelSet, samples: Names) -> Array | None:
 
 
 class _StoredKernels(KernelSource):
-    """The kernels of several stored sets, one set after the other."""
-
     def __init__(self, sets: Sequence[KernelSet], names: Sequence[str] | None) -> None:
         self.sets, self.parts = sets, [(K, k) for K in sets for k in range(len(K))]
         self.names = [name for K in sets for name in K.names] if names is None else list(map(str, names))

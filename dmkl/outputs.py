@@ -367,7 +367,6 @@ def _values_in_order(entry: str, array: xr.DataArray, names: pd.Index[Any]) -> A
 
 
 def _sample_positions(entry: str, array: xr.DataArray, axis: int, names: pd.Index[Any]) -> Array:
-    """Positions of the samples of an axis among the names."""
     dimension = array.dims[axis]
     if dimension not in array.coords:
         refuse(f"{entry}: dimension {dimension!r} has no names of samples; give them as its coordinate")

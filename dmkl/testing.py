@@ -77,8 +77,6 @@ _TRAIN, _TEST = np.flatnonzero(np.arange(_M) % 4), np.flatnonzero(np.arange(_M) 
 
 @dataclass(frozen=True)
 class _Case:
-    """A learner, and kernels and labels to check it with."""
-
     learner: KernelLearner
     folder: Path
 

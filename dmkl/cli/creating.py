@@ -299,7 +299,6 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 
 def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The specifications of kernels, from a file or from options."""
     from dmkl.features.specs import read_specs
     from dmkl.numerics.functions import BANDED
 
@@ -331,7 +330,6 @@ def _note_unused_tables(specs: list[dict[str, Any]], tables: Features) -> None:
 def _open_features(
     features: list[Path], samples: Path | None, join: Join, transpose: bool, **files: Path | None
 ) -> Features:
-    """Open feature tables, and the files that hold labels or splits of their samples."""
     from dmkl.inputs import as_features, read_names
     from dmkl.inputs.label_tables import given_data
 

@@ -171,7 +171,6 @@ def digits(seed: int = 0) -> tuple[Views, Array, Array]:
 
 
 def _draw_weights(path: Path, weights: xr.DataArray) -> None:
-    """A panel of bars for each model."""
     from matplotlib.figure import Figure
 
     from dmkl.pictures import bars

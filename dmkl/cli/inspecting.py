@@ -404,7 +404,6 @@ def _result_facts(folder: Place) -> dict[str, Any]:
 
 
 def _labeled_facts(folder: Place) -> dict[str, Any]:
-    """Facts on labeled data, from its metadata."""
     import xarray as xr
 
     from dmkl.store.saved import Saved

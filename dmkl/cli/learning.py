@@ -48,8 +48,6 @@ _Predictions = Annotated[str | None, option("Held-out predictions: .csv, .parque
 
 @dataclass(frozen=True, kw_only=True)
 class _SetOptions(Samples, Resources):
-    """The options of all commands that train learners on a set."""
-
     store: options.Store
     kernels: options.Kernels = None
     overwrite: options.Overwrite = False
@@ -58,8 +56,6 @@ class _SetOptions(Samples, Resources):
 
 @dataclass(frozen=True, kw_only=True)
 class _ModelOption:
-    """The option that names the learner."""
-
     model: str = DEFAULT
 
 

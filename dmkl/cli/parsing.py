@@ -254,7 +254,6 @@ def read_weights(text: str, kernels: Sequence[str]) -> list[float]:
 
 
 def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str) -> list[float]:
-    """A number for each kernel, from a file that `_read_pairs` reads."""
     path, lines = _read_pairs(text, rule, what, "rbf,0.5", is_numeral)
     pairs = [(name, float(value)) for name, value in lines if is_numeral(value)]
     values = dict(pairs)

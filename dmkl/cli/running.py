@@ -196,8 +196,6 @@ Key = tuple[str, str]
 
 
 class _Form(NamedTuple):
-    """A command that a job may ask for."""
-
     command: str
     asked_by: Key
     keys: Mapping[str, tuple[Key, ...]]  # those that may have the value of a parameter; the first that is given has it
@@ -489,7 +487,6 @@ def _record(step: _Step, steps: Sequence[_Step]) -> None:
 
 
 def _resolved(steps: Sequence[_Step]) -> dict[str, Mapping[str, Any]]:
-    """The tables of the job with all defaults."""
     tables: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for step in steps:
         defaults = {name: item.default for name, item in step.learner.items()} | _default_grid(step)

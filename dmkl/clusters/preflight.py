@@ -136,7 +136,6 @@ def _mark_file(state: Path | None) -> Iterator[Path | None]:
 
 
 def _describe(store: tuple[str, str] | None, mark: Path | None) -> Host:
-    """Describe the host of this process."""
     from dmkl.store.reader import open_root
 
     name = socket.gethostname()
