@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import dask
 from dask.utils import parse_bytes, parse_timedelta
 
 from dmkl import settings
@@ -298,12 +297,12 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
     assert system is not None
     options = cluster_options(job, system)
     cores, memory = _needed(job, options, "cores"), _needed(job, options, "memory")
-    processes = int(_option(options, "processes") or 1)
+    processes = int(options.chosen("slurm", "processes") or 1)
     if processes > cores:
         job.refuse(f"must be at most the number of cores, {cores}, got {processes}", "cluster", "processes")
     security_of(options.tls_ca, options.tls_cert, options.tls_key)  # refuse missing files now
-    python = shlex.quote(str(_option(options, "python") or sys.executable))
-    interface = _option(options, "interface")
+    python = shlex.quote(str(options.chosen("slurm", "python") or sys.executable))
+    interface = options.chosen("slurm", "interface")
     if interface:
         find_host, address = "", f"--interface {shlex.quote(str(interface))}"
         worker_address = address
@@ -317,7 +316,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
         words += ["--tls-cert", tls["tls_cert"], "--tls-key", tls["tls_key"]]
         certificates = "".join(f" {name}={shlex.quote(file)}" for name, file in tls.items())
         place = f'"$(printf %q "$folder/scheduler.json")"{shlex.quote(certificates)}'
-    local, n_bytes = _option(options, "local_directory"), parse_bytes(memory)
+    local, n_bytes = options.chosen("slurm", "local_directory"), parse_bytes(memory)
     worker = _WORKER.format(
         python=python,
         options=shlex.join(words),
@@ -326,7 +325,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
         threads=cores // processes,
         worker_bytes=n_bytes // processes,
         local=shlex.quote(str(local)) if local else '"${TMPDIR:-/tmp}"',
-        more="".join(f" {word}" for word in _option(options, "worker_extra_args") or []),
+        more="".join(f" {word}" for word in options.chosen("slurm", "worker_extra_args") or []),
     )
     body = _BODY.format(
         python=python,
@@ -343,7 +342,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
     for line in head:  # a line break would begin a command
         if not line.isprintable():
             job.refuse(f"a directive of the script must be one line of printable characters, got {line!r}", "cluster")
-    return "\n".join([*head, *(_option(options, "job_script_prologue") or []), body])
+    return "\n".join([*head, *(options.chosen("slurm", "job_script_prologue") or []), body])
 
 
 def _head(job: JobFile, options: JobOptions, cores: int, n_bytes: int) -> Iterator[str]:
@@ -354,13 +353,13 @@ def _head(job: JobFile, options: JobOptions, cores: int, n_bytes: int) -> Iterat
     logs = Path(options.log_directory or job.path.parent).expanduser()
     directives: dict[str, Any] = {
         "job-name": f"dmkl-{job.path.stem}",
-        "partition": _option(options, "queue"),
-        "account": _option(options, "account"),
+        "partition": options.chosen("slurm", "queue"),
+        "account": options.chosen("slurm", "account"),
         "nodes": options.jobs or 1,
         "ntasks-per-node": 1,
         "cpus-per-task": cores,
         "mem": f"{-(-n_bytes // 2**20)}M",
-        "time": _option(options, "walltime"),
+        "time": options.chosen("slurm", "walltime"),
         "signal": f"B:USR1@{notice_seconds(job)}",
         "chdir": job.path.parent,
         "output": logs / f"{job.path.stem}-%j.out",
@@ -370,17 +369,11 @@ def _head(job: JobFile, options: JobOptions, cores: int, n_bytes: int) -> Iterat
             yield f"#SBATCH --{name}={shlex.quote(str(value))}"
     yield "#SBATCH --open-mode=append"
     yield "#SBATCH --requeue"
-    yield from (f"#SBATCH {line}" for line in _option(options, "job_extra_directives") or [])
-
-
-def _option(options: JobOptions, name: str) -> Any:
-    """The value of an option in the job file, or else in dask-jobqueue's configuration."""
-    given = getattr(options, name, None)
-    return dask.config.get(f"jobqueue.slurm.{name.replace('_', '-')}", None) if given is None else given
+    yield from (f"#SBATCH {line}" for line in options.chosen("slurm", "job_extra_directives") or [])
 
 
 def _needed(job: JobFile, options: JobOptions, name: str) -> Any:
-    value = _option(options, name)
+    value = options.chosen("slurm", name)
     if value is None:
         job.refuse(
             f"needs {name}, of one node: give it here, or under jobqueue.slurm in ~/.config/dask/jobqueue.yaml "

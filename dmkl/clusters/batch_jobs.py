@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,37 +119,32 @@ def _start_scheduler(system: BatchSystem, section: str, options: JobOptions, ref
 
 def _defaults(system: BatchSystem, section: str, options: JobOptions) -> dict[str, Any]:
     """Options that neither the user nor the configuration gives, and for which Dask has unsuitable defaults."""
-    import dask
-
-    def configured(key: str) -> Any:
-        return dask.config.get(f"jobqueue.{section}.{key}", None)
-
+    chosen = partial(options.chosen, section)
     for key in ("cores", "memory"):
-        if getattr(options, key) is None and configured(key) is None:
+        if chosen(key) is None:
             refuse(
                 f"{system.title} needs the cores and the memory of a job, and {key} is missing: say "
                 f'--cluster "{section} cores=4 memory=16GiB", or set them in ~/.config/dask/jobqueue.yaml'
             )
-    others, defaults = options.model_extra or {}, dict[str, Any]()
-    if not others.get("job_name") and configured("name") in (None, "dask-worker"):
+    defaults: dict[str, Any] = {}
+    if not chosen("job_name") and chosen("name") in (None, "dask-worker"):
         defaults["job_name"] = "dmkl"
-    if not (options.log_directory or configured("log-directory")):  # else logs lie in the working directory
+    if not chosen("log_directory"):  # else logs lie in the working directory
         logs = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser() / "dmkl" / "jobs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         defaults["log_directory"] = str(logs)
-    if not (options.local_directory or configured("local-directory")) and system.runs_shell:
+    if not chosen("local_directory") and system.runs_shell:
         defaults["local_directory"] = "${TMPDIR:-/tmp}"  # of the node: workers are slow on a network file system
     if system.runs_shell:
         # The commands of the user come last, so that they override this.
         exported = " ".join(f"{name}={value}" for name, value in REUSE_OF_MEMORY.items())
-        commands = options.job_script_prologue or configured("job-script-prologue") or []
-        defaults["job_script_prologue"] = [f"export {exported}", *commands]
-    host, defaults["scheduler_options"] = _scheduler_options(options, configured)
-    worker_args = list(options.worker_extra_args or configured("worker-extra-args") or [])
+        defaults["job_script_prologue"] = [f"export {exported}", *(chosen("job_script_prologue") or [])]
+    host, defaults["scheduler_options"] = _scheduler_options(options, section)
+    worker_args = list(chosen("worker_extra_args") or [])
     if not any("dashboard" in word for word in worker_args):
         worker_args += ["--dashboard-address", "127.0.0.1:0"]  # with --no-dashboard a server listens on all interfaces
-    if not (options.interface or configured("interface") or "--host" in worker_args) and system.runs_shell:
-        python = others.get("python") or configured("python") or sys.executable
+    if not (chosen("interface") or "--host" in worker_args) and system.runs_shell:
+        python = chosen("python") or sys.executable
         worker_args += ["--host", f"$({python} -c {shlex.quote(OWN_ADDRESS)} {host})"]
     defaults["worker_extra_args"] = worker_args
     return defaults
@@ -161,13 +157,15 @@ OWN_ADDRESS = (
 """Program that prints the address by which a machine reaches a host: a worker listens there, not on all interfaces."""
 
 
-def _scheduler_options(options: JobOptions, configured: Any) -> tuple[str, dict[str, Any]]:
+def _scheduler_options(options: JobOptions, section: str) -> tuple[str, dict[str, Any]]:
     """The address of this machine on which the scheduler listens, and its options."""
+    import dask
     import psutil
     from distributed.utils import get_ip, get_ip_interface
 
-    given = {**(configured("scheduler-options") or {}), **((options.model_extra or {}).get("scheduler_options") or {})}
-    interface = options.scheduler_interface or given.get("interface") or options.interface or configured("interface")
+    given = dict(dask.config.get(f"jobqueue.{section}.scheduler-options", None) or {})
+    given |= (options.model_extra or {}).get("scheduler_options") or {}
+    interface = options.scheduler_interface or given.get("interface") or options.chosen(section, "interface")
     if "host" in given and not options.scheduler_interface:
         host = str(given["host"])
     elif interface:

@@ -146,6 +146,11 @@ class JobOptions(BaseModel):
     tls_cert: _Text = Field(None, description="a file in PEM format")
     tls_key: _Text = Field(None, description="a file in PEM format")
 
+    def chosen(self, section: str, name: str) -> Any:
+        """The value of an option, or else that in a section of dask-jobqueue's configuration; None if there is none."""
+        given = getattr(self, name, None)
+        return dask.config.get(f"jobqueue.{section}.{name.replace('_', '-')}", None) if given is None else given
+
 
 _HIDDEN = {"self", "scheduler", "name", "nanny", "protocol", "security", "project", "extra", "env_extra", "header_skip"}
 _HIDDEN |= {"job_extra", "base_class_kwargs", "kwargs"}

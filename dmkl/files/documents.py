@@ -36,7 +36,13 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
         if form == "TOML" and _longest_key(text) > _MOST_DEEP:  # the parser takes quadratic time for long keys
             raise RecursionError
         content = parsers[path.suffix.lower()](text)
-        if not _is_shallow(content):
+        level = [content]
+        for _ in range(_MOST_DEEP):
+            parts = [
+                part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)
+            ]
+            level = [value for part in parts for value in part]
+        if level:
             raise RecursionError
     except OSError as error:
         refuse(f"the file of {what} {name} cannot be read: {error.strerror}", error)
@@ -60,16 +66,6 @@ def _longest_key(text: str) -> int:
     lines = ("".join(line.split()) for line in text.splitlines() if not line.lstrip().startswith("#"))
     keys = (key.split(".") for line in lines if "." in line for key in re.split(r"[=,\[\]{}]", line))
     return max((sum(map(bool, parts)) for parts in keys), default=0)
-
-
-def _is_shallow(content: Any) -> bool:
-    level = [content]
-    for _ in range(_MOST_DEEP):
-        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
-        level = [value for part in parts for value in part]
-        if not level:
-            return True
-    return False
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
