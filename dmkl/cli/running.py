@@ -510,7 +510,7 @@ def _default_grid(step: _Step) -> dict[str, Any]:
     if "grid" not in step.values:
         return {}
     from dmkl.cli.learning import GridOptions
-    from dmkl.searching.grid import as_grid, with_chains
+    from dmkl.searching.grid import as_grid
 
     try:
         of_set = (step.values.get(name) for name in ("kernels", "records", "labels"))
@@ -521,8 +521,6 @@ def _default_grid(step: _Step) -> dict[str, Any]:
     learner = make_learner(step.values["model"], given, K)
     grid = GridOptions(**{name: step.values[name] for name in _GRID})
     values: Any = grid.values(learner, K, given.get("steps"))
-    if step.name in ("search", "evaluate"):
-        values, _ = with_chains(values, learner, K, several=K.labels is not None and K.labels.ndim == 2)
     asked = as_grid(values, learner)
     defaults: dict[str, Any] = {name: asked[name] for name in ("p", "lam", "C") if name in asked}
     if "steps" in values and values.get("lam", ...) is None:
