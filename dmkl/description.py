@@ -36,6 +36,8 @@ p-values of scores; the score of the kernels' part given covariates; simpler mod
 what is known of the kernels; what is lost without a kernel, and others that a table has; cautions; fits, passes and the
 proof; seconds by phase."""
 Form = Literal["number", "exact", "signed", "gap", "share", "mark", "text", "kernel"]
+"""Three significant digits, values of parameters, a plus before the number, a proven gap, percent, the heading where it
+is true, texts, and names of kernels."""
 MOST_ROWS = 30
 """Rows of a table that are shown at once."""
 
@@ -150,33 +152,15 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """How a column of a table is shown.
+    """How a column of a table is shown."""
 
-    Parameters
-    ----------
-    value
-        Its name in the data.
-    title
-        The heading; the name with spaces for underscores if None.
-    form
-        "number" with three significant digits, "signed" with a plus; "exact" for values of parameters; "gap"; "share"
-        in percent; "mark" for the heading where it is true; "text"; "kernel" for names of kernels. By default "text" if
-        the data are texts, and "number" otherwise.
-    error
-        Name of the column with the standard error, or half the width of an interval, which `limits` cut off.
-    upper
-        Name of the column with the upper end of an interval whose lower end is `value`.
-    bar
-        The value whose bar is full, 0 for the largest; None for no bar.
-    """
-
-    value: str
-    title: str | None = None
-    form: Form | None = None
-    error: str = ""
-    upper: str = ""
-    limits: tuple[float, float] = (-math.inf, math.inf)
-    bar: float | None = None
+    value: str  # its name in the data
+    title: str | None = None  # the heading; the name with spaces for underscores if None
+    form: Form | None = None  # by default "text" if the data are texts, and "number" otherwise
+    error: str = ""  # name of the column with the standard error, or half the width of an interval
+    upper: str = ""  # name of the column with the upper end of an interval whose lower end is `value`
+    limits: tuple[float, float] = (-math.inf, math.inf)  # which cut intervals off
+    bar: float | None = None  # the value whose bar is full, 0 for the largest; None for no bar
 
     @property
     def heading(self) -> str:
@@ -220,30 +204,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Labeled data, and how they are shown.
+    """Labeled data, and how they are shown."""
 
-    Parameters
-    ----------
-    frame
-        The data, a row for each item.
-    columns
-        The columns that are shown; all by default.
-    title
-        A line above the table.
-    rows
-        Positions of the rows that a terminal shows; the first by default.
-    kernels
-        All names of kernels, whose common beginning and end cells of the form "kernel" leave out.
-    note
-        Sentences below the table.
-    """
-
-    frame: pd.DataFrame
-    columns: Sequence[Column] = ()
-    title: str = ""
-    rows: Iterable[int] | None = None
-    kernels: Iterable[Any] = ()
-    note: str = ""
+    frame: pd.DataFrame  # the data, a row for each item
+    columns: Sequence[Column] = ()  # those that are shown; all by default
+    title: str = ""  # a line above the table
+    rows: Iterable[int] | None = None  # positions of the rows that a terminal shows; the first by default
+    kernels: Iterable[Any] = ()  # all names of kernels, whose common beginning and end cells of kernels leave out
+    note: str = ""  # sentences below the table
 
     @cached_property
     def shown(self) -> list[Column]:
@@ -320,28 +288,15 @@ def _escaped(text: str) -> str:
 class Description:
     """A result in words, data, tables and figures, of which summaries, printed tables, reports and JSON are renderings.
 
-    Parameters
-    ----------
-    title
-        The kind of the result and its learner, such as "Search of MKFDA".
-    scope
-        The grid, the folds or the resamples; may be empty.
-    sentences
-        Lines by subject, in the order of reading. Renderings choose by key, never by words.
-    facts
-        A function that returns data by key.
-    tables
-        Functions that return tables, by key.
-    figures
-        Figures by their titles; that of the title of a table belongs to the table.
+    Renderings choose sentences by key, never by words.
     """
 
-    title: str
-    scope: str
-    sentences: Mapping[Key, Sequence[str]]
-    facts: Callable[[], Mapping[str, Any]] = dict
+    title: str  # the kind of the result and its learner, such as "Search of MKFDA"
+    scope: str  # the grid, the folds or the resamples; may be empty
+    sentences: Mapping[Key, Sequence[str]]  # lines by subject, in the order of reading
+    facts: Callable[[], Mapping[str, Any]] = dict  # data by key
     tables: Mapping[str, Callable[[], Table]] = field(default_factory=dict)
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # that of the title of a table belongs to the table
 
     @property
     def headline(self) -> str:

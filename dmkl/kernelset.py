@@ -231,17 +231,9 @@ class KernelSet:
     def normalize(self, how: str = "trace") -> KernelSet:
         """Scale the kernels by statistics of the column samples.
 
-        Parameters
-        ----------
-        how
-            "trace": unit trace, K / tr K. "cosine": unit norm in feature space, K_ij / √(K_ii K_jj).
-            "multiplicative": unit variance in feature space, K / (tr K/m − 1ᵀK1/m²).
-
-        Raises
-        ------
-        InputError
-            If `how` is none of these. A kernel that cannot be normalized, such as a constant one, raises an error when
-            a result is computed.
+        "trace": unit trace, K / tr K. "cosine": unit norm in feature space, K_ij / √(K_ii K_jj). "multiplicative": unit
+        variance in feature space, K / (tr K/m − 1ᵀK1/m²). InputError for any other word; a kernel that cannot be
+        normalized, such as a constant one, raises an error when a result is computed.
         """
         if how not in NORMALIZATIONS:
             refuse(f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}")
@@ -255,15 +247,10 @@ class KernelSet:
         steps
             "center" (see `center`), "trace", "cosine" and "multiplicative" (see `normalize`): a sequence of names such
             as ("cosine", "center"), or a comma-separated text. Learners, `dmkl.search` and `dmkl.analyze` take steps in
-            the same form.
+            the same form. InputError for any other name.
         weights
             (columns,), positive: sample weights of the column samples in means and traces, as if a sample occurred that
             many times; all equal if None.
-
-        Raises
-        ------
-        InputError
-            If a name is none of these.
         """
         K = self
         for name in as_steps(steps):
@@ -344,19 +331,9 @@ class KernelSet:
         """The kernels of records, several of which may be of one sample, such as an animal or a genotype.
 
         Nothing is copied: entries are those of the samples. Folds of a search keep the records of a sample together.
-
-        Parameters
-        ----------
-        index
-            The sample of each record, by name or by position.
-        names
-            Names of the records, unique, by which labels and covariates of each are matched; by default those of the
-            samples, several times.
-
-        Raises
-        ------
-        InputError
-            If there is no such sample, rows and columns differ, or the set with names has steps.
+        `index` has the sample of each record, by name or by position, and `names` the names of the records, unique, by
+        which labels and covariates of each are matched; by default those of the samples, several times. InputError if
+        there is no such sample, rows and columns differ, or the set with names has steps.
         """
         if not self.is_square:
             refuse("repeat() is for a square set, whose rows and columns are the same samples; take K[train, train]")
@@ -382,20 +359,9 @@ class KernelSet:
         """The set with one more kernel, the entrywise product K_a ∘ K_b of some, computed when it is read.
 
         It is the kernel of interactions, such as of genotype and environment: two records are alike if they are alike
-        in all factors. It is positive semidefinite if these are.
-
-        Parameters
-        ----------
-        *names
-            Two or more kernels.
-        name
-            The name of the product, that of its factors with colons between by default.
-
-        Raises
-        ------
-        InputError
-            If there is no such kernel, fewer than two are given, the name is taken, or the set is not square or has
-            steps.
+        in all factors. It is positive semidefinite if these are. `names` are two or more kernels, and `name` is that of
+        the product, by default those of its factors with colons between. InputError if there is no such kernel, fewer
+        than two are given, the name is taken, or the set is not square or has steps.
         """
         places = named_positions(names, self.names, "kernel")
         if len(places) < 2:
@@ -577,10 +543,7 @@ class KernelSet:
     def to_dask(self, chunk: int | None = None) -> da.Array:
         """The transformed matrices as a lazy array (kernels, rows, columns), float64 where there are steps.
 
-        Parameters
-        ----------
-        chunk
-            Side of a chunk in samples; the stored tile by default.
+        `chunk` is the side of a chunk in samples, by default that of the stored tiles.
         """
         state: Any = statistics.chain_statistics(self._view, elements=True)
         return view_blocks(self._view, state, chunk)

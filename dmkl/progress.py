@@ -161,12 +161,8 @@ def _setting() -> Any:
 class ConsoleWatch(Watch):
     """A line for work that takes longer than two seconds: what is done, the time, and the time that is left.
 
-    Parameters
-    ----------
-    console
-        The console; standard error by default, so that tables on standard output can be piped.
-    delay_seconds
-        Shorter work shows nothing. Without a terminal, notes have at least this distance.
+    The console is standard error by default, so that tables on standard output can be piped. Work shorter than
+    `delay_seconds` shows nothing; without a terminal, notes have at least this distance.
     """
 
     def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:

@@ -16,24 +16,12 @@ Labeled = TypeVar("Labeled", bound="xr.Dataset | xr.DataArray")
 
 @dataclass(frozen=True)
 class Variable:
-    """A kind of variable or coordinate.
+    """A kind of variable or coordinate."""
 
-    Parameters
-    ----------
-    meaning
-        The attribute "long_name".
-    kinds
-        Kinds of the dtype, as NumPy's letters.
-    dims
-        Dimensions that are always present; others depend on the problem.
-    units
-        The attribute "units": "1" for dimensionless numbers, none for names.
-    """
-
-    meaning: str
-    kinds: str
-    dims: tuple[str, ...] = ()
-    units: str = "1"
+    meaning: str  # the attribute "long_name"
+    kinds: str  # of the dtype, as NumPy's letters
+    dims: tuple[str, ...] = ()  # those that are always present; others depend on the problem
+    units: str = "1"  # the attribute "units": "1" for dimensionless numbers, none for names
 
 
 NAMES, NUMBERS, COUNTS, VALUES = "UOT", "f", "iuf", "iufUOTb"
