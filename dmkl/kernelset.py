@@ -639,17 +639,10 @@ Kernels: TypeAlias = "KernelSet | xr.DataArray | Array | Sequence[Any] | Mapping
 
 
 def open(path: Location) -> KernelSet:
-    """Open a stored kernel set; only its names and labels are read.
+    """Open a stored kernel set in a folder, at a URL or in a Zarr store; only its names and labels are read.
 
-    Parameters
-    ----------
-    path
-        A folder, a URL or a Zarr store.
-
-    Raises
-    ------
-    StoreNotFoundError, IncompleteStoreError, FormatVersionError, StoreError
-        If there is no finished kernel set of a known format version.
+    StoreNotFoundError, IncompleteStoreError, FormatVersionError or StoreError if there is no finished kernel set of a
+    known format version.
     """
     return set_of(path)
 
