@@ -480,7 +480,9 @@ def _to_dataset(
     for share in (90, 99):
         # The sum of k eigenvalues is at most √k‖K‖_F (Cauchy and Schwarz), so share · tr K needs share² (tr K)²/‖K‖_F².
         variables[f"components_{share}_least"] = "kernel", np.ceil((share / 100) ** 2 * ratio * (1 - 1e-12))
-        variables[f"components_{share}_most"] = "kernel", captured(eigenvalues, trace, share / 100)
+        enough = np.cumsum(eigenvalues, axis=1) >= share / 100 * trace[:, None]
+        most = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1.0, np.nan)  # NaN if all of them make up less
+        variables[f"components_{share}_most"] = "kernel", most
     # Chains of alignments of at least the threshold connect the kernels of a group.
     linked = csr_array((np.nan_to_num(unbiased, nan=-1.0) >= threshold).astype(np.int8))
     variables["group"] = "kernel", connected_components(linked, directed=False)[1].astype(np.int32)
@@ -733,15 +735,6 @@ def _smallest_means(values: Float, left: Float) -> Float:
         before = np.concatenate([np.zeros((len(values), 1)), sums[:, :i]], axis=1)
         bound[:, i] = ((sums[:, i : i + 1] - before + left[:, None]) / np.arange(i + 1, 0, -1)).min(axis=1)
     return bound
-
-
-def captured(eigenvalues: Float, trace: Float, share: float) -> Float:
-    """An upper bound of the number of leading eigenvalues that make up `share` of the trace, (n,), from λ̂.
-
-    NaN if the given eigenvalues make up less.
-    """
-    enough = np.cumsum(eigenvalues, axis=1) >= share * trace[:, None]
-    return np.where(enough.any(axis=1), enough.argmax(axis=1) + 1.0, np.nan)
 
 
 def relevant_dimensions(energies: Float, total: float, m: int) -> Float:

@@ -81,19 +81,15 @@ class EvaluationResult(GridResult):
         ``held_out_…``         held_out[, class]                of `predictions`
         part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
         sample_group           sample                           the groups that no fold splits, if any
-        chance_p_value,        [task]                           under permuted labels of the test rows
-        chance_score,
-        chance_permutations
+        chance_p_value …       [task]                           under permuted labels of the test rows
         constant_score         fold[, task]                     of one decision for all test rows
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, at the choice of the
-        sum_inner_score,                                        inner folds for it; see `baselines`
-        sum_gap, sum_lam …
+        sum_gap, sum_lam …                                      inner folds for it; see `baselines`
         sum_mcnemar_p_value …  [task]                           `dmkl.compare_predictions` of the learner and the sum
-        covariates_test_score, fold[, task]                     of least squares on the covariates alone
-        residual_score[_NAME], fold[, task], [task]             as in `SearchResult.scores`
-        residual_p_value
-        largest_own_test_score …, fold[, task]                  of the estimator and the sum by the largest score
-        largest_sum_test_score …
+        covariates_test_score  fold[, task]                     of least squares on the covariates alone
+        residual_score[_NAME]  fold[, task]                     as in `SearchResult.scores`, and so is residual_p_value
+        ``largest_own_…``,     fold[, task]                     of the estimator and the sum by the largest score
+        ``largest_sum_…``
         ====================== ================================ ========================================================
 
         Attributes: those of `SearchResult.scores`, measures (JSON list of scorers), n_refit_passes (the passes of the

@@ -102,12 +102,16 @@ def compare_predictions(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
 
 def paired_tests(*pair: xr.Dataset) -> xr.Dataset:
     """The tests of `compare_predictions`, of predictions in one order."""
-    folds = np.unique(np.stack([_codes(each["sample_fold"]) for each in pair]), axis=1, return_inverse=True)[1]
-    dim = task_dim(pair[0])
-    of_tasks = [
-        _tests([each if dim is None else each.isel({dim: k}) for each in pair], folds.ravel())
-        for k in range(1 if dim is None else pair[0].sizes[dim])
-    ]
+    folds = np.unique(np.stack([_codes(each["sample_fold"]) for each in pair]), axis=1, return_inverse=True)[1].ravel()
+    dim, units, of_tasks = task_dim(pair[0]), pair[0].get("sample_group", pair[0]["sample"]).values, []
+    for k in range(1 if dim is None else pair[0].sizes[dim]):
+        results = _independent_tests([each if dim is None else each.isel({dim: k}) for each in pair], folds)
+        for name in results:
+            if len(np.unique(units)) < len(units) and name.endswith(("_p_value", "_standard_error")):
+                results[name] = np.nan
+            elif folds.min() < folds.max() and name.endswith("_p_value"):
+                results[name] = 2.0 * float(ndtr(ndtri(results[name] / 2.0) / np.sqrt(2.0)))
+        of_tasks.append(results)
     if dim is None:
         return xr.Dataset(of_tasks[0])
     coords = {dim: pair[0][dim].values}
@@ -150,17 +154,6 @@ def _matched(first: xr.Dataset, second: xr.Dataset) -> list[xr.Dataset]:
 
 def _codes(values: xr.DataArray) -> Index:
     return np.unique(values.values, return_inverse=True)[1]
-
-
-def _tests(pair: Sequence[xr.Dataset], folds: Index) -> dict[str, Any]:
-    """The results of a task, by name."""
-    results, units = _independent_tests(pair, folds), pair[0].get("sample_group", pair[0]["sample"]).values
-    for name in results:
-        if len(np.unique(units)) < len(units) and name.endswith(("_p_value", "_standard_error")):
-            results[name] = np.nan
-        elif folds.min() < folds.max() and name.endswith("_p_value"):
-            results[name] = 2.0 * float(ndtr(ndtri(results[name] / 2.0) / np.sqrt(2.0)))
-    return results
 
 
 def _independent_tests(pair: Sequence[xr.Dataset], folds: Index) -> dict[str, Any]:
