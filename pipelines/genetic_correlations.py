@@ -26,7 +26,7 @@ COVARIANCES = np.array(
 """Covariances of the traits by each matrix, and of the residuals."""
 
 
-def estimates(K: dmkl.KernelSet, markers: np.ndarray, rng: np.random.Generator) -> xr.Dataset:
+def estimates(K: dmkl.KernelSet, markers: np.ndarray, rng: np.random.Generator, method: str) -> xr.Dataset:
     """Simulate two traits, and estimate their covariances."""
     m = markers.shape[1]
     traits = np.zeros((m, 2))
@@ -35,7 +35,7 @@ def estimates(K: dmkl.KernelSet, markers: np.ndarray, rng: np.random.Generator) 
         traits += effects if root is None else root @ effects
     missing = rng.permutation(m)[: m // 5]
     traits[missing[: m // 10], 0] = traits[missing[m // 10 :], 1] = np.nan
-    return dmkl.VarianceComponents("he", genetic_correlation=True).fit(K, traits).trait_covariances_
+    return dmkl.VarianceComponents(method, tests=False, genetic_correlation=True).fit(K, traits).trait_covariances_
 
 
 def main() -> None:
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--markers", type=int, default=2000, help="markers of each matrix")
     parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--method", choices=["he", "reml"], default="he")
     parser.add_argument("--output", type=Path, default=Path("out/genetic_correlations"))
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
@@ -53,7 +54,7 @@ def main() -> None:
     store = args.output / "kernels.zarr"
     K = dmkl.create(store, (W @ W.T for W in markers), names=["chr1", "chr2", "chr3"], dtype="float32", overwrite=True)
     started = time.monotonic()
-    tables = [estimates(K, markers, rng) for _ in range(args.repetitions)]
+    tables = [estimates(K, markers, rng, args.method) for _ in range(args.repetitions)]
     seconds = (time.monotonic() - started) / args.repetitions
     pairs = xr.concat(tables, "repetition", data_vars="all").isel(target=0, target_2=1)
     truth = np.concatenate([COVARIANCES, COVARIANCES[:-1].sum(axis=0, keepdims=True)])

@@ -35,6 +35,7 @@ from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, spread, worst
 from dmkl.solvers.jobs import Context, Job, Training, tell_constant
 from dmkl.solvers.trait_covariances import PAIRS, TRAIT_VARIABLES, Traits, trait_covariances
+from dmkl.solvers.trait_likelihood import trait_likelihood
 from dmkl.solvers.variance import VarianceProblem, covariances_on_factors, explained_variances, solve_on_factors
 from dmkl.variables import describe
 
@@ -164,10 +165,12 @@ class VarianceComponents(KernelRegressor):
     trait_covariances_ : Dataset
         With `genetic_correlation`, over term, target and target_2: `trait_covariance`, σ_j,st of Cov(u_js, u_jt) =
         σ_j,stK_j and Cov(e_s, e_t) = σ_e,stI, `trait_correlation`, σ_j,st/√(σ_j,ss σ_j,tt), and their standard errors.
-        They are Haseman-Elston estimates, whatever the method, from the samples whose targets are known; NaN for
-        kernels that fixed effects explain, for the residual of targets without common samples, and for correlations
-        where the estimate of a variance is not positive. A correlation is not cut off at ±1. Errors are those of normal
-        targets, by the delta method; beyond 1,000 samples random vectors estimate the traces.
+        By "reml" they maximize the restricted likelihood of each pair of targets, among matrices that are positive
+        semidefinite, with errors from its average information, NaN where a correlation is ±1; of three or more targets
+        the variances are those of the last pair. By "he" they are Haseman-Elston estimates, which takes three passes
+        for a pair; a correlation is not cut off at ±1, and errors are those of normal targets. NaN for kernels that
+        fixed effects explain, for the residual of targets without common samples, and for correlations where the
+        estimate of a variance is not positive. Errors of correlations are by the delta method.
     dual_coef_ : DataArray
         Py = V⁻¹(y − Zb), over sample and target. The prediction of e is σ_e²Py.
     intercept_, covariate_effects_ : DataArray
@@ -396,12 +399,19 @@ class VarianceComponents(KernelRegressor):
             bases.append(spread(problem.basis, at, m))
             kernels = np.arange(n) if data.fit.kernels is None else data.fit.kernels
             estimated.append(kernels[solution.extra["kernels"]])
+        exact = None if self.traces == "auto" else self.traces == "exact"
         lens, pairs, solvers = self._with_steps(data.kernels).lens(), [*combinations(range(len(targets)), 2)], []
         for s, t in pairs:
             of_pair = residuals[:, [s, t]], known[:, [s, t]], [bases[s], bases[t]]
             kernels = np.intersect1d(estimated[s], estimated[t])
-            solvers.append((lens, trait_covariances(Traits(*of_pair, kernels, n, self.n_probes, self.random_state))))
+            both = Traits(*of_pair, kernels, n, self.n_probes, self.random_state)
+            likelihood = partial(trait_likelihood, tol=self.tol, max_iter=self.max_iter, exact=exact)
+            solvers.append((lens, (trait_covariances if self.method == "he" else likelihood)(both)))
         results, n_passes = drive(solvers, at_once=1)
+        if any(result.status.word == "open" for result in results):
+            open_status = next(result.status for result in results if result.status.word == "open")
+            message = f"the likelihood of two traits ended before its maximum: {open_status.advice}"
+            warn(message, ConvergenceWarning)
         self.n_passes_ += n_passes
         values = np.full((len(TRAIT_VARIABLES), n + 2, len(targets), len(targets)), np.nan)
         for pair, result in zip(pairs, results, strict=True):

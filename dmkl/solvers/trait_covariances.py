@@ -30,7 +30,7 @@ import numpy as np
 from dmkl.arrays import Float, Index, Mask
 from dmkl.numerics.alignment import sign_probes
 from dmkl.passes.execute import machine
-from dmkl.solvers.interface import CombinedProduct, EachProduct, Request
+from dmkl.solvers.interface import CombinedProduct, EachProduct, Request, Status
 
 Steps = Generator[Request | tuple[Request, ...], Any, Any]
 
@@ -84,12 +84,14 @@ class TraitCovariances:
     """Estimates over the kernels and the residual, (n + 1, 3), for `PAIRS`, and their covariance, (n + 1, 3, n + 1, 3).
 
     `estimable` (n + 1,) says which have an estimate: not kernels that fixed effects explain, nor the residual of traits
-    that are known for no common sample, and none if matrices are linearly dependent. The others are zero.
+    that are known for no common sample, and none if matrices are linearly dependent. The others are zero. Without an
+    error the covariance is NaN.
     """
 
     values: Float
     covariance: Float
     estimable: Mask
+    status: Status = Status.CONVERGED
 
     def by_term(self) -> Float:
         """`TRAIT_VARIABLES` (4, n + 2, 3) over kernels, residual and the sum of all kernels, NaN without an estimate.
@@ -98,7 +100,7 @@ class TraitCovariances:
         """
         sums = np.vstack([np.eye(len(self.values)), np.append(np.ones(len(self.values) - 1), 0.0)])
         values = np.where((sums @ self.estimable > 0)[:, None], sums @ self.values, np.nan)
-        covariance = np.einsum("ki,ipjq,kj->kpq", sums, self.covariance, sums)
+        covariance = np.einsum("ki,ipjq,kj->kpq", sums, np.nan_to_num(self.covariance), sums)
         first, shared, second = values.T
         root = np.sqrt(np.where((first > 0) & (second > 0), first * second, np.nan))
         correlation, itself = shared / root, root / root
@@ -106,11 +108,25 @@ class TraitCovariances:
         variances = np.einsum("kp,kpq,kq->k", slopes, covariance, slopes)
         squares = np.stack([covariance.diagonal(axis1=1, axis2=2) + 0 * values, variances[:, None] * [0, 1, 0]])
         errors = np.sqrt(np.maximum(squares, 0.0))
+        errors[:, :-1][:, np.isnan(np.einsum("ipip->ip", self.covariance)).any(axis=1)] = np.nan
         return np.stack([values, errors[0], np.stack([itself, correlation, itself], axis=1), errors[1]])
 
 
 def trait_covariances(pair: Traits) -> Steps:
-    """Estimate the (co)variances of two traits; returns `TraitCovariances`."""
+    """Estimate the (co)variances of two traits by regression; returns `TraitCovariances`."""
+    values, inverses = yield from moment_estimates(pair)
+    n_terms = len(values)
+    traces = yield from moment_traces(pair, values)
+    covariance = np.zeros((n_terms, 3, n_terms, 3))
+    for (p, (s, t)), (q, (u, v)) in product(enumerate(PAIRS), repeat=2):
+        both = traces[s, t, u, v] + traces[s, t, v, u]
+        covariance[:, p, :, q] = inverses[s, t] @ both @ inverses[u, v]
+    estimates = np.stack([values[:, s, t] for s, t in PAIRS], axis=1)
+    return TraitCovariances(estimates, covariance, inverses[0, 1].diagonal() > 0)
+
+
+def moment_estimates(pair: Traits) -> Steps:
+    """The σ_j,st of two traits, (n + 1, 2, 2), and inverses of their normal equations, (2, 2, n + 1, n + 1)."""
     n = pair.n_kernels
     grams = np.zeros((2, 2, n + 1, n + 1))
     for chunk in pair.probes():
@@ -128,13 +144,7 @@ def trait_covariances(pair: Traits) -> Steps:
         if np.linalg.eigvalsh(correlations).min(initial=1.0) > DEPENDENT:
             inverses[s, t][np.ix_(some, some)] = np.linalg.inv(correlations) / np.outer(size, size)
         values[:, s, t] = values[:, t, s] = inverses[s, t] @ moments[:, s, t]
-    traces = yield from moment_traces(pair, values)
-    covariance = np.zeros((n + 1, 3, n + 1, 3))
-    for (p, (s, t)), (q, (u, v)) in product(enumerate(PAIRS), repeat=2):
-        both = traces[s, t, u, v] + traces[s, t, v, u]
-        covariance[:, p, :, q] = inverses[s, t] @ both @ inverses[u, v]
-    estimates = np.stack([values[:, s, t] for s, t in PAIRS], axis=1)
-    return TraitCovariances(estimates, covariance, inverses[0, 1].diagonal() > 0)
+    return values, inverses
 
 
 def moment_traces(traits: Traits, values: Float) -> Steps:

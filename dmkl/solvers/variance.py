@@ -62,7 +62,7 @@ from dmkl.solvers.workspace import Workspace
 
 Solve = Callable[[Sequence[Job], Context], list[Outcome]]
 
-_FLOOR = 1e-6
+FLOOR = 1e-6
 """Least σ_e², in units of the variance of y: V has to be positive definite also for kernels of low rank."""
 _CONSTANT = 1e-6  # Share of a kernel that rounding leaves of a kernel which fixed effects explain
 _RESIDUAL = 1e-7  # Relative residual of conjugate gradients
@@ -136,12 +136,35 @@ class VarianceProblem:
     @property
     def floor(self) -> Float:
         """The least variances, (n + 1,)."""
-        return np.append(np.zeros(len(self.names)), _FLOOR * self.scale)
+        return np.append(np.zeros(len(self.names)), FLOOR * self.scale)
+
+    def images(self, block: Float) -> Steps:
+        """K_jB of a block (m, b), with K_e last, (n + 1, m, b)."""
+        return np.concatenate([(yield interface.EachProduct(block)), block[None]])
+
+    def multiply(self, variances: Float, block: Float) -> Steps:
+        """VB of a block (m, b)."""
+        return (yield from combined(variances, block))
+
+    def model_optimum(self, information: Float, linear: Float, active: Index) -> Float:
+        """The active variances x that maximize xᵀr − ½xᵀAx, at least their floors."""
+        return _nonnegative(information, linear, self.floor[active])
+
+    def check_forms(self, forms: Float, sizes: Float) -> None:
+        """Raise IndefiniteKernelError if a form vᵀK_jv is negative, beside the `sizes` ‖v‖‖K_jv‖, (n + 1,)."""
+        negative = np.flatnonzero(forms < -1e-5 * sizes)
+        if len(negative):
+            msg = (
+                f"{self.title}kernel {self.names[negative[0]]!r} is not positive semidefinite: a vector v has "
+                f"vᵀKv = {forms[negative[0]]:.3g}, which no covariance has. Repair it by repair='clip', 'flip' or "
+                "'shift', or leave it out with select()"
+            )
+            raise IndefiniteKernelError(msg)
 
 
 def _solve(problem: VarianceProblem, gram: Float, moments: Float) -> Steps:
     """Estimate the variances, all of which can be, from the normal equations."""
-    system = _Exact(problem) if problem.exact else _Probes(problem)
+    system = _Exact(problem) if problem.exact else Probes(problem)
     if problem.method == "he":
         return (yield from _by_regression(problem, system, gram, moments))
     # Haseman-Elston estimates are unbiased but may be negative, and σ_e² = 0 would make V singular: the start has no
@@ -149,7 +172,7 @@ def _solve(problem: VarianceProblem, gram: Float, moments: Float) -> Steps:
     start = _nonnegative(gram, moments, np.zeros(len(gram)))
     start[-1] = max(start[-1], 0.1 * problem.scale)
     every = np.arange(len(start))
-    point, information, probe_noise, status, steps = yield from _maximize(system, start, every)
+    point, information, probe_noise, status, steps = yield from maximize(system, start, every)
     n, variances = len(problem.names), point.variances
     statistics = np.full(n + 1, np.nan)
     if problem.tests and problem.exact:
@@ -163,7 +186,7 @@ def _solve(problem: VarianceProblem, gram: Float, moments: Float) -> Steps:
                 statistics[j] = statistics[n]
             else:
                 without = np.where(every == j, 0.0, variances)
-                reduced, *_ = yield from _maximize(system, without, np.delete(every, j))
+                reduced, *_ = yield from maximize(system, without, np.delete(every, j))
                 statistics[j] = 2.0 * max(0.0, point.log_likelihood - reduced.log_likelihood)
     # Components on the boundary have no covariance: the average information describes the likelihood inside the set.
     free = np.ix_(variances > problem.floor, variances > problem.floor)
@@ -177,7 +200,7 @@ def _solve(problem: VarianceProblem, gram: Float, moments: Float) -> Steps:
 
 
 def _outcome(
-    problem: VarianceProblem, point: _Point, status: Status, steps: Sequence[Step], extra: dict[str, Float]
+    problem: VarianceProblem, point: Point, status: Status, steps: Sequence[Step], extra: dict[str, Float]
 ) -> Outcome:
     effects = point.effects + problem.basis.T @ problem.y
     extra = extra | {
@@ -244,7 +267,7 @@ def _nonnegative(gram: Float, moments: Float, floor: Float) -> Float:
     return np.asarray(floor + nnls(upper, scipy.linalg.solve_triangular(upper, shifted, trans="T"))[0] / size)
 
 
-def _by_regression(problem: VarianceProblem, system: _Exact | _Probes, gram: Float, moments: Float) -> Steps:
+def _by_regression(problem: VarianceProblem, system: _Exact | Probes, gram: Float, moments: Float) -> Steps:
     """The estimates of Haseman-Elston regression, which may be negative; the model takes them as zero."""
     estimates = np.linalg.solve(gram, moments)
     point = yield from system.evaluate(np.maximum(estimates, problem.floor))
@@ -270,11 +293,22 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
     return covariance
 
 
+def combined(variances: Float, block: Float) -> Steps:
+    """VB of a block (m, b)."""
+    return (yield interface.CombinedProduct(block, variances[:-1], exact=True)) + variances[-1] * block
+
+
 # --- average information ---------------------------------------------------------------------------------------------
 
 
+LinearModel = Any
+"""A model whose covariance V is linear in some variances: a `VarianceProblem`, or one with its methods."""
+System = Any
+"""The likelihood of a model by `evaluate` at some variances, and by `derive` there what `_Exact` does."""
+
+
 @dataclass(frozen=True, eq=False)
-class _Point:
+class Point:
     """The likelihood at some variances."""
 
     variances: Float  # (n + 1,), σ_e² last
@@ -291,9 +325,9 @@ class _Point:
         return np.asarray(solved - self.solved @ np.linalg.solve(self.gram, basis.T @ solved))
 
 
-def _point(
-    problem: VarianceProblem, variances: Float, solved: Float, log_determinants: Float, probes: Float | None = None
-) -> _Point:
+def likelihood_point(
+    problem: LinearModel, variances: Float, solved: Float, log_determinants: Float, probes: Float | None = None
+) -> Point:
     """The likelihood from V⁻¹[My, Q] and log|V|, or estimates of it from each probe."""
     Q, of_basis = problem.basis, solved[:, 1:]
     gram = Q.T @ of_basis
@@ -307,7 +341,7 @@ def _point(
     value = -0.5 * (constant + log_determinants.mean() + quadratic)
     n = len(log_determinants)
     error = 0.5 * float(log_determinants.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
-    return _Point(variances, float(value), dual, of_basis, gram, effects, error, probes)
+    return Point(variances, float(value), dual, of_basis, gram, effects, error, probes)
 
 
 class _Exact:
@@ -330,9 +364,9 @@ class _Exact:
         )
         solved, log_determinant = yield solving, of_determinant
         log_determinant = log_determinant + len(problem.y) * np.log(2.0 * lam) + problem.n_orthogonal * np.log(lam)
-        return _point(problem, variances, solved / (2.0 * lam), log_determinant)
+        return likelihood_point(problem, variances, solved / (2.0 * lam), log_determinant)
 
-    def derive(self, point: _Point) -> Steps:
+    def derive(self, point: Point) -> Steps:
         """Gradient, average information and noise of zero, at the point that was evaluated last."""
         block = np.hstack([point.dual, point.solved])
         products, traces = yield interface.EachProduct(block), interface.FactorTraces(self._factor)
@@ -345,75 +379,65 @@ class _Exact:
         traces[-1] += self.problem.n_orthogonal / point.variances[-1]
         images = products[:, :, 0].T
         solved = (yield interface.FactorSolve(self._factor, images)) / scale
-        return _derivatives(self.problem, point, images, solved, traces), np.zeros((len(traces), len(traces)))
+        return derivatives(self.problem, point, images, solved, traces), np.zeros((len(traces), len(traces)))
 
 
-class _Probes:
+class Probes:
     """The likelihood and its derivatives by conjugate gradients and random probes, the same ones at all points."""
 
-    def __init__(self, problem: VarianceProblem) -> None:
+    def __init__(self, problem: LinearModel) -> None:
         self.problem = problem
-        self._probes = sign_probes(len(problem.y), problem.n_probes, problem.seed)
+        self._probes = sign_probes(len(problem.basis), problem.n_probes, problem.seed)
 
     def evaluate(self, variances: Float) -> Steps:
         """The likelihood at these variances: a product of each step of conjugate gradients."""
         problem = self.problem
         width = 1 + problem.basis.shape[1]
         block = np.hstack([problem.residual, problem.basis, self._probes])
-        solved, quadratures = yield from _conjugate_gradients(variances, block)
-        log_determinants = len(problem.y) * quadratures[width:]
-        return _point(problem, variances, solved[:, :width], log_determinants, solved[:, width:])
+        solved, quadratures = yield from _conjugate_gradients(partial(problem.multiply, variances), block)
+        log_determinants = len(problem.basis) * quadratures[width:]
+        return likelihood_point(problem, variances, solved[:, :width], log_determinants, solved[:, width:])
 
-    def derive(self, point: _Point) -> Steps:
+    def derive(self, point: Point) -> Steps:
         """Gradient, average information, and the covariance of the gradient that the probes leave."""
         problem = self.problem
         assert point.probes is not None
         block = np.hstack([point.dual, point.project(point.probes, problem.basis)])
-        products = np.concatenate([(yield interface.EachProduct(block)), block[None]])
+        products = yield from problem.images(block)
         # zᵀPK_jz estimates tr PK_j. The same probes at every point make the estimated likelihood a smooth function, so
         # that the line search compares like with like.
         samples = np.einsum("ms,nms->ns", self._probes, products[:, :, 1:])
         images = products[:, :, 0].T
-        solved, _ = yield from _conjugate_gradients(point.variances, images)
+        solved, _ = yield from _conjugate_gradients(partial(problem.multiply, point.variances), images)
         # The gradient has half of the trace, hence a quarter of the variance of the mean.
         noise = 0.25 * np.cov(samples) / problem.n_probes
-        return _derivatives(problem, point, images, solved, samples.mean(axis=1)), noise
+        return derivatives(problem, point, images, solved, samples.mean(axis=1)), noise
 
 
-def _derivatives(
-    problem: VarianceProblem, point: _Point, images: Float, solved: Float, traces: Float
-) -> tuple[Float, Float]:
+def derivatives(problem: LinearModel, point: Point, images: Float, solved: Float, traces: Float) -> tuple[Float, Float]:
     """Gradient and average information from W = [K_jPy], V⁻¹W, and tr PK_j."""
     dual = point.dual[:, 0]
     quadratic = images.T @ dual
     size = np.linalg.norm(dual) * np.linalg.norm(images, axis=0)
-    negative = np.flatnonzero(quadratic < -1e-5 * size)
-    if len(negative):
-        msg = (
-            f"{problem.title}kernel {problem.names[negative[0]]!r} is not positive semidefinite: a vector v has "
-            f"vᵀKv = {quadratic[negative[0]]:.3g}, which no covariance has. Repair it by repair='clip', 'flip' or "
-            "'shift', or leave it out with select()"
-        )
-        raise IndefiniteKernelError(msg)
+    problem.check_forms(quadratic, size)
     information = 0.5 * images.T @ point.project(solved, problem.basis)
     return 0.5 * (quadratic - traces), 0.5 * (information + information.T)
 
 
-def _step(point: _Point, gain: float) -> Step:
+def _step(point: Point, gain: float) -> Step:
     *weights, residual = point.variances
     figures = {"log_likelihood": point.log_likelihood, "residual_variance": float(residual), "predicted_gain": gain}
     return Step(np.array(weights), figures)
 
 
-def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
+def maximize(system: System, start: Float, active: Index) -> Steps:
     """Maximize the likelihood over the active variances, from `start`, in which the others are zero.
 
     Returns the last point whose likelihood rose, the average information and the noise of the gradient there, the
     status, and the steps.
     """
     problem = system.problem
-    floor = problem.floor[active]
-    point = yield from system.evaluate(np.maximum(start, problem.floor))
+    point = yield from system.evaluate(start)
     steps: list[Step] = []
     while True:
         (gradient, information), noise = yield from system.derive(point)
@@ -421,7 +445,7 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
         # is positive semidefinite, so that the quadratic model has a maximum over the variances above their floors.
         slope, curvature = gradient[active], information[np.ix_(active, active)]
         present = point.variances[active]
-        target = _nonnegative(curvature, slope + curvature @ present, floor)
+        target = problem.model_optimum(curvature, slope + curvature @ present, active)
         direction = target - present
         gain = float(slope @ direction - 0.5 * direction @ curvature @ direction)
         steps.append(_step(point, gain))
@@ -442,7 +466,7 @@ def _maximize(system: _Exact | _Probes, start: Float, active: Index) -> Steps:
             return best, information, noise, Status.SMALL_DECREASE, steps
 
 
-def _conjugate_gradients(variances: Float, block: Float) -> Steps:
+def _conjugate_gradients(multiply: Callable[[Float], Steps], block: Float) -> Steps:
     """V⁻¹B, column by column, and bᵀ(log V)b/bᵀb of each column b by the quadrature of Lanczos."""
     solution, residual = np.zeros_like(block), block.copy()
     direction = residual.copy()
@@ -454,7 +478,7 @@ def _conjugate_gradients(variances: Float, block: Float) -> Steps:
         if not len(running):
             break
         p = np.ascontiguousarray(direction[:, running])
-        image = (yield interface.CombinedProduct(p, variances[:-1], exact=True)) + variances[-1] * p
+        image = yield from multiply(p)
         curvature = np.sum(p * image, axis=0)
         if (curvature <= 0).any():
             msg = (
@@ -499,7 +523,7 @@ def explained_variances(variances: Float, covariances: Any, design: Float, new_d
 
     def solve(block: Float) -> Steps:
         if factor is None:
-            return (yield from _conjugate_gradients(variances, block))[0]
+            return (yield from _conjugate_gradients(partial(combined, variances), block))[0]
         return (yield interface.FactorSolve(factor, block)) / (2.0 * variances[-1])
 
     of_design = yield from solve(design)

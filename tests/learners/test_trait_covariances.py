@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.references import in_memory
+from scipy.optimize import minimize
 
 import dmkl
 from dmkl.errors import InputError
@@ -108,6 +109,69 @@ def test_covariances_and_errors_are_those_of_dense_regression(rows, tmp_path):
         xr.testing.assert_identical(dmkl.load(tmp_path / name).trait_covariances_, table)
 
 
+def likelihood(values, kernels, Z, Y):
+    """Minus the restricted log-likelihood of two traits, up to a constant, and P and the matrices of the variances."""
+    known = np.isfinite(Y.T.ravel())
+    X = np.linalg.qr(np.kron(np.eye(2), np.column_stack([np.ones(len(Y)), Z]))[known])[0]
+    forms = [[[1, 0], [0, 0]], [[0, 1], [1, 0]], [[0, 0], [0, 1]]]
+    D = [np.kron(form, A)[np.ix_(known, known)] for A in [*kernels, np.eye(len(Y))] for form in forms]
+    V = np.tensordot(np.ravel(values), D, 1)
+    inverse = np.linalg.inv(V)
+    P = inverse - inverse @ X @ np.linalg.inv(X.T @ inverse @ X) @ X.T @ inverse
+    y = Y.T.ravel()[known]
+    value = 0.5 * (np.linalg.slogdet(V)[1] + np.linalg.slogdet(X.T @ inverse @ X)[1] + y @ P @ y)
+    return value, 0.5 * np.array([[y @ P @ A @ P @ B @ P @ y for A in D] for B in D])
+
+
+def from_roots(roots):
+    """(n, 3) of the matrices LLᵀ."""
+    a, b, c = np.reshape(roots, (-1, 3)).T
+    return np.stack([a**2, a * b, b**2 + c**2], axis=1)
+
+
+def check_maximum(kernels, Z, Y, n_singular):
+    """Beside a general optimizer; terms whose correlation is 1 have no errors."""
+    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True}
+    table = dmkl.VarianceComponents(**options).fit(in_memory(kernels, 25), Y).trait_covariances_
+    values, errors = (
+        np.stack([table[f"trait_covariance{end}"][:3, s, t] for s, t in PAIRS], axis=1) for end in ("", "_se")
+    )
+    start = np.tile([0.6, 0.1, 0.6], 3)
+    best = minimize(lambda x: likelihood(from_roots(x), kernels, Z, Y)[0], start)
+    value, information = likelihood(values, kernels, Z, Y)
+    assert value <= best.fun + 1e-5
+    a, b, c = from_roots(best.x).T
+    singular = a * c - b**2 < 1e-4 * a * c
+    assert singular.sum() == n_singular
+    np.testing.assert_array_equal(np.isnan(errors).any(axis=1), singular)
+    free = np.flatnonzero(np.repeat(~singular, 3))
+    expected = np.sqrt(np.linalg.inv(information[np.ix_(free, free)]).diagonal())
+    np.testing.assert_allclose(errors.ravel()[free], expected, rtol=1e-5)
+
+
+def test_the_likelihood_is_at_its_maximum():
+    check_maximum(*case(), n_singular=0)
+
+
+@pytest.mark.slow
+def test_the_likelihood_of_traits_that_are_nearly_equal_is_at_its_maximum():
+    kernels, Z, Y = case()
+    Y[:, 1] = 0.5 * Y[:, 0] + 0.1 * np.random.default_rng(3).standard_normal(60)
+    check_maximum(kernels, Z, Y, n_singular=2)
+
+
+@pytest.mark.slow
+def test_the_likelihood_by_random_vectors_comes_near():
+    kernels, Z, Y = case()
+    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True, "n_probes": 100}
+    exact, probes = (
+        dmkl.VarianceComponents(traces=traces, **options).fit(in_memory(kernels, 25), Y).trait_covariances_
+        for traces in ("exact", "probes")
+    )
+    gaps = np.abs(exact.trait_covariance - probes.trait_covariance)
+    assert (gaps < 0.5 * exact.trait_covariance_se)[:3].all()
+
+
 def test_random_vectors_and_small_memory_come_near(monkeypatch):
     kernels, Z, Y = case()
     exact = fitted(kernels, Z, Y).trait_covariances_
@@ -126,6 +190,10 @@ def test_targets_without_common_samples_have_no_residual_covariance():
     kernels, Z, Y = case()
     Y[:30, 0] = Y[30:, 1] = np.nan
     table = fitted(kernels, Z, Y).trait_covariances_
+    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True}
+    of_likelihood = dmkl.VarianceComponents(**options).fit(in_memory(kernels, 25), Y).trait_covariances_
+    assert np.isnan(of_likelihood.trait_covariance[2, 0, 1])
+    assert np.isfinite(of_likelihood.trait_covariance[:2]).all()
     assert np.isnan(table.trait_covariance[2, 0, 1])
     assert np.isfinite(table.trait_covariance[:2]).all()
     np.testing.assert_allclose(table.trait_covariance[:2, 0, 1], dense(kernels, Z, Y)[0][0, 1][:2], rtol=1e-8)
