@@ -250,7 +250,6 @@ class Analysis(Result):
         return Table(frame, columns, "Kernels", kernels=self.names)
 
     def _relevant_table(self) -> Table:
-        """The fit to the labels, their noise, and the relevant dimension; means over tasks."""
         names = ["label_noise", "relevant_dimension", "relevant_dimension_most"]
         over = [dim for dim in self.data["label_noise"].dims if dim != "kernel"]
         frame, fit = self._with_fit(self.data[names].mean(over, skipna=False).to_dataframe().reset_index())
@@ -268,7 +267,6 @@ class Analysis(Result):
         return Table(pairs.head(_MOST_LISTED), columns, "Most similar pairs", rows, self.names, note)
 
     def _alignment_table(self) -> Table:
-        """The matrix of unbiased alignments, with similar kernels side by side."""
         order, labels = self.data["order"].values, human_names(self.names)[0]
         frame = pd.DataFrame(self.similarity.values[np.ix_(order, order)], columns=[self.names[j] for j in order])
         frame.insert(0, "", [self.names[j] for j in order])

@@ -462,7 +462,6 @@ def _to_dataset(
     without: Mapping[str, Subset],
     choose: Choose,
 ) -> xr.Dataset:
-    """Everything except Shapley values as labeled data."""
     chosen = list(question.grid) if choose == "anew" else []
     data = _kept(question, everything, list(question.grid))
     for end, subsets in (("without", without), ("alone", sources)):
@@ -488,7 +487,6 @@ def _to_dataset(
 
 
 def _kept(question: Question, scores: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
-    """The variables of a set of kernels."""
     names = [*(f"score{end}" for end in question.name_ends), "weight", "gap", "objective", "status", *parameters]
     kept = scores.reset_coords([name for name in question.grid if name in scores.coords])[names]
     for variable in kept.data_vars.values():
@@ -504,7 +502,6 @@ def _shapley(
     orders: Index,
     coalitions: Sequence[Sequence[Subset]],
 ) -> dict[str, Any]:
-    """Shapley values by the first scorer, and the score without kernels."""
     of_all = everything["score"]
     nothing = question.constant_scores(question.folds).reshape(of_all.shape)
     # v(S ∪ {i}) − v(S) for every order and player i, where S joined before.

@@ -382,7 +382,6 @@ def stability(
 
 
 def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int | None) -> xr.Dataset:
-    """The results of the fits as labeled data."""
     outcomes = answers.fits
     weight, gap, objective, status = question.per_task(outcomes)
     selected = np.stack([select(weight[:, k], n_selected) for k in range(question.n_tasks)], axis=1)

@@ -322,19 +322,16 @@ def compare(
         data["auto_model"] = ("fold", np.array([*chosen.values()]))
     over_tasks = data["test_score"].mean([dim for dim in data["test_score"].dims if dim not in ("model", "fold")])
     best = str(data["model"].values[int(np.nanargmax(mean_over_folds(over_tasks)[0]))])
-    test, titles, p_values = rows_test(first.attrs["scoring"]), [], []
-    for name in asked:
-        title, p = "", np.nan
-        if name != best and name in predictions and best in predictions:
-            title, p = row_test(compare_predictions(predictions[best], predictions[name]), test)
-        titles.append(title)
-        p_values.append(p)
-    data["row_p_value"] = ("model", np.array(p_values))
+    test, tests = rows_test(first.attrs["scoring"]), dict[str, tuple[str, float]]()
+    for name, of_model in predictions.items() if best in predictions else ():
+        if name != best:
+            tests[name] = row_test(compare_predictions(predictions[best], of_model), test)
+    data["row_p_value"] = ("model", np.array([tests.get(name, ("", np.nan))[1] for name in asked]))
     attrs = {
         "scoring": first.attrs["scoring"],
         "measures": first.attrs["measures"],
         "n_competitors": len(asked) - len(evaluations) - chooses,
-        "row_test": next(filter(None, titles), ""),
+        "row_test": next((title for title, _ in tests.values() if title), ""),
         "n_passes": sum(each.n_passes_ for each in evaluations.values()),
         "seconds": time.monotonic() - started,
         "created_by": f"dmkl {version()}",
@@ -487,7 +484,6 @@ def _as_learner(model: Any, kernels: Sequence[str], *, numbers: bool) -> tuple[A
 
 
 def _named_competitors(competitors: Any, question: Question) -> dict[str, Any]:
-    """Estimators of scikit-learn by name."""
     if isinstance(competitors, Mapping) or not (competitors := list(competitors)):
         return dict(competitors)
     from sklearn import ensemble, linear_model

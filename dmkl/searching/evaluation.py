@@ -427,7 +427,6 @@ def evaluate_on(
 def _inner_searches(
     fits: GridFits, folds: Sequence[Fold], choosing: Sequence[slice], rule: Rule, seconds: float = 0.0
 ) -> dict[str, SearchResult]:
-    """The search of the inner folds, by outer fold."""
     of_fold = zip(folds, choosing, strict=True)
     scores = {fold.name: fits.of_folds(inner).to_dataset("joint", seconds) for fold, inner in of_fold}
     return {name: SearchResult(of_inner, rule=rule) for name, of_inner in scores.items()}

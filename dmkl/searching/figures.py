@@ -564,7 +564,6 @@ def _outputs(data: xr.Dataset, needed: str, of: Any, by: str) -> Iterator[tuple[
 
 
 def _draw_curves(ax: Axes, kind: str, label: str, truth: Array, values: Array, parts: Array, *, pooled: bool) -> None:
-    """Draw the predictions of a class, task or target."""
     start = f"{shortened(label)}, " if label else ""
     each = [(shortened(str(part)), truth[parts == part], values[parts == part]) for part in np.unique(parts)]
     if kind == "confusion":

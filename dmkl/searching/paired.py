@@ -157,7 +157,6 @@ def _codes(values: xr.DataArray) -> Index:
 
 
 def _independent_tests(pair: Sequence[xr.Dataset], folds: Index) -> dict[str, Any]:
-    """The results of a task as if rows were independent."""
     truth = pair[0]["true_label"].values
     known = np.asarray(is_known(truth))
     truth, folds, pair = truth[known], folds[known], [each.isel(sample=known) for each in pair]

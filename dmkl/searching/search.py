@@ -684,7 +684,6 @@ class SearchResult(GridResult):
         return [f"Refined weights: {scoring} {mean} in validation; better for {what}{most}"]
 
     def _distribution(self, scores: Array) -> str:
-        """The scores of many choices in a sentence."""
         scoring, scores = str(self._data.attrs["scoring"]), scores[np.isfinite(scores)]
         title = "R²" if scoring == "r2" else scoring
         if not len(scores):
