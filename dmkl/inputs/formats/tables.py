@@ -9,7 +9,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import UNKNOWN_TEXTS, Array, Lazy, is_numeral
+from dmkl.arrays import UNKNOWN_TEXTS, Array, Float, Lazy, is_numeral
 from dmkl.errors import needing, refuse
 from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share, without_codes
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stream
@@ -82,11 +82,10 @@ class Text(Columns):
         types = lines.pop(at) if at else (0, "")  # a line below the titles
         separator = re.fullmatch(r'"?sep=(.)"?', lines[0][1])
         comments, rest = [], lines[1:] if separator else lines
-        while rest and (_is_comment(rest[0][1], expected) or self._is_count(rest)):
-            if self._is_count(rest):
+        while rest and ((is_count := self._is_count(rest)) or _is_comment(rest[0][1], expected)):
+            if is_count:
                 self.count = int(rest[0][1])
-            else:
-                comments.append(rest[0])
+            comments += [] if is_count else rest[:1]
             rest = rest[1:]
         # A file of comments alone holds rows that begin so.
         rest, comments = (rest, comments) if rest else (lines, [])
@@ -106,16 +105,14 @@ class Text(Columns):
         self._trailing = self.n_columns > 1 and all(not row[-1] for row in rows if len(row) == self.n_columns)
         self.n_columns -= self._trailing
         rows = [row[:-1] if self._trailing and not row[-1] else row for row in rows]
-        self._first = head[0][0]
-        has_titles = doubtful = False
-        if not self._take_titles_of(comments):
-            has_titles, doubtful = self._find_titles(rows, head[0], expected, title)
+        self._first, is_taken = head[0][0], self._take_titles_of(comments)
+        has_titles, doubtful = (False, False) if is_taken else self._find_titles(rows, head[0], expected, title)
         for comment in comments[:3]:
             self._note(*comment, "a comment")
-        if at and not self.titles:
-            refuse(f"{path}, line {types[0]} names the types of columns; expected titles above it, and rows below")
         self._begin = max(self._first + has_titles, types[0] + 1)  # the number of the line after titles
-        if at and self.titles:
+        if at:
+            if not self.titles:
+                refuse(f"{path}, line {types[0]} names the types of columns; expected titles above it, and rows below")
             kinds = zip(self.titles, self._split(types[1]), strict=False)
             self.categories = {title for title, kind in kinds if kind in ("D", "categorical")}
             self.titles = ("FID", "IID", *self.titles[2:]) if self.titles[1].lower() == "id_2" else self.titles
@@ -174,9 +171,9 @@ class Text(Columns):
         are_titles = any(map(is_title, cells)) or re.match(r"\s*[#%]+\w", text)
         if not comments or len(cells) != self.n_columns or not are_titles:
             return False
+        del comments[-1]
         self.titles = tuple(cells)
         self._note(number, text, "titles of the columns")
-        del comments[-1]
         return True
 
     def _find_titles(
@@ -292,13 +289,13 @@ class Text(Columns):
         def part(key: tuple[Any, Any]) -> Array:
             wanted = np.arange(self.n_rows)[key[0]]
             start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
-            return np.asarray(self.strip(start, stop, columns)[wanted - start][:, key[1]])
+            return np.asarray(self._strip(start, stop, columns)[wanted - start][:, key[1]])
 
         shape, chunks = (self.n_rows, len(columns)), (_CHUNK_ROWS, len(columns))  # neighboring rows are read together
         return Lazy(shape, np.float64, part, chunks)
 
-    def strip(self, start: int, stop: int, columns: Sequence[int]) -> Array:
-        """Read some columns of some rows as float64, (rows, columns)."""
+    def _strip(self, start: int, stop: int, columns: Sequence[int]) -> Float:
+        """Read some columns of some rows, (rows, columns)."""
         values = self._numbers_in(start, stop, columns) if stop > start else None
         if values is not None:
             return values
@@ -320,7 +317,7 @@ class Text(Columns):
     def _is_number(self, cell: str) -> bool:
         return cell in _TRUTH or is_number(cell, self.decimal_comma)
 
-    def _numbers_in(self, start: int, stop: int, columns: Sequence[int]) -> Array | None:
+    def _numbers_in(self, start: int, stop: int, columns: Sequence[int]) -> Float | None:
         """Read numbers by NumPy, which is fast; None if the lines differ in length or have other cells."""
         delimiter, n_rows = self.delimiter, stop - start
         raw = self._bytes(start, stop)
@@ -329,11 +326,10 @@ class Text(Columns):
             return None
         text = io.StringIO(raw.decode().replace(",", ".") if self.decimal_comma else raw.decode())
         quote = '"' if b'"' in raw else None
-        try:
+        with suppress(ValueError):
             values = np.loadtxt(text, float, None, delimiter, usecols=columns, ndmin=2, quotechar=quote)
-        except ValueError:
-            return None
-        return values if values.shape == (n_rows, len(columns)) else None
+            return values if values.shape == (n_rows, len(columns)) else None
+        return None
 
     def _bytes(self, start: int, stop: int) -> bytes:
         """Read the lines of some rows, with the blank lines and comments between them."""
@@ -353,10 +349,8 @@ class Text(Columns):
         kinds: dict[int, Any] = {**dict.fromkeys(texts, str), **dict.fromkeys(numbers, np.float64)}
         how: dict[str, Any] = {"sep": self.delimiter or r"\s+", "decimal": "," if self.decimal_comma else "."}
         how |= {"header": None, "skiprows": self._begin - 1, "usecols": list(kinds), "dtype": kinds}
-        how |= {
-            "keep_default_na": False,
-            "na_values": {at: [*UNKNOWN_TEXTS, *settings.get("unknown")] for at in numbers},
-        }
+        unknown = [*UNKNOWN_TEXTS, *settings.get("unknown")]
+        how |= {"keep_default_na": False, "na_values": dict.fromkeys(numbers, unknown)}
         parts, n_rows = [], 0
         with damaged_as(f"{self.path} cannot be read as a table", Exception), _opened(self.path) as file:
             for part in pd.read_csv(file, chunksize=_ROWS_CHECKED, skipinitialspace=True, **how):
@@ -370,38 +364,31 @@ class Text(Columns):
         return frame
 
 
-def parquet_columns(path: Path, expected: Expected = None, title: str | None = None) -> Columns:
-    """Read the table in a Parquet file as a whole; needs pyarrow."""
-    import pandas as pd
-
-    with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
-        with needing("pyarrow", f"{path} is read with"):
-            needed_bytes, texts = _parquet_size(path)
-            check_memory(f"the table in {path}", needed_bytes, f"{_FEWER}, or allow more")
-            # A text that is repeated is in memory once, as in the file.
-            return Columns(str(path), pd.read_parquet(path, engine="pyarrow", read_dictionary=texts))
-
-
 _PARQUET_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 """Memory of a value of a fixed length; a few bytes of a file may stand for millions of equal ones."""
 _FEWER = "write fewer rows or columns, or the columns of numbers as .npy, which is read in parts"
 
 
-def _parquet_size(path: Path) -> tuple[int, list[str]]:
-    """The memory that a table takes while it is read, twice, and the names of its columns of texts."""
-    from pyarrow.parquet import ParquetFile
+def parquet_columns(path: Path, expected: Expected = None, title: str | None = None) -> Columns:
+    """Read the table in a Parquet file as a whole; needs pyarrow."""
+    import pandas as pd
 
-    with ParquetFile(path) as file:
-        metadata, n_bytes = file.metadata, 0
+    # pyarrow and pandas raise many exceptions.
+    with damaged_as(f"{path} cannot be read as a table", Exception), needing("pyarrow", f"{path} is read with"):
+        from pyarrow.parquet import ParquetFile
+
+        with ParquetFile(path) as file:
+            metadata, n_bytes = file.metadata, 0
         columns = [metadata.schema.column(k) for k in range(metadata.num_columns)]
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
             n_bytes += group.total_byte_size
             for k, column in enumerate(columns):
                 width = _PARQUET_BYTES.get(column.physical_type, max(column.length, 8))
                 n_bytes += width * max(group.column(k).num_values, group.num_rows)
-    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY" and "." not in column.path]
-    return 2 * n_bytes, texts
+        check_memory(f"the table in {path}", 2 * n_bytes, f"{_FEWER}, or allow more")  # twice while it is read
+        # A text that is repeated is in memory once, as in the file.
+        texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY" and "." not in column.path]
+        return Columns(str(path), pd.read_parquet(path, engine="pyarrow", read_dictionary=texts))
 
 
 def looks_like_text(path: Path) -> bool:
@@ -512,11 +499,8 @@ def _are_columns(rows: Sequence[Sequence[str]], expected: Expected, lines: Seque
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
     if delimiter == "":
-        cells = [line.strip().strip('"')]
-    elif '"' not in line:
-        cells = line.split(delimiter)
-    elif delimiter is None:
-        cells = next(csv.reader([" ".join(line.split())], delimiter=" "))
-    else:
-        cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
-    return [cell.strip() for cell in cells]
+        return [line.strip().strip('"').strip()]
+    if '"' not in line:
+        return [cell.strip() for cell in line.split(delimiter)]
+    line = line if delimiter else " ".join(line.split())
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter or " ", skipinitialspace=True))]
