@@ -250,8 +250,7 @@ def is_title(cell: str) -> bool:
 def without_codes(values: Any) -> Any:
     """Return an array with NaN, or NA among words, in place of the setting ``dmkl.unknown``; unchanged without it."""
     codes = list(map(str, settings.get("unknown")))
-    array = np.asarray(values) if codes else np.zeros(0, dtype=bool)
-    if array.dtype.kind not in "fiuOUT":
+    if not codes or (array := np.asarray(values)).dtype.kind not in "fiuOUT":
         return values
     numbers = [float(code) for code in codes if is_numeral(code)]
     if array.dtype.kind in "fiu":

@@ -159,14 +159,12 @@ def as_features(
     # Data found with the features is in their order; given data is in that of `samples`, and replaces it.
     replaced = {item.role for item in side_data}
     replaced |= {"tasks"} if "labels" in replaced else set()  # other labels have other tasks
-    read_data = [item for item in unaligned.side_data if item.role not in replaced]
+    inside = [item for item in unaligned.side_data if item.role not in replaced]
     first = stored or next((table.names for table in tables if table.names is not None), None)
-    for item in read_data:
+    for item in inside:
         item.name_rows(first, by_position=True)
     shape = (matrices[0].shape[0] if wanted is None else len(wanted), None)
-    tables, order, kept, order_notes = align(
-        tables, join, wanted, read_data, side_data, notes, shape=shape, stored=stored
-    )
+    tables, order, kept, order_notes = align(tables, join, wanted, inside, side_data, notes, shape=shape, stored=stored)
     matrices = [replace(matrix, samples=table.names) for matrix, table in zip(matrices, tables, strict=True)]
     named = [matrix for matrix in matrices if matrix.samples is not None]
     nameless = [matrix for matrix in matrices if matrix.samples is None]

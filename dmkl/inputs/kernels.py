@@ -27,8 +27,6 @@ from dmkl.settings import check_memory
 if TYPE_CHECKING:
     import xarray as xr
 
-_AXES = ("rows", "columns")
-
 
 @dataclass(frozen=True)
 class _Part:
@@ -113,7 +111,7 @@ class KernelSource:
         read_data: Sequence[SideData] = (),
         given: Sequence[SideData] = (),
         symmetric: bool | None = None,
-        shape: tuple[int, int] | None = None,
+        shape: tuple[int | None, int | None] = (None, None),
     ) -> None:
         """Join the samples of the kernels and of their labels, and put both into the order of the set.
 
@@ -127,9 +125,8 @@ class KernelSource:
         self.symmetric = self._find_symmetry(symmetric)
         # The names of the kernels are known before any labels are read.
         tables = [self._named(j)[0] for j in numbers]
-        self._tables, self.samples, side_data, self.order_notes = align(
-            tables, join, samples, read_data, given, notes, shape=shape or (None, None)
-        )
+        aligned = align(tables, join, samples, read_data, given, notes, shape=shape)
+        self._tables, self.samples, side_data, self.order_notes = aligned
         self.train_samples, self._wanted = train_samples, (self.samples, self.samples)
         if self.symmetric is False:
             self.train_samples = joined([self._named(j)[1] for j in numbers], join, train_samples)
@@ -139,7 +136,7 @@ class KernelSource:
         axes = ((self._title(j), at) for j in numbers for at in self._places(j) if at is not None)
         if moved := dict.fromkeys(title for title, at in axes if (np.diff(at, prepend=-1) <= 0).any()):
             notes.append(f"{', '.join(moved)}: put into the order of the samples, by name")
-        n_rows = None if shape is None else shape[0] if self.samples is None else len(self.samples)
+        n_rows = shape[0] if shape[0] is None or self.samples is None else len(self.samples)
         self.labels, names = gather(side_data, self.n_kernels, n_rows, self.samples, notes)
         self.labels.train_samples = self.train_samples
         if names is not None and self.names is not None:
@@ -305,9 +302,8 @@ def _source_of_dataset(dataset: xr.Dataset, names: Sequence[str] | None) -> Kern
     square = {name: values for name, values in matrices.items() if values.ndim == 2 and len(set(values.shape)) == 1}
     if len(stacks) + bool(square) != 1:
         found = ", ".join(f"{name} {values.dims}" for name, values in dataset.data_vars.items())
-        refuse(
-            f"a dataset holds one variable (kernel, row, column) or square ones (row, column), got {found or 'none'}"
-        )
+        expected = "one variable (kernel, row, column) or square ones (row, column)"
+        refuse(f"a dataset holds {expected}, got {found or 'none'}")
     source = as_source(stacks[0] if stacks else square, names)
     source.side_data = given_data(*((role, dataset[name]) for name, role in roles.items() if role in OF_SAMPLES))
     return source
@@ -398,7 +394,7 @@ def _wanted(files: Mapping[str, Path], axis: int, parts: Sequence[_Part], notes:
     names = read_names(file, all_names(part.axes.names for part in parts) or None)
     pairs = [(part.axes.columns, part.axes.names)[:: 2 * axis - 1] for part in parts]  # of this axis, and the other
     if not any(own or (part.axes.square and other) for part, (own, other) in zip(parts, pairs, strict=True)):
-        _check_length(str(file), names, parts[0].shape[axis], _AXES[axis])
+        _check_length(str(file), names, parts[0].shape[axis], ("rows", "columns")[axis])
         if axis == 0:
             notes.append(note_of_order(str(file), names))
     return names

@@ -308,7 +308,6 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
         # PLINK's codes of phenotypes: missing, control, case.
         if codes == {0, 1, 2} or (codes == {0, 2} and where.lower().endswith(".fam")):
             values = np.where((np.arange(values.shape[1]) == k) & (values == 0), np.nan, values)
-            table.notes.append(
-                f"{where}: 0 in {table.title(at)} was taken for missing: the others are 1 and 2, as in PLINK"
-            )
+            what = f"{where}: 0 in {table.title(at)} was taken for missing"
+            table.notes.append(f"{what}: the others are 1 and 2, as in PLINK")
     return values

@@ -124,11 +124,9 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
             refuse(f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one (FILE:NAME)", error)
     elif missing.any():
         which = f"{listed_names(map(str, samples[missing]))}; written as {str(labels[missing][0])!r}"
-        refuse(
-            f"the labels of {missing.sum()} of the {rows} samples are missing ({which}), and every sample needs a "
-            "class or a number, unless labels have several columns. Leave these samples out (by names: join='inner', "
-            "--join inner), or call them another name if they are a class"
-        )
+        what = f"the labels of {missing.sum()} of the {rows} samples are missing ({which}), and every sample needs a"
+        way_out = "(by names: join='inner', --join inner), or call them another name if they are a class"
+        refuse(f"{what} class or a number, unless labels have several columns. Leave these samples out {way_out}")
     elif labels.dtype.kind == "O" and all(isinstance(value, numbers.Real) for value in labels):
         labels = labels.astype(np.float64)
     if labels.dtype.kind == "f":
@@ -305,10 +303,9 @@ def align(
     order_notes = []
     if unnamed and named and samples is not None and wanted is None:
         those, where = (first_names(titles, 3) for titles in (unnamed, [table.where for table in named]))
-        order_notes.append(
-            f"{those} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of "
-            f"{where}, which has names. Give names (a column, or the index of a Series or data frame) to be safe"
-        )
+        what = f"{those} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of {where}"
+        way_out = "Give names (a column, or the index of a Series or data frame) to be safe"
+        order_notes.append(f"{what}, which has names. {way_out}")
     for item in kept if join == "outer" else ():
         item.widen(samples or ())
     return list(tables), samples, kept, order_notes

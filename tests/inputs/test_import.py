@@ -581,7 +581,7 @@ def test_damaged_files_are_named(tmp_path, name, keep):
 
 def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatch):
     """After an object with a wrong length, the heap of strings continues with free objects of zero bytes."""
-    monkeypatch.setattr("dmkl.inputs.formats.reader_process._SECONDS", 0.5)
+    monkeypatch.setattr("dmkl.files.reader_process._SECONDS", 0.5)
     file = tmp_path / "k.h5"
     hdf5(file, {"labels": np.array(["a", "b"], dtype=object)})
     assert list(read_file(file, "labels").values) == ["a", "b"]
@@ -605,7 +605,7 @@ def test_an_interrupted_reading_leaves_nothing_to_the_next(tmp_path):
 
 
 def test_what_inflates_to_far_more_has_the_time_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("dmkl.inputs.formats.reader_process._SECONDS", 0.01)
+    monkeypatch.setattr("dmkl.files.reader_process._SECONDS", 0.01)
     scipy.io.savemat(tmp_path / "zeros.mat", {"K": np.zeros((3000, 3000))}, do_compression=True)
     assert not next(open_files(tmp_path / "zeros.mat")[0].matrices())[0:3000, 0:3000].any()
 

@@ -124,9 +124,9 @@ def unreadable(
     return array
 
 
-def is_packed(attributes: Mapping[str, Any]) -> bool:
-    """Whether the numbers of an array stand for others, by the conventions of NetCDF that xarray applies."""
-    return "scale_factor" in attributes or "add_offset" in attributes
+def packed(attributes: Mapping[str, Any]) -> str:
+    """Return the problem of numbers that stand for others, by the conventions of NetCDF that xarray applies."""
+    return PACKED if "scale_factor" in attributes or "add_offset" in attributes else ""
 
 
 def natural_order(text: str) -> list[tuple[int, int | str]]:

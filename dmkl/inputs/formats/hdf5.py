@@ -17,20 +17,19 @@ from dmkl import settings
 from dmkl.arrays import Array, n_bytes
 from dmkl.errors import refuse
 from dmkl.files.plain import TEXT_BYTES
+from dmkl.files.reader_process import run
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
-    PACKED,
     SPARSE_PARTS,
     FileArray,
     check_part,
     damaged_as,
-    is_packed,
     natural_order,
+    packed,
     sparse_array,
     unreadable,
 )
 from dmkl.inputs.formats.matlab import NUMBERS, TEXT, cell_array, items_of
-from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.text_kernels import of_10x
 from dmkl.names import as_text
 from dmkl.settings import check_memory
@@ -103,8 +102,7 @@ def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
     array = H5Array(path, name, node)
     if h5py.check_string_dtype(node.dtype) is not None:
         return FileArray(path, name, array.shape, np.dtype("U1"), lambda: copy(array).strings())
-    problem = PACKED if is_packed(node.attrs) else ""
-    return FileArray(path, name, array.shape, array.dtype, partial(copy, array), problem=problem)
+    return FileArray(path, name, array.shape, array.dtype, partial(copy, array), problem=packed(node.attrs))
 
 
 def nodes_of(

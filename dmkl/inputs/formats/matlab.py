@@ -12,8 +12,8 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import Array, Lazy, n_bytes
 from dmkl.errors import needing, refuse
+from dmkl.files.reader_process import run
 from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, damaged_as, unreadable
-from dmkl.inputs.formats.reader_process import run
 from dmkl.settings import check_memory
 
 TEXT = np.dtype("U1")

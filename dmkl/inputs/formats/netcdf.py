@@ -10,8 +10,8 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import needing
+from dmkl.files.reader_process import run
 from dmkl.inputs.formats.file_arrays import FileArray
-from dmkl.inputs.formats.reader_process import run
 
 
 def hdf5_arrays(path: Path) -> list[FileArray]:
@@ -27,14 +27,11 @@ def netcdf_arrays(path: Path) -> list[FileArray]:
         if file.read(3) != b"CDF":
             return hdf5_arrays(path)
     variables, _ = run(_variables, str(path), path)
-    return [
-        FileArray(path, name, tuple(shape), np.dtype(kind), partial(_values_of, path, name))
-        for name, shape, kind in variables
-    ]
 
+    def values_of(name: str) -> Array:
+        return run(_values, f"variable {name!r} of {path}", path, name)[1][0]
 
-def _values_of(path: Path, name: str) -> Array:
-    return run(_values, f"variable {name!r} of {path}", path, name)[1][0]
+    return [FileArray(path, name, tuple(v[0]), np.dtype(v[1]), partial(values_of, name)) for name, *v in variables]
 
 
 def _variables(file: str) -> tuple[list[Any], list[Array]]:
@@ -42,8 +39,8 @@ def _variables(file: str) -> tuple[list[Any], list[Array]]:
     import xarray as xr
 
     with xr.open_dataset(file, engine="scipy", decode_times=False) as dataset:
-        kinds = {name: "U1" if v.dtype.kind in "OSTU" else v.dtype.str for name, v in dataset.variables.items()}
-        return [(str(name), v.shape, kinds[name]) for name, v in dataset.variables.items()], []
+        variables = dataset.variables.items()
+        return [(str(name), v.shape, "U1" if v.dtype.kind in "OSTU" else v.dtype.str) for name, v in variables], []
 
 
 def _values(file: str, name: str) -> tuple[None, list[Array]]:

@@ -70,13 +70,12 @@ def pairs_of(text: Text) -> list[FileArray]:
     similar = bool(layout.titles) and plain_title(layout.titles[layout.values[0]]) in _SIMILARITIES
     arrays, more = list[FileArray](), dict[str, Any](holds="kernel" if similar or own.any() else "distances")
     more |= {"notes": tuple(text.notes)}
+    names: dict[str, Any] = {"rows": samples, "columns": samples}
     for k in layout.values:
         kept = None if arrays else read
         opened = partial(lambda k, kept: _matrix(text.path, similar, *(kept or _read(text, layout, k))), k, kept)
         name = "" if len(layout.values) == 1 else layout.titles[k]
-        arrays.append(
-            FileArray(text.path, name, (n, n), np.dtype(float), opened, rows=samples, columns=samples, **more)
-        )
+        arrays.append(FileArray(text.path, name, (n, n), np.dtype(float), opened, **names, **more))
         more = {"holds": "features", "by_name": True}
     if len(own) and (own == 100).all() and not (entries < 0).any():  # shares of identity in percent
         distances = partial(lambda similarity: 1 - similarity() / 100, arrays[0].open)

@@ -186,10 +186,9 @@ def _matrices(path: Path) -> list[Path]:
     """Return a path, or the relationship matrices that its prefix or its lines stand for."""
     if not path.exists():
         return [text_kernels.matrix_of_prefix(path) or path]
-    if not path.is_file() or path.stat().st_size > 2**20 or format_of(path) not in (None, format_of(Path("list.txt"))):
+    if not path.is_file() or path.stat().st_size > 2**20 or format_of(path) not in (None, _TEXT):
         return [path]
-    lines = path.read_bytes().decode(errors="replace").split("\n")
-    prefixes = [line.strip() for line in lines if line.strip()]
+    prefixes = list(filter(None, map(str.strip, path.read_bytes().decode(errors="replace").split("\n"))))
     # GCTA searches in the working folder; a list that was moved refers to files in its folder.
     for folder in (Path(), path.parent):
         try:

@@ -17,11 +17,11 @@ from threadpoolctl import threadpool_limits
 
 from dmkl.arrays import Array, Float, Lazy, is_numeral
 from dmkl.errors import refuse
+from dmkl.files.reader_process import run
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, unpacked
 from dmkl.inputs.formats.file_arrays import FileArray, array_of, damaged_as
 from dmkl.inputs.formats.pairs import pairs_of
-from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.formats.tables import Text, lines_of
 from dmkl.inputs.matrices import dense_rows
 from dmkl.names import Individual, Names

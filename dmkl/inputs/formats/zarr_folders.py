@@ -14,7 +14,7 @@ from dmkl.arrays import n_bytes
 from dmkl.errors import refuse
 from dmkl.files.plain import PlainStore, check_chunks, chunk_files
 from dmkl.files.regular import check_plain
-from dmkl.inputs.formats.file_arrays import PACKED, FileArray, check_part, damaged_as, is_packed, natural_order
+from dmkl.inputs.formats.file_arrays import FileArray, check_part, damaged_as, natural_order, packed
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets, which are opened and not read."""
@@ -66,8 +66,7 @@ def zarr_array(path: Path, name: str, array: Any) -> FileArray:
     """Return a Zarr array as an array of a folder."""
     lazy = _ZarrArray(path, name, array)
     dtype = np.dtype("U1") if lazy.dtype.kind in "OSTU" else lazy.dtype
-    problem = PACKED if is_packed(array.attrs) else ""
-    return FileArray(path, name, lazy.shape, dtype, lambda: lazy, problem=problem)
+    return FileArray(path, name, lazy.shape, dtype, lambda: lazy, problem=packed(array.attrs))
 
 
 class _ZarrArray:
