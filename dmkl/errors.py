@@ -220,6 +220,19 @@ def needing(package: str, what: str) -> Iterator[None]:
 
 
 @contextmanager
+def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors of a library that reads a damaged file as an InputError that begins with `what`."""
+    try:
+        yield
+    except DamagedFileError as error:
+        raise InputError(str(error)) from error
+    except DmklError:
+        raise
+    except errors as error:
+        refuse(f"{what}: {one_line(error)}", error)
+
+
+@contextmanager
 def damage(
     what: str, way_out: str = "", kind: type[StoreError] = StoreError, but: type[DmklError] | tuple[()] = ()
 ) -> Iterator[None]:

@@ -15,15 +15,7 @@ import numpy.typing as npt
 
 from dmkl.arrays import Array, Mask, is_instance, is_numeral, refuse_codes
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
-from dmkl.inputs.columns import (
-    ROLES,
-    Columns,
-    find_names,
-    float_dtype,
-    is_title,
-    plain_title,
-    without_codes,
-)
+from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_title, plain_title, without_codes
 from dmkl.inputs.formats.compressed import stem
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, array_of, vector
 from dmkl.inputs.formats.pairs import pairs_of

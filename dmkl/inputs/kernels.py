@@ -51,10 +51,6 @@ class _Part:
         identity = {**stamp(file), **({"variable": array.name} if array.name else {})} if file else {}
         return cls(array, axis, (rows, cols), 1 if axis is None else array.shape[axis], axes, identity)
 
-    def kernel(self, whole: Any, j: int) -> Any:
-        """Return kernel j of the whole array, which `array.open` returns."""
-        return whole if self.axis is None else Layer(whole, self.axis, j)
-
 
 def _part(j: int, kernel: Any) -> _Part:
     """Return kernel j in memory, or a part as it is."""
@@ -159,7 +155,7 @@ class KernelSource:
             for index in range(part.n_kernels):
                 if part.axis is not None and hasattr(whole, "check_written"):  # a shape may state any number of kernels
                     whole.check_written(part.axis, index)
-                yield _in_strips(part.kernel(whole, index))
+                yield _in_strips(whole if part.axis is None else Layer(whole, part.axis, index))
             del whole, part  # before the next array is read
 
     def dtypes(self) -> list[np.dtype[Any]]:
@@ -167,10 +163,7 @@ class KernelSource:
         return [part.array.dtype for part in self._parts] if isinstance(self._parts, Sequence) else []
 
     def identity(self, j: int) -> dict[str, Any] | None:
-        """Return a record that differs for other content of kernel j, for resumed imports; None if unknown.
-
-        It includes the order of the samples, and for missing ones the training samples.
-        """
+        """Return a record that differs for other content or order of kernel j, for resumed imports; None if unknown."""
         identity, (rows, cols) = self.content(j), self._places(j)
         if identity is None or self.is_in_order(j):
             return identity
@@ -189,7 +182,8 @@ class KernelSource:
         whole: Any = part.array.open()
         if is_instance(whole, "dask.array", "Array"):
             return {"dask": whole.name, **place}
-        return {"array": fingerprint(part.kernel(whole, index))} if isinstance(whole, np.ndarray | Lazy) else None
+        kernel = whole if part.axis is None else Layer(whole, part.axis, index)
+        return {"array": fingerprint(kernel)} if isinstance(whole, np.ndarray | Lazy) else None
 
     def n_missing(self, j: int) -> int:
         """Return the number of samples that lack kernel j and get means."""
@@ -295,9 +289,8 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
 def _source_of_dataset(dataset: xr.Dataset, names: Sequence[str] | None) -> KernelSource:
     """Return the variable (kernel, row, column) of a dataset, or the square ones, with its labels and splits."""
     roles = {str(name): ROLES.get(plain_title(str(name))) for name in dataset.data_vars}
-    matrices = {
-        name: dataset[name] for name, role in roles.items() if role in (None, "names") and dataset[name].ndim > 1
-    }
+    free = [name for name, role in roles.items() if role in (None, "names")]
+    matrices = {name: dataset[name] for name in free if dataset[name].ndim > 1}
     stacks = [values for values in matrices.values() if values.ndim == 3]
     square = {name: values for name, values in matrices.items() if values.ndim == 2 and len(set(values.shape)) == 1}
     if len(stacks) + bool(square) != 1:

@@ -19,7 +19,7 @@ import numpy as np
 import zarr
 
 from dmkl.arrays import Array, is_instance, n_bytes
-from dmkl.errors import needing, refuse
+from dmkl.errors import damaged_as, needing, refuse
 from dmkl.files.plain import TEXT_BYTES, check_chunks
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.formats.file_arrays import (
@@ -27,7 +27,6 @@ from dmkl.inputs.formats.file_arrays import (
     SPARSE_PARTS,
     FileArray,
     array_of,
-    damaged_as,
     sparse_array,
     unreadable,
     vector,

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 from zipfile import ZipFile
 
-from dmkl.errors import needing
-from dmkl.inputs.formats.file_arrays import damaged_as
+from dmkl.errors import damaged_as, needing
 from dmkl.settings import check_memory, memory_budget_bytes
 
 
@@ -65,10 +64,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def unpacked(path: Path) -> Path:
-    """Return a copy of the content of a compressed file or of a .zip, no larger than the memory that is allowed.
-
-    Any other file is returned as it is.
-    """
+    """Return a copy of the content of a compressed file or a .zip, which the memory limits; other files as they are."""
     if not path.name.lower().endswith((*COMPRESSED, ".zip")):
         return path
     status = path.stat()

@@ -6,8 +6,7 @@ import math
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dmkl.arrays import Array, Lazy, Matrix
-from dmkl.errors import DamagedFileError, DmklError, InputError, one_line, refuse
+from dmkl.errors import damaged_as, refuse
 from dmkl.files.plain import ranges_of
 from dmkl.inputs.columns import ROLES, Columns, plain_title
 from dmkl.inputs.matrices import dense_rows
@@ -107,9 +106,8 @@ class FileArray:
 
 def array_of(table: Columns, columns: Sequence[int], rows: Names, titles: Names, **more: Any) -> FileArray:
     """Return some columns of numbers of a table as an array, with the names of its rows and their titles."""
-    values = table.numbers(columns)
-    path = Path(table.where)
-    return FileArray(path, "", values.shape, values.dtype, lambda: values, rows=rows, columns=titles, **more)
+    values, more = table.numbers(columns), {**more, "rows": rows, "columns": titles}
+    return FileArray(Path(table.where), "", values.shape, values.dtype, lambda: values, **more)
 
 
 def unreadable(
@@ -157,19 +155,6 @@ def vector(values: Any, source: str) -> Array:
     if array.dtype.kind == "f" and array.size and np.array_equal(array, np.round(array)):
         array = array.astype(np.int64)
     return array
-
-
-@contextmanager
-def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise errors of a library that reads a damaged file as an InputError that begins with `what`."""
-    try:
-        yield
-    except DamagedFileError as error:
-        raise InputError(str(error)) from error
-    except DmklError:
-        raise
-    except errors as error:
-        refuse(f"{what}: {one_line(error)}", error)
 
 
 def stamp(path: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array, Lazy
-from dmkl.errors import first_names, needing, refuse
+from dmkl.errors import damaged_as, first_names, needing, refuse
 from dmkl.files.regular import check_regular
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.names import Individual
 
 

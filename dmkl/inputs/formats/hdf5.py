@@ -15,7 +15,7 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import Array, n_bytes
-from dmkl.errors import refuse
+from dmkl.errors import damaged_as, refuse
 from dmkl.files.plain import TEXT_BYTES
 from dmkl.files.reader_process import run
 from dmkl.inputs.formats.file_arrays import (
@@ -23,7 +23,6 @@ from dmkl.inputs.formats.file_arrays import (
     SPARSE_PARTS,
     FileArray,
     check_part,
-    damaged_as,
     natural_order,
     packed,
     sparse_array,

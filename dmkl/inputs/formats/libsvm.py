@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from dmkl.errors import damaged_as
 from dmkl.inputs.formats.compressed import unpacked
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, vector
+from dmkl.inputs.formats.file_arrays import FileArray, vector
 from dmkl.inputs.formats.tables import lines_of
 from dmkl.inputs.labels import LabelTable
 from dmkl.inputs.matrices import dense_rows

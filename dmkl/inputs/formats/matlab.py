@@ -11,9 +11,9 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import Array, Lazy, n_bytes
-from dmkl.errors import needing, refuse
+from dmkl.errors import damaged_as, needing, refuse
 from dmkl.files.reader_process import run
-from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, damaged_as, unreadable
+from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, unreadable
 from dmkl.settings import check_memory
 
 TEXT = np.dtype("U1")

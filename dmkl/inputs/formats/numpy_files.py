@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 
 from dmkl.arrays import Array, n_bytes
-from dmkl.errors import refuse
-from dmkl.inputs.formats.file_arrays import OBJECTS, FileArray, damaged_as, sparse_array, unreadable
+from dmkl.errors import damaged_as, refuse
+from dmkl.inputs.formats.file_arrays import OBJECTS, FileArray, sparse_array, unreadable
 from dmkl.inputs.matrices import open_alone
 from dmkl.settings import check_memory
 

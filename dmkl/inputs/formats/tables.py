@@ -18,10 +18,9 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import UNKNOWN_TEXTS, Array, Float, Lazy, is_numeral
-from dmkl.errors import needing, refuse
+from dmkl.errors import damaged_as, needing, refuse
 from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share, without_codes
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stream
-from dmkl.inputs.formats.file_arrays import damaged_as
 from dmkl.names import Expected, Names, listed_names
 from dmkl.settings import check_memory
 

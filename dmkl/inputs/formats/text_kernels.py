@@ -1,7 +1,4 @@
-"""Kernels in text: whole matrices, triangles (PHYLIP) and lists of pairs; relationship matrices of GCTA and PLINK.
-
-Files of Matrix Market, .mtx, sparse or dense, are read by SciPy in a child process.
-"""
+"""Kernels in text: matrices, triangles (PHYLIP), pairs, and Matrix Market; relationship matrices of GCTA and PLINK."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dmkl.arrays import Array, Float, Lazy, is_numeral
-from dmkl.errors import refuse
+from dmkl.errors import damaged_as, refuse
 from dmkl.files.reader_process import run
 from dmkl.inputs.columns import Columns, counts, find_names, is_number
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, unpacked
-from dmkl.inputs.formats.file_arrays import FileArray, array_of, damaged_as
+from dmkl.inputs.formats.file_arrays import FileArray, array_of
 from dmkl.inputs.formats.pairs import pairs_of
 from dmkl.inputs.formats.tables import Text, lines_of
 from dmkl.inputs.matrices import dense_rows
@@ -310,10 +307,7 @@ def _header(file: str) -> tuple[tuple[Any, ...], list[Array]]:
 
 
 def _matrix(file: str) -> tuple[int, list[Array]]:
-    """Return a dense matrix, or the three vectors of a sparse one in compressed rows (in the child process).
-
-    The number in front counts the entries that repeat others, which SciPy would add up.
-    """
+    """Return how many entries repeat others, and a matrix, a sparse one in compressed rows (in the child process)."""
     import scipy.io
     import scipy.sparse
 

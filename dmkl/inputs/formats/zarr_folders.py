@@ -11,10 +11,10 @@ import zarr
 from zarr.storage import LocalStore
 
 from dmkl.arrays import n_bytes
-from dmkl.errors import refuse
+from dmkl.errors import damaged_as, refuse
 from dmkl.files.plain import PlainStore, check_chunks, chunk_files
 from dmkl.files.regular import check_plain
-from dmkl.inputs.formats.file_arrays import FileArray, check_part, damaged_as, natural_order, packed
+from dmkl.inputs.formats.file_arrays import FileArray, check_part, natural_order, packed
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets, which are opened and not read."""
