@@ -29,8 +29,7 @@ from dmkl.solvers import interface
 from dmkl.solvers.interface import ProductRequest, Request, Result, Round, Solver, check_finite
 from dmkl.solvers.margin.svm import train_together
 
-Asked = Sequence[tuple[Lens, Any]]
-"""Requests of one kind, each with the lens of its solver."""
+Asked = Sequence[tuple[Lens, Any]]  # Requests of one kind, each with the lens of its solver
 Answer = Callable[[Asked], tuple[list[Any], float]]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -157,9 +157,10 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: b
     else:
         n_passes = 1.0
         stacks = [(file, _shape(training, thin=False)) for training, file in zip(trainings, files, strict=True)]
-        # The files are made here, before tasks open them, so that no task has to know whether it is the first.
-        for stack in stacks:
-            _map("w+", *stack)
+        # Files are made here, before tasks open them, so that no task has to know whether it is the first. They have no
+        # header: parsing one in two threads can fail in CPython 3.11.
+        for path, shape in stacks:
+            np.memmap(path, np.float64, "w+", shape=shape)
         n_kernels, side = trainings[0].n_kernels, views[0].source.tiling.tile
         # A task holds one tile of each sum at a time.
         width = max(1, machine().task_bytes // 4 // (8 * side * side) // len(lenses))
@@ -183,14 +184,9 @@ def _shape(training: Training, *, thin: bool) -> tuple[int, ...]:
     return (n, m, m) if widths is None else (int(widths.sum()), m)
 
 
-def _map(mode: Literal["r", "r+", "w+"], file: Path, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
-    """Map a stack of matrices. The file has no header: parsing one in two threads can fail in CPython 3.11."""
-    return np.memmap(file, np.float64, mode, shape=shape)
-
-
 def _place(totals: Sequence[StoredSum], stack: _Stack, first: int) -> None:
     """Write matrices to consecutive positions of a stack, from position `first` on."""
-    mapped = _map("r+", *stack)
+    mapped = np.memmap(stack[0], np.float64, "r+", shape=stack[1])
     for k, total in enumerate(totals, first):
         mapped[k] = total.whole()
     mapped.flush()
@@ -202,7 +198,7 @@ def _place(totals: Sequence[StoredSum], stack: _Stack, first: int) -> None:
 def _solve(
     stack: _Stack, widths: Index | None, kernels: Index | None, rows: Index | None, problem: Problem, threads: int
 ) -> Outcome:
-    K: Float = np.asarray(_map("r", *stack))
+    K: Float = np.asarray(np.memmap(stack[0], np.float64, "r", shape=stack[1]))
     # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
     if widths is None and rows is not None:
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]

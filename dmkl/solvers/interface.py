@@ -61,8 +61,7 @@ class ProductRequest(Request):
     block: Float
     weights: Float | None = None
     columns: Index | None = None
-    exact: bool = True
-    """Whether the product is in float64; otherwise it is in the precision of the kernels."""
+    exact: bool = True  # Whether the product is in float64; otherwise it is in the precision of the kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +213,7 @@ class SVM(Request):
     weights: Float  # β, (n,), or (n, G) with groups
     y: Float  # (m,), 1 and −1, or targets
     C: float | Float | None  # The bound on α, or one for each sample, (m,); None for least squares
-    tol: float
-    """The relative gap that is requested; the solution may be worse where rounding prevents it."""
+    tol: float  # The relative gap that is requested; the solution may be worse where rounding prevents it
     start: Float | None = None  # The initial u, (m,), for example from other weights
     rows: Index | None = None  # The training samples, to which y and u belong; None for all
     ridge: float = 0.0  # δ: the machine is trained on K(β) + δI

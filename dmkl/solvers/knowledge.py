@@ -16,8 +16,7 @@ from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.solvers.weight_sets import Cones, ConicError, ConicSet, UnboundedSetError
 
-Constraints = Callable[[Any], Any]
-"""Makes one or several cvxpy constraints from the weights d."""
+Constraints = Callable[[Any], Any]  # Makes one or several cvxpy constraints from the weights d
 
 
 class NamedWeights(cp.Variable):  # type: ignore[misc]

@@ -30,10 +30,8 @@ from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere
 from dmkl.solvers.weight_sets import Ball, ConicProgram, WeightSet
 
-WEIGHTS_ERROR = 1e-3
-"""Newton's last step, relative to the largest weight."""
-FLAT = 1e-10
-"""A gap of weights at which Newton's next step is rounding, or leads to weights that are as good."""
+WEIGHTS_ERROR = 1e-3  # Newton's last step, relative to the largest weight
+FLAT = 1e-10  # A gap of weights at which Newton's next step is rounding, or leads to weights that are as good
 _SHORTEST = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -140,8 +138,7 @@ def newton_master(q: Float, curvature: Float | Factored, beta: Float, weights: W
 
 
 _KERNELS_AT_ONCE = 50
-_LEFT = 0.1
-"""Share of the rise of the model that may be left: Newton's method takes further steps anyway."""
+_LEFT = 0.1  # Share of the rise of the model that may be left: Newton's method takes further steps anyway
 _OPTIMAL = 1e-9
 """Excess of a gradient over the multiplier, relative to the largest gradient, that is rounding."""
 

@@ -37,8 +37,7 @@ from dmkl.solvers.refinement import RefinedProblem, refine
 
 _MATRICES = 8
 """Matrices (rows, m) that a task holds with its sums: a kernel before and after its steps, and eigenvectors."""
-_TASKS = 4
-"""Tasks for each slot: after each round of tasks, progress is reported and outcomes are kept."""
+_TASKS = 4  # Tasks for each slot: after each round of tasks, progress is reported and outcomes are kept
 _READING = 100
 """Samples for each kernel from which reading all n m² entries takes less time than the m³ of one decomposition."""
 _BLOCK_BYTES = 2**22  # Bytes of predictions or dual variables that are computed together

@@ -70,7 +70,9 @@ class StackProblem:
             answer = yield CombinedKernel(np.eye(self.n_kernels)[j])
             values, U = _spectrum(answer)
             errors, coordinates = np.inf, U.T @ y
-            for lam in self._ridges(float(values.sum())):
+            unit = float(values.sum()) if self.relative and values.any() else 1.0
+            lams_of_kernel = [lam * unit for lam in self.lams]
+            for lam in [lam for lam in lams_of_kernel if lam >= self.least] or [max(lams_of_kernel)]:
                 shares = values / (values + lam)
                 residuals = y - U @ (shares[:, None] * coordinates)
                 left = _left_out(residuals, np.hstack([q, U]), np.append(np.ones(q.shape[1]), shares), sets)
@@ -87,10 +89,6 @@ class StackProblem:
         steps = [Step(weights, {"objective": objective})]
         dual = (duals * (weights > 0)[:, None]).reshape(-1, m).T
         return Outcome(Status.CONVERGED, weights, dual, objective, bias=bias.ravel(), steps=steps, extra=extra)
-
-    def _ridges(self, trace: float) -> list[float]:
-        lams = [lam * trace if self.relative and trace > 0 else lam for lam in self.lams]
-        return [lam for lam in lams if lam >= self.least] or [max(lams)]
 
 
 def _spectrum(answer: Float | Root) -> tuple[Float, Float]:

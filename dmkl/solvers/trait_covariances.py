@@ -36,8 +36,7 @@ Steps = Generator[Request | tuple[Request, ...], Any, Any]
 
 DEPENDENT = 1e-10
 """Eigenvalue of the correlations between matrices at and below which the matrices are linearly dependent."""
-FEW_SAMPLES = 1000
-"""Samples up to which traces, and so the covariance of estimates, are exact."""
+FEW_SAMPLES = 1000  # Samples up to which traces, and so the covariance of estimates, are exact
 
 PAIRS = ((0, 0), (0, 1), (1, 1))
 """Traits of the columns of the estimates: the variance of the first, the covariance, the variance of the second."""

@@ -39,8 +39,7 @@ from dmkl.numerics.fisher import dual_norm, norm, onto_sphere, steepest, uniform
 
 # --- conic programs ---------------------------------------------------------------------------------------------------
 
-Entries = tuple[Index, Index, Float]
-"""Row, column and value of the entries of a matrix that may be nonzero."""
+Entries = tuple[Index, Index, Float]  # Row, column and value of the entries of a matrix that may be nonzero
 
 
 class ConicError(DmklError, RuntimeError):

@@ -64,8 +64,7 @@ from dmkl.numerics.steps import Fitted, load_step
 from dmkl.passes.execute import check_shared, sync_on_hosts, temporary_root
 from dmkl.solvers.interface import Outcome, Status, Step
 
-FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
-"""Version 3 had no checksums."""
+FORMAT, FORMAT_VERSION = "dmkl-search-state", 4  # Version 3 had no checksums
 _STATE, _BEFORE = "state.json", "state-before.json"
 
 

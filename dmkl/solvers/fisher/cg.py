@@ -165,8 +165,7 @@ def _check_definite(gram: Float, inner: Float) -> None:
 
 
 _COMPANIONS, _MOST_PRODUCTS = 54, 500  # Most companions, and most products of an iteration
-_BLOCKS = 4
-"""Blocks that the model of A⁻¹ of each problem has room for if several problems run side by side."""
+_BLOCKS = 4  # Blocks that the model of A⁻¹ of each problem has room for if several problems run side by side
 _WORKING, _OF_PRODUCTS, _OF_MODEL = 14, 6, 9
 """Arrays at the peak of a step: blocks of the width of an iteration, products with each kernel, and copies of the
 directions (S and A S twice, their QR factorization and the images of its basis)."""

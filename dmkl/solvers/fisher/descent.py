@@ -255,8 +255,7 @@ def _solve_on_span(
     return solution, rho * ratio
 
 
-_COLUMNS = 400
-"""Most directions: more make the problem on the span slower, and the convergence hardly faster."""
+_COLUMNS = 400  # Most directions: more make the problem on the span slower, and the convergence hardly faster
 
 
 def descend_jobs(

@@ -61,8 +61,7 @@ _ALPHA_SHARE = 0.5  # Share of the tolerance for the error of α
 _RESOLVED = 0.3  # Share of the tolerance for the rounding of the gradient
 _TRUST = 3.0  # Trust region of a prediction for the next norm, in log β
 _SMOOTH = 1 + 2**-14  # The norm whose weights are predicted for p = 1
-_TARGETS_PER_TASK = 256
-"""Most targets of a task. More targets share more work and need more memory."""
+_TARGETS_PER_TASK = 256  # Most targets of a task. More targets share more work and need more memory.
 _TASKS, _WORTH = 4, 64
 """Tasks of a training set, enough to keep all slots busy, and the fewest targets that are worth another task."""
 _COPIES, _SQUARES, _VECTORS = 2.5, 8, 16

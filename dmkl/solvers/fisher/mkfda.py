@@ -134,8 +134,7 @@ class Evaluation:
 
     alpha: Any
     certificate: Certificate
-    state: Any = None
-    """That from which the oracle computes the curvature at these weights: a factor, say."""
+    state: Any = None  # That from which the oracle computes the curvature at these weights: a factor, say
     counts: Mapping[str, float] = field(default_factory=dict)
     """Figures for the history, by name: products with the combined kernel so far, say."""
 

@@ -43,8 +43,7 @@ class FisherProblem:
 class ConfiguredSolver:
     """A solver with its options: `Direct`, `CG`, `Subspace` or `Dual`."""
 
-    name: ClassVar[str]
-    """The name of the solver, which stands for it where all options have their defaults."""
+    name: ClassVar[str]  # The name of the solver, which stands for it where all options have their defaults
 
     def options(self) -> dict[str, Any]:
         """The options by the names of the fields of `FisherOptions`."""
@@ -229,8 +228,7 @@ SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleave
 """`AUTO`, and the names in `dmkl.solvers.fisher.registry.SOLVERS`."""
 SolverChoice = SolverName | ConfiguredSolver
 """Values of the parameter ``solver``: a name stands for the solver with the defaults of its options."""
-AUTO = "auto"
-"""The value for which `dmkl.solvers.fisher.registry.choose` chooses the solver."""
+AUTO = "auto"  # The value for which `dmkl.solvers.fisher.registry.choose` chooses the solver.
 
 Solve = Callable[[Sequence[Job], FisherOptions, Context], list[Outcome]]
 

@@ -52,8 +52,7 @@ SOLVERS: dict[str, FisherSolver] = {
 }
 
 
-_FEW_PSEUDO_SAMPLES = 2048
-"""Pseudo-samples up to which a single problem is solved by Cholesky factors."""
+_FEW_PSEUDO_SAMPLES = 2048  # Pseudo-samples up to which a single problem is solved by Cholesky factors
 
 
 def _solve_pseudo_samples(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:

@@ -54,8 +54,7 @@ from dmkl.passes.sums import Combination, StoredSum, SumColumns, combine_pass
 from dmkl.passes.view import Lens, strips
 from dmkl.solvers.interface import SVM, CombinedKernel, EachProduct, Root, Task
 
-Bounds = float | Float
-"""C: one for all samples, or (m,), one for each."""
+Bounds = float | Float  # C: one for all samples, or (m,), one for each
 
 # Fraction of the trace of the kernel over free vectors that keeps it regular if rows are equal.
 _RIDGE = 1e-12

@@ -87,8 +87,7 @@ def _widths(pairs: Sequence[tuple[Float, Float]]) -> list[int]:
     return [z.shape[1] for _, z in pairs]
 
 
-EXACT = Rounding(0.0, 0.0)
-"""That of products in double precision."""
+EXACT = Rounding(0.0, 0.0)  # That of products in double precision
 
 
 @dataclass

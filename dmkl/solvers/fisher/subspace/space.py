@@ -72,8 +72,7 @@ def of_space(points: Sequence[Point], values: Mapping[int, Item], space: int) ->
 
 _OF_A_ROUND = ("basis", "inner", "projected", "gram", "errors")
 """Files that are written anew when the basis grows."""
-WRITTEN_AGAIN = ("inner", "projected")
-"""Those of them that a run computes again when it continues."""
+WRITTEN_AGAIN = ("inner", "projected")  # Those of them that a run computes again when it continues
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,8 @@ class TrainingSubspace:
         """The file of G, (n, r, r); V, N and VᵀH of the same round are in the same folder (see `file`)."""
         self.n_round_files = 0
         self.blocks: list[Block] = []
-        self.probes = str(folder / "probes.npy")
-        """The file of the probes Z, (m, s), which measure rounding."""
-        self.probed: Groups = ()
-        """The names of the files of their products, with the kernels in each."""
+        self.probes = str(folder / "probes.npy")  # The file of the probes Z, (m, s), which measure rounding
+        self.probed: Groups = ()  # The names of the files of their products, with the kernels in each
         self.double = self.training.whole.view.source.dtype == np.float64
         """Whether new products are in double precision."""
         self.preconditioners: list[Preconditioner] = []

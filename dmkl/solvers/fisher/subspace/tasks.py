@@ -165,8 +165,7 @@ def lowest(inner: str, gram: str, width: int, facts: KernelFacts) -> Float:
         return lowest_on_span(load_array(inner)[:width, :width], load_array(gram)[:, :width, :width], facts)
 
 
-Groups = Sequence[tuple[str, Sequence[int]]]
-"""The names of some files, and the kernels in each."""
+Groups = Sequence[tuple[str, Sequence[int]]]  # The names of some files, and the kernels in each
 
 
 @dataclass(frozen=True)
