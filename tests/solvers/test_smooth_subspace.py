@@ -44,9 +44,7 @@ def check_against_memory(learner, K, y, **more):
     assert np.all(np.asarray(subspace.gap_) <= learner.tol)
     np.testing.assert_allclose(subspace.objective_, memory.objective_, rtol=1e-6)
     np.testing.assert_allclose(subspace.weights_, memory.weights_, atol=1e-2)
-    np.testing.assert_allclose(
-        subspace._decision_to_score(K[TEST, TRAIN]), memory._decision_to_score(K[TEST, TRAIN]), atol=1e-2
-    )
+    np.testing.assert_allclose(subspace._decision(K[TEST, TRAIN]), memory._decision(K[TEST, TRAIN]), atol=1e-2)
     return memory, subspace
 
 
