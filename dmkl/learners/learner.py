@@ -20,7 +20,7 @@ from dmkl.building import TrainingFeatures, features_of
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, UninformativeScoresWarning, refuse, warn
 from dmkl.files.urls import local_path
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
-from dmkl.learners import conformal, figures, predicting
+from dmkl.learners import conformal, effects, figures, predicting
 from dmkl.learners.checks import WeightRules, check_exponents, check_positive, decode, encode, one_for_each, one_of
 from dmkl.learners.decisions import (
     GIVEN,
@@ -166,7 +166,12 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     def _check_parameters(self) -> None:
         """Refuse parameters that break a rule, by InputError."""
-        self._steps()
+        several = [step for step in self._steps() if isinstance(step, Covariates)]
+        if self.traits.covariate_effects and len(several) > 1:
+            refuse(
+                f"steps of {type(self).__name__} may take covariates out once, since their effects are fitted "
+                f"together, and {len(several)} steps do; put all covariates into one table for residualize(Z)"
+            )
         for name in self._get_param_names():
             if name in self.traits.rules:
                 self.traits.rules[name](name, getattr(self, name))
@@ -317,7 +322,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     def _offsets(self, samples: Array, *, covariates: Any = None, **more: Any) -> Float:
         """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
-        return np.zeros(1)
+        return effects.offsets(self, samples, covariates)
 
     def _response(self, scores: Float, data: TrainingSet | None = None, outcomes: Sequence[Outcome] = ()) -> Float:
         """The scores or predictions that a linear predictor means, Σ_j β_j K_j α + b: itself by default.

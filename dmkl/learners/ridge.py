@@ -23,7 +23,7 @@ from dmkl.learners.checks import (
     check_positive,
     one_for_each,
 )
-from dmkl.learners.effects import CovariateEffects, residualizing
+from dmkl.learners.effects import residualizing, set_effects
 from dmkl.learners.fisher import PLAIN_SUM, LeastSquares
 from dmkl.learners.learner import KernelLearner, KernelRegressor
 from dmkl.learners.plan import FitOutcome, TrainingSet
@@ -60,7 +60,7 @@ class RidgeMethod(FisherMethod):
 
 
 @dataclass(eq=False, repr=False)
-class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
+class MKRidge(LeastSquares, KernelRegressor):
     """ℓp-norm multiple kernel ridge regression.
 
     Learns weights β of the kernels together with kernel ridge regression on K(β) = Σ_j β_j K_j:
@@ -173,7 +173,7 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
     traits = LeastSquares.traits.but(
         plain_sum=PLAIN_SUM | {"candidate": None, "refine": 0},
         rules={"refine": partial(check_count, least=0)},
-        fitted=CovariateEffects.traits.fitted,
+        covariate_effects=True,
     )
 
     # --- weights that targets share ------------------------------------------------------------------------------
@@ -312,4 +312,4 @@ class MKRidge(CovariateEffects, LeastSquares, KernelRegressor):
         if self._covariates() is not None:
             steps = [residualizing(part.steps) for part in self.statistics_]
             values = [np.hstack([targets.values[k] for k in part.columns]) for part in self.statistics_]
-            self._set_effects([step.coefficients @ (step.dual.T @ y) for step, y in zip(steps, values, strict=True)])
+            set_effects(self, [step.coefficients @ (step.dual.T @ y) for step, y in zip(steps, values, strict=True)])

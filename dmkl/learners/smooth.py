@@ -20,9 +20,9 @@ from dmkl.errors import refuse
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.learners.checks import RULES, Constraints, Given, KernelGroups, Prices, one_of
 from dmkl.learners.decisions import HeldOut
-from dmkl.learners.effects import CovariateEffects, residualizing
+from dmkl.learners.effects import residualizing, set_effects
 from dmkl.learners.fisher import PLAIN_SUM
-from dmkl.learners.learner import KernelClassifier, KernelRegressor
+from dmkl.learners.learner import KernelClassifier, KernelLearner, KernelRegressor
 from dmkl.learners.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
 from dmkl.learners.traits import labeled_array
 from dmkl.numerics.covariates import Covariates
@@ -50,7 +50,7 @@ def _check_solver(name: str, value: Any) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class SmoothLearner(CovariateEffects, abstract=True):
+class SmoothLearner(KernelLearner, abstract=True):
     """Weights, functions and fixed effects that minimize a smooth convex loss with a ridge."""
 
     _: KW_ONLY
@@ -63,7 +63,8 @@ class SmoothLearner(CovariateEffects, abstract=True):
     tol: float = 1e-4
     max_iter: int = 200
 
-    traits = CovariateEffects.traits.but(
+    traits = KernelLearner.traits.but(
+        covariate_effects=True,
         takes_sample_weight=True,
         weight_set=True,
         plain_sum=PLAIN_SUM,
@@ -113,7 +114,7 @@ class SmoothLearner(CovariateEffects, abstract=True):
             for part, of_part in zip(outcome.data.parts, self.statistics_, strict=True):
                 effects = np.hstack([outcome.outcomes[k].extra["effects"] for k in part.members])
                 fits.append(residualizing(of_part.steps).coefficients[:, first:] @ effects)
-            self._set_effects(fits)
+            set_effects(self, fits)
         elif outcome.score_function.bias.ndim > 1 and self._loss().has_intercept:  # offsets of rows
             effects = np.hstack([solution.extra["effects"][0] for solution in outcome.outcomes])
             columns = self.dual_coef_[self.dual_coef_.dims[1]]

@@ -90,6 +90,7 @@ FITTED = {
     "weights_": labeled_array(root="weight", needed=True),
     "dual_coef_": labeled_array(root="dual_coef", needed=True),
     "intercept_": labeled_array(root="intercept"),
+    "covariate_effects_": labeled_array(root="covariate_effect"),
     **dict.fromkeys(("gap_", "objective_"), json_value(NUMBERS, needed=True)),
     "weights_error_": json_value(NUMBERS),
     "n_iter_": json_value(COUNT, needed=True),
@@ -126,6 +127,8 @@ class Traits:
     """Whether weights depend on the labels and on parameters such as p, λ and C, unless they are given."""
     weight_set: bool = False
     """Whether weights lie in a set that `p`, `kernel_groups`, `sigma`, `constraints` and `weights` describe."""
+    covariate_effects: bool = False
+    """Whether effects of covariates, which one step at most takes out, are fitted, and added to predictions."""
     leaves_one_out: bool = False
     """Whether labels follow by default from class means of leave-one-out scores, which takes dual variables."""
     scorer: str | None = None

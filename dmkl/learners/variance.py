@@ -20,7 +20,7 @@ from dmkl.learners.checks import RULES, check_count, one_of
 from dmkl.learners.learner import KernelRegressor, is_labelled
 from dmkl.learners.plan import FitOutcome, Statistics, TrainingSet
 from dmkl.learners.predicting import beside_features, match_kernels, places_of_training, training_kernels
-from dmkl.learners.traits import labeled_array, labeled_table
+from dmkl.learners.traits import labeled_table
 from dmkl.numerics.covariates import Covariates, of_new
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import as_steps
@@ -237,7 +237,6 @@ class VarianceComponents(KernelRegressor):
             "components_": labeled_table("variance", "variance_share"),
             "fixed_effects_": labeled_table("effect", "effect_se"),
             "trait_covariances_": labeled_table("trait_covariance", "trait_correlation", needed=False),
-            "covariate_effects_": labeled_array(root="covariate_effect"),
         },
     )
 
