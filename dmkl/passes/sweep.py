@@ -36,6 +36,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index, Tiling
+from dmkl.numerics.cholesky import add_product
 from dmkl.numerics.compiling import SMALL, gather
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, strips
@@ -536,7 +537,7 @@ def _sweep(
             if c.want == "each" and not unit.whole:
                 # Centering involves all rows of a product, so the steps wait for the sum of all parts.
                 reached = unit.rows(lens.view)
-                results[position] = Rows(reached, total[reached].astype(c.dtype))
+                results[position] = Rows(reached, total[reached])
                 continue
             # `unit.first` makes exactly one of the units of a sum over kernels add the offsets, which are not sums over
             # tiles.
@@ -633,6 +634,9 @@ def _by_factors(lenses: Sequence[Lens], unit: Unit, columns: Sequence[Columns]) 
             yield enumerate(totals), offsets
 
 
+# Rows of a tile that are cut out and multiplied together: few enough to stay in the processor's cache meanwhile, and
+# enough for products that lose little time at their edges.
+_STRIP_ROWS = 1024
 # Extra columns between the rows of a part that was cut out: rows whose distance is a power of two compete for the same
 # lines of the cache, and products with their transpose take some percent longer.
 _APART = 32
@@ -641,8 +645,8 @@ _APART = 32
 class _Running:
     """The running sums of a lane while one kernel after another goes through it.
 
-    Sums over tiles are in float64, so that dividing the tiles among tasks in another way changes float32 results
-    by less than their rounding.
+    They are in the precision of the products, to which BLAS adds them: a row of tiles has few products, whose sum adds
+    less rounding than there is in each of them. Sums of several tasks are in float64.
     """
 
     def __init__(
@@ -656,7 +660,8 @@ class _Running:
         self._places = [slice(end - c.width, end) for end, c in zip(ends, of_lane, strict=True)]
         width = ends[-1]
         shape = (width, width) if lane.project else (len(lane.rows.stored), width)
-        self._total = buffers.take(("total", number), np.dtype(np.float64), *shape)
+        dtype = np.dtype(np.float64) if lane.project else lane.dtype
+        self._total = buffers.take(("total", number), dtype, *shape)
         # Positions of a view's rows among those of the lane; all rows in order need no copy.
         self._where = [lane.rows.find(lenses[c.lens].view.rows) for c in of_lane]
 
@@ -669,17 +674,22 @@ class _Running:
         lane = self.lane
         if not (self._looks_at(task.i, task.j) or (task.transposed and self._looks_at(task.j, task.i))):
             return
-        part = self._cut(task, tile)
-        for block, (vectors, starts) in zip(lane.blocks, loaded.blocks[self._number], strict=True):
-            if lane.project:
-                left, right = (vectors[starts[t] : starts[t + 1]] for t in (task.i, task.j))
-                self._project(task, left, part, right)
-                continue
-            if task.forward:
-                self._add(block, vectors[starts[task.j] : starts[task.j + 1]], part, task.i, task.j)
-            if task.transposed:
-                # The mirror image of the tile, whose rows are columns.
-                self._add(block, vectors[starts[task.i] : starts[task.i + 1]], part.T, task.j, task.i)
+        for strip, part in self._strips(task, tile):
+            for block, (vectors, starts) in zip(lane.blocks, loaded.blocks[self._number], strict=True):
+                of_rows, of_cols = (vectors[starts[t] : starts[t + 1]] for t in (task.i, task.j))
+                if lane.project:
+                    self._project(task, of_rows[strip], part, of_cols)
+                    continue
+                if task.forward:
+                    down = _common(lane.rows.segments(task.i, *block.rows), strip)
+                    across = lane.cols.segments(task.j, block.cols, block.cols + 1)
+                    self._add(block, task.i, down, part[_within(down, strip), across], of_cols)
+                if task.transposed:
+                    # The mirror image of the tile, whose rows are columns.
+                    segment = lane.cols.segments(task.i, block.cols, block.cols + 1)
+                    across, down = _common(segment, strip), lane.rows.segments(task.j, *block.rows)
+                    mirrored = part[_within(across, strip), down].T
+                    self._add(block, task.j, down, mirrored, of_rows[_within(across, segment)])
 
     def totals(self) -> Iterator[tuple[int, Array]]:
         """For each of the columns, by position, its raw product for the rows of its view, or its projection.
@@ -703,21 +713,25 @@ class _Running:
         rows, cols = self.lane.rows.run(i), self.lane.cols.run(j)
         return bool(rows.stop > rows.start and cols.stop > cols.start)
 
-    def _cut(self, task: TileTask, tile: Array) -> Array:
-        """The entries of a tile at the samples of the lane, in its order and precision."""
-        rows, cols, dtype = self.lane.rows, self.lane.cols, self.lane.dtype
+    def _strips(self, task: TileTask, tile: Array) -> Iterator[tuple[slice, Array]]:
+        """Strips of the entries of a tile at the samples of the lane, in its order and precision."""
+        dtype = self.lane.dtype
         tile = np.require(tile, requirements=["ALIGNED"]).view()
-        if self._whole:
-            if tile.dtype == dtype:
-                return tile
-            part = self._buffers.take("tile", dtype, *tile.shape)
-            np.copyto(part, tile)
-            return part
-        down, across = (positions.astype(np.uint64) for positions in (rows.inside(task.i), cols.inside(task.j)))
-        part = self._buffers.take("tile", dtype, len(down), len(across) + _APART)
+        if self._whole and tile.dtype == dtype:
+            # BLAS takes matrices by the distance of their rows, or of their columns.
+            plain = (a.strides[1] == a.itemsize and a.strides[0] >= a.shape[1] * a.itemsize for a in (tile, tile.T))
+            yield slice(0, len(tile)), tile if any(plain) else np.ascontiguousarray(tile)
+            return
+        rows, cols = self.lane.rows.inside(task.i), self.lane.cols.inside(task.j)
         tile.flags.writeable = False  # numba compiles again for each kind of array: make all tiles read-only
-        gather(tile, down, across, part)
-        return part[:, : len(across)]
+        for start in range(0, len(rows), _STRIP_ROWS):
+            strip = slice(start, min(start + _STRIP_ROWS, len(rows)))
+            part = self._buffers.take("tile", dtype, strip.stop - start, len(cols) + _APART)
+            if self._whole:
+                np.copyto(part[:, : len(cols)], tile[strip])
+            else:
+                gather(tile, rows[strip].astype(np.uint64), cols.astype(np.uint64), part)
+            yield strip, part[:, : len(cols)]
 
     def _project(self, task: TileTask, left: Array, part: Array, right: Array) -> None:
         """Add V_iᵀ (K_ij V_j) for a view whose rows are its columns."""
@@ -728,17 +742,24 @@ class _Running:
         if task.transposed:
             self._total += inner.T
 
-    def _add(self, block: Block, vectors: Array, part: Array, i: int, j: int) -> None:
-        """Add a block's product of the tile (i, j), or of its mirror image."""
-        lane = self.lane
-        across, down = lane.cols.segments(j, block.cols, block.cols + 1), lane.rows.segments(i, *block.rows)
-        if across.stop == across.start or down.stop == down.start:
+    def _add(self, block: Block, tile: int, down: slice, part: Array, vectors: Array) -> None:
+        """Add a block's product to some rows of a row of tiles."""
+        if not part.size:
             return
-        out = self._buffers.take("product", lane.dtype, down.stop - down.start, vectors.shape[1])
-        product = np.matmul(part[down, across], vectors, out=out)
-        begin = lane.rows.run(i).start
-        rows, start = slice(begin + down.start, begin + down.stop), 0
+        begin, start = self.lane.rows.run(tile).start, 0
+        rows = slice(begin + down.start, begin + down.stop)
         for place in block.vectors:
             stop = start + place.stop - place.start
-            self._total[rows, place] += product[:, start:stop]
+            add_product(self._total[rows, place], part, vectors[:, start:stop])
             start = stop
+
+
+def _common(first: slice, second: slice) -> slice:
+    """What two slices have in common; empty, and not reversed, if that is nothing."""
+    start = max(first.start, second.start)
+    return slice(start, max(start, min(first.stop, second.stop)))
+
+
+def _within(part: slice, whole: slice) -> slice:
+    """A part of a slice, counted from its start."""
+    return slice(part.start - whole.start, part.stop - whole.start)

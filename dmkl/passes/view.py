@@ -349,6 +349,8 @@ _TASKS = 16
 # Bytes of tiles of a task. Smaller tasks take less time than Dask needs to schedule them and to add up their results;
 # larger ones report progress too rarely, and too much is lost when a worker dies.
 _SMALLEST, _LARGEST = 2**24, 2**28
+# Kernels of up to so many tasks' bytes stay whole: eight kernels make eight tasks.
+_WHOLE = 2.5
 # Approximate number of tasks of a pass over a set of terabytes: a scheduler starts some hundreds in a second.
 _MOST = 2**12
 
@@ -374,10 +376,10 @@ def units_of(view: View, most: int | None = None, other_kernels: int = 0) -> lis
     kernel_bytes = max(1, len(tiles) * view.bytes_per_tile)
     task_bytes = bytes_of_task((n + other_kernels) * kernel_bytes)
     # A kernel larger than a task is split; its parts return sums over some tiles, and the unit with `first` adds the
-    # terms that are not sums over tiles, so that they count once.
-    parts = min(len(tiles), round(kernel_bytes / task_bytes))
-    if parts > 1:
-        cuts = _cut(tiles, parts)
+    # terms that are not sums over tiles, so that they count once. Halves of small kernels are no gain: adding up their
+    # products, most of which move to another process first, takes longer than a core waits for the last task.
+    if kernel_bytes > min(_WHOLE * task_bytes, max(task_bytes, _LARGEST)) and len(tiles) > 1:
+        cuts = _cut(tiles, min(len(tiles), max(2, round(kernel_bytes / task_bytes))))
         return [
             Unit(np.array([j]), cut, first=position == 0, whole=False)
             for j in range(n)

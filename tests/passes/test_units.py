@@ -21,3 +21,11 @@ def test_tasks_of_a_set_of_terabytes_are_few_and_return_little():
     assert returned <= 2.1 * m
     sizes = [len(unit.tiles) for unit in units]
     assert max(sizes) <= 1.2 * min(sizes)
+
+
+def test_kernels_of_some_tasks_bytes_stay_whole():
+    """8 kernels of 6,144 samples: the halves of a kernel would return its products twice."""
+    tiling = Tiling(6144, 6144, 2048, upper=True)
+    source = SimpleNamespace(tiling=tiling, dtype=np.dtype(np.float32), reads_per_tile=1, symmetric=True, factors=None)
+    view = View(source, np.arange(8), np.arange(6144), np.arange(6144))
+    assert [unit.whole for unit in units_of(view)] == [True] * 8
