@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import types
 from collections.abc import Callable, Set
 from typing import Any, TypeVar
 
@@ -22,30 +21,23 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
     """Compile a function with numba, for each type of its arguments, and keep the result on disk.
 
-    A compiled function may call other compiled functions of the same file: these are compiled before it and called
-    without the interpreter. Numba's cache is invalidated by changes of that file alone.
-
     The cache is in the folder of the source file or, if that is read-only, in the user's cache folder (set by numba's
     NUMBA_CACHE_DIR); without a writable folder each process compiles again. The function runs without the interpreter's
-    lock, and divides as NumPy does: a division by zero raises no exception. `fastmath` has assumptions of the compiler
-    beyond IEEE 754, by the names of LLVM's flags.
+    lock, and divides as NumPy does: a division by zero raises no exception. It calls no other compiled functions.
+    `fastmath` has assumptions of the compiler beyond IEEE 754, by the names of LLVM's flags.
     """
 
     def decorate(loop: Loop) -> Loop:
         lock, made = threading.Lock(), list[Any]()
 
-        def dispatcher() -> Any:
+        @functools.wraps(loop)
+        def call(*arguments: Any) -> Any:
             if not made:
                 with lock:  # threads that arrive at the same time wait for one compilation
                     if not made:
                         made.append(_compile(loop, fastmath))
-            return made[0]
+            return made[0](*arguments)
 
-        @functools.wraps(loop)
-        def call(*arguments: Any) -> Any:
-            return dispatcher()(*arguments)
-
-        call.dispatcher = dispatcher  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return decorate
@@ -54,10 +46,6 @@ def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
 def _compile(loop: Callable[..., Any], fastmath: Set[str]) -> Any:
     import numba
 
-    globals_used = {name: loop.__globals__[name] for name in loop.__code__.co_names if name in loop.__globals__}
-    if others := {name: value.dispatcher() for name, value in globals_used.items() if hasattr(value, "dispatcher")}:
-        # The globals hold Python wrappers; numba needs the compiled dispatchers under the same names.
-        loop = functools.wraps(loop)(types.FunctionType(loop.__code__, loop.__globals__ | others, loop.__name__))
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(fastmath)}
     try:
         return numba.njit(cache=True, **options)(loop)
