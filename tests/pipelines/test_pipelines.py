@@ -61,6 +61,10 @@ def views(tmp_path_factory):
             [r"^MK-FDA +240 .* 240 ", r"^logistic +\d+ +\d+ .*[01]\.\d{4}$"],
         ),
         (
+            "loss_inference.py --samples 60 --permutations 2 --resamples 2",
+            [r"^MK-FDA +permutation test +\d", r"^logistic +importance +\d", r"^logistic +stability +\d"],
+        ),
+        (
             "compare_solvers.py --sizes 2x100 --norms 1 2 --lams 0.01 --output out",
             [r"1 0\.01 direct, Taylor cuts +\d+ ", r"2 0\.01 +dual +\d+ "],
         ),
