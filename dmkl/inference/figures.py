@@ -167,22 +167,20 @@ def plot_permutations(data: xr.Dataset, ax: Any = None, task: str | None = None)
         set_title([ax], f"p-values of {len(p):,} {noun} (dotted: expected if no label depends on the kernels)")
         return ax
     axes = panels(ax, {f"scores of {name or 'permuted labels'}": (6.1, 3.2) for name in shown})
-    for panel, name in zip(axes, shown, strict=True):
-        _draw_null(panel, of_task(data, name), name)
-    return axes if len(axes) > 1 else axes[0]
-
-
-def _draw_null(ax: Axes, values: xr.Dataset, task: str | None) -> None:
-    null, attrs = values["null_score"].values, values.attrs
+    scoring, n_folds = str(data.attrs["scoring"]).replace("_", " "), data.attrs["n_folds"]
     style: dict[str, Any] = {"color": SKY, "edgecolor": "white", "linewidth": 0.5}
-    ax.hist(null, bins=min(40, max(10, len(null) // 8)), label=f"{len(null):,} permutations", **style)
-    ax.axvline(float(values["score"]), color=RED, linewidth=1.6, label="original labels")
-    ax.set_xlabel(f"{str(attrs['scoring']).replace('_', ' ')}, mean of {attrs['n_folds']} folds", fontsize=9)
-    ax.set_ylabel("permutations", fontsize=9)
-    dress(ax, ["top", "right", "left"], grid="y")
-    ax.legend(frameon=False, fontsize=8)
-    of_task = "" if task is None else f" of {shortened(task)}"
-    ax.set_title(f"Scores{of_task} with permuted labels\n{p_value_text(values)}", fontsize=9, loc="left")
+    for panel, name in zip(axes, shown, strict=True):
+        values = of_task(data, name)
+        null = values["null_score"].values
+        panel.hist(null, bins=min(40, max(10, len(null) // 8)), label=f"{len(null):,} permutations", **style)
+        panel.axvline(float(values["score"]), color=RED, linewidth=1.6, label="original labels")
+        panel.set_xlabel(f"{scoring}, mean of {n_folds} folds", fontsize=9)
+        panel.set_ylabel("permutations", fontsize=9)
+        dress(panel, ["top", "right", "left"], grid="y")
+        panel.legend(frameon=False, fontsize=8)
+        about = "" if name is None else f" of {shortened(name)}"
+        panel.set_title(f"Scores{about} with permuted labels\n{p_value_text(values)}", fontsize=9, loc="left")
+    return axes if len(axes) > 1 else axes[0]
 
 
 def plot_association(data: xr.Dataset, ax: Any) -> Any:
