@@ -783,16 +783,14 @@ def search(
         the kernels. The tasks of a multilabel problem, and the targets of a regression, have separate weights and
         separate choices.
     grid
-        Values by parameter. The papers' by default: p = 1, 1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to
-        10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1). Values of
-        λ that kernels stored in single precision do not resolve are left out; on some 200 samples that is the smallest.
-        None for a parameter means these values. With several chains of steps, as in
-        ``{"p": None, "lam": None, "steps": ["center+trace", "cosine+center"]}``, each chain has its own values of λ,
-        and the points with other values are not fitted (NaN). If samples differ in k(x, x) (the diagonal of a kernel
-        has a coefficient of variation above 0.1), the steps are the default, and lam or C has its default values, the
-        default steps and "cosine+center" are both tried, with twice the fits in the same passes; give values of lam or
-        C, or steps, to search one chain. If values are given, the summary recommends this comparison. Several tasks
-        have one chain.
+        Values by parameter. None for a parameter means the papers' values, and so does None for the grid: p = 1,
+        1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to 10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine
+        normalization (JMLR 3.3, CVPR 4.1), but for those that kernels stored in single precision do not resolve (on
+        some 200 samples the smallest). With several chains of steps, as in
+        ``{"p": None, "lam": None, "steps": ["center+trace", "cosine+center"]}``, each has its own values of λ, and the
+        points with other values are not fitted (NaN). If samples differ in k(x, x) (the diagonal of a kernel has a
+        coefficient of variation above 0.1), and steps and lam or C are the default, "cosine+center" is tried too, with
+        twice the fits in the same passes; if values are given, the summary recommends it. Several tasks have one chain.
     cv
         Folds: the stored splits if they have validation rows, 5 otherwise; an integer, a scikit-learn splitter,
         "splits", an iterable of (train, validation) or (train, validation, test), one such tuple, or a mapping of
