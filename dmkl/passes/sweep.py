@@ -676,7 +676,9 @@ class _Running:
             return
         for strip, part in self._strips(task, tile):
             for block, (vectors, starts) in zip(lane.blocks, loaded.blocks[self._number], strict=True):
-                of_rows, of_cols = (vectors[starts[t] : starts[t + 1]] for t in (task.i, task.j))
+                of_cols = vectors[starts[task.j] : starts[task.j + 1]]
+                # Rows of a rectangular source are other samples, which have no vectors.
+                of_rows = vectors[starts[task.i] : starts[task.i + 1]] if lane.project or task.transposed else vectors
                 if lane.project:
                     self._project(task, of_rows[strip], part, of_cols)
                     continue

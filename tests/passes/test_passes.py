@@ -418,3 +418,16 @@ def test_a_task_that_kills_its_worker_is_named(stored, message):
     K, _ = over(stored.select([2]), Killing, (2, 1, 3))
     with pytest.raises(WorkerLostError, match=message):
         run_pass([K.lens()], [Columns(block(2), "each", None, DOUBLE)])
+
+
+@pytest.mark.parametrize("n_rows", [70, 600])  # whole tiles, and tiles of which rows and columns are taken
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_a_tall_set_are_numpys(tmp_path, dtype, n_rows):
+    """A rectangular set with more rows of tiles than columns of tiles."""
+    rng = np.random.default_rng(0)
+    kernels, block = rng.standard_normal((2, n_rows, 21)).astype(dtype), rng.standard_normal((21, 3))
+    K = dmkl.create(tmp_path / "tall.zarr", kernels, tile=n_rows // 4)
+    rows, cols = rng.permutation(n_rows)[: n_rows // 2], rng.permutation(21)
+    bound = 1e3 * float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(K.apply(block), kernels @ block, rtol=0, atol=bound)
+    np.testing.assert_allclose(K[rows, cols].apply(block), kernels[:, rows][:, :, cols] @ block, rtol=0, atol=bound)
