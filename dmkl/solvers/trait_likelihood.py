@@ -20,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
 
-import cvxpy as cp
+import clarabel
 import numpy as np
 import scipy.linalg
 
@@ -31,6 +30,7 @@ from dmkl.passes.execute import machine
 from dmkl.solvers.interface import CombinedKernel, CombinedProduct, Root
 from dmkl.solvers.trait_covariances import PAIRS, Steps, TraitCovariances, Traits, moment_estimates
 from dmkl.solvers.variance import FLOOR, Point, Probes, derivatives, likelihood_point, maximize
+from dmkl.solvers.weight_sets import ConicProgram
 
 _SINGULAR = 1e-6
 """1 − r² of a correlation r at and below which the estimate is on the boundary, and has no error."""
@@ -113,20 +113,22 @@ class _Pair:
         values = wide.reshape(-1, len(PAIRS))
         if (_smallest(values) >= floor).all():
             return np.asarray(wide[active])
-        # A = RᵀR of the scaled problem; eigenvalues that rounding makes negative are zero.
-        size = np.sqrt(np.maximum(information.diagonal(), 1e-300))
-        eigenvalues, vectors = np.linalg.eigh(information / np.outer(size, size))
-        root = np.sqrt(np.maximum(eigenvalues, 0.0))[:, None] * vectors.T * size
-        x = cp.Variable(len(wide))
-        first, shared, second = (x[place :: len(PAIRS)] for place in range(len(PAIRS)))
-        constraints: list[Any] = [
-            cp.SOC(first + second - 2.0 * floor, cp.vstack([first - second, 2.0 * shared]), axis=0)
-        ]
-        idle = np.setdiff1d(np.arange(len(wide)), active)
-        constraints += [x[idle] == 0.0] if len(idle) else []
-        objective = 0.5 * cp.sum_squares(root @ x[active]) - linear @ x[active]
-        cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL)
-        return _semidefinite(np.asarray(x.value).reshape(values.shape), floor).ravel()[active]
+        program = ConicProgram(len(wide))
+        # (a + c − 2 floor, a − c, 2b) in the second-order cone: no eigenvalue of [a b; b c] is below the floor.
+        rows = np.kron(np.eye(len(values)), [[-1.0, 0.0, -1.0], [-1.0, 0.0, 1.0], [0.0, -2.0, 0.0]])
+        program.add(
+            np.asarray(rows, np.float64),
+            np.kron(floor, [-2.0, 0.0, 0.0]),
+            *[clarabel.SecondOrderConeT(3)] * len(values),
+        )
+        if len(idle := np.setdiff1d(np.arange(len(wide)), active)):
+            program.add(np.eye(len(wide))[idle], np.zeros(len(idle)), clarabel.ZeroConeT(len(idle)))
+        # The objective is divided by its size, since the solver's tolerances are absolute.
+        size = float(np.abs(information).max()) or 1.0
+        quadratic, toward = np.zeros((len(wide), len(wide))), np.zeros(len(wide))
+        quadratic[np.ix_(active, active)], toward[active] = information / size, -linear / size
+        x, _ = program.minimize(toward, quadratic)
+        return _semidefinite(x.reshape(values.shape), floor).ravel()[active]
 
     def check_forms(self, forms: Float, sizes: Float) -> None:
         """Nothing: forms of D_j,12 may have either sign, and problems of one trait have checked the kernels."""
