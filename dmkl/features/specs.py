@@ -299,15 +299,8 @@ class _Stored(BaseModel):
 
 
 _Factors = Annotated[tuple[dict[str, Any], ...], Field(min_length=2)]
-_PARAMETERS = {
-    "gamma": _Positive,
-    "degree": _Count,
-    "coef0": _NonNegative,
-    "nu": _Positive,
-    "scale": _Scale,
-    "seed": _Natural,
-    "dimensions": _Count,
-}
+_PARAMETERS: dict[str, Any] = {"coef0": _NonNegative, "scale": _Scale, "seed": _Natural}
+_PARAMETERS |= dict.fromkeys(("gamma", "nu"), _Positive) | dict.fromkeys(("degree", "dimensions"), _Count)
 
 
 def _stored(function: str, keys: Sequence[str]) -> type[_Stored]:

@@ -52,11 +52,7 @@ NODES: Final = {
     "row_sum": Node(("kernel", "sample"), "sum over all (training) samples of every row"),
     "tile_crc32c": Node(("kernel", "tile_row", "tile_col"), "CRC32C of each stored tile without padding"),
 }
-_NUMBERS: dict[str, tuple[str, float]] = {
-    "diagonal": ("float64", np.nan),
-    "row_sum": ("float64", np.nan),
-    "tile_crc32c": ("uint32", 0),
-}
+_NUMBERS = {"diagonal": ("float64", np.nan), "row_sum": ("float64", np.nan), "tile_crc32c": ("uint32", 0)}
 """Type and fill value of arrays with one chunk for each kernel."""
 PER_KERNEL: Final = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
 """Arrays with chunks of each kernel, the tiles last: if they have room for a kernel, the others have it too."""
