@@ -386,10 +386,8 @@ def _needed(job: JobFile, options: JobOptions, name: str) -> Any:
 def send(script: Path) -> str:
     """Send a script to SLURM, and return the number of its job; InputError with the message of sbatch."""
     if shutil.which("sbatch") is None:
-        refuse(
-            "sbatch is not on this machine: submit where it is (a login node), look at the script with --dry-run, or "
-            "compute here with dmkl run"
-        )
+        what = "sbatch is not on this machine: submit where it is (a login node), look at the script with --dry-run"
+        refuse(f"{what}, or compute here with dmkl run")
     number, refusal = answer_of("sbatch", "--parsable", str(script), seconds=60)
     if refusal:
         refuse(f"SLURM refuses this job: {refusal}")

@@ -303,10 +303,8 @@ def _held_out(K: KernelSet, chosen: Index, samples: Samples) -> tuple[Index, str
                 return rows, f"the {part} part of split {number}"
     rows = np.setdiff1d(np.arange(K.shape[1]), chosen)
     if not len(rows):
-        refuse(
-            "--scoring measures samples that the model was not trained on, and there are none; train on some with "
-            "--split K or --train FILE, or estimate with dmkl evaluate"
-        )
+        way_out = "train on some with --split K or --train FILE, or estimate with dmkl evaluate"
+        refuse(f"--scoring measures samples that the model was not trained on, and there are none; {way_out}")
     return rows, "those that it was not trained on"
 
 

@@ -368,10 +368,8 @@ def _rows_to_predict(K: KernelSet, estimator: Any, split: int | None, part: str,
         refuse(f"there is no split {split}: this set {has}; leave out --split, or choose samples by --rows {ROWS}")
     rows: Index = getattr(K.split(split), part)
     if not len(rows):
-        refuse(
-            f"the {part} part of split {split} is empty; choose another with --split or --part, or samples with --rows "
-            f"{ROWS}"
-        )
+        way_out = f"choose another with --split or --part, or samples with --rows {ROWS}"
+        refuse(f"the {part} part of split {split} is empty; {way_out}")
     trained = int((~new[rows]).sum())
     if part != "train" and trained:
         refuse(

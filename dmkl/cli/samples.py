@@ -103,10 +103,8 @@ def open_kernels(
 
         table = read_file(records)
         if table.values.ndim != 1:
-            refuse(
-                f"--records needs the column that names the sample of each record, {records}:NAME; the columns of "
-                f"the table are {first_names(table.columns or ()) or 'without names'}"
-            )
+            columns = f"the columns of the table are {first_names(table.columns or ()) or 'without names'}"
+            refuse(f"--records needs the column that names the sample of each record, {records}:NAME; {columns}")
         at = find_names(K.samples, table.values, str(records), repeated=True)
         K = K.repeat(at, range(len(at)) if table.row_names is None else table.row_names)
     return K if labels is None else K.with_labels(labels)
@@ -123,10 +121,8 @@ def find_names(samples: Array, names: Array | Sequence[str], source: str, *, rep
     wanted = [str(name) for name in np.ravel(names)]
     missing = [name for name in wanted if name not in place]
     if missing:
-        refuse(
-            f"{source} has {count(len(missing), 'name')} that no sample of the set has, the first is "
-            f"{missing[0]!r}; the samples are called {', '.join(map(repr, list(place)[:3]))} …"
-        )
+        what = f"{source} has {count(len(missing), 'name')} that no sample of the set has"
+        refuse(f"{what}, the first is {missing[0]!r}; the samples are called {', '.join(map(repr, list(place)[:3]))} …")
     if len(set(wanted)) != len(wanted) and not repeated:
         twice = next(name for name in wanted if wanted.count(name) > 1)
         refuse(f"{source} names sample {twice!r} more than once")

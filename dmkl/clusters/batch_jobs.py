@@ -61,10 +61,8 @@ def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[
     from distributed.scheduler import NoWorkerError
 
     if shutil.which(system.submit) is None:
-        refuse(
-            f"jobs of {system.title} are submitted with {system.submit}, which is not on this machine: work where it "
-            "is (a login node), or compute on this machine with --cluster local"
-        )
+        what = f"jobs of {system.title} are submitted with {system.submit}, which is not on this machine"
+        refuse(f"{what}: work where it is (a login node), or compute on this machine with --cluster local")
     waiting: dict[str, Any] = {
         "dmkl.workers-timeout": options.wait,
         "distributed.scheduler.no-workers-timeout": f"{options.wait} s",
@@ -79,10 +77,8 @@ def jobs_of(system: BatchSystem, section: str, options: JobOptions) -> Iterator[
                 script.write_text(cluster.job_script())
                 _, refusal = answer_of(system.submit, "--test-only", str(script))
             if refusal:
-                msg = (
-                    f"{system.title} refuses these jobs: {refusal}. See {system.look} for what there is, and change "
-                    "queue, account, walltime, cores or memory"
-                )
+                way_out = f"See {system.look} for what there is, and change queue, account, walltime, cores or memory"
+                msg = f"{system.title} refuses these jobs: {refusal}. {way_out}"
                 raise NoWorkersError(msg)
         watch = _JobWatch(cluster, system, refusals)
         if options.minimum is not None and options.minimum == options.maximum:

@@ -219,10 +219,8 @@ def read_description(path: Path) -> tuple[BatchSystem, dict[str, Any]]:
     if system is None:
         names = [item.section for item in _batch_systems()]
         similar = did_you_mean(str(name).lower(), names)
-        refuse(
-            f"{_line(str(path), 'class')}class must be one of {', '.join(names)}, or the class in dask-jobqueue, "
-            f"such as SLURMCluster, got {'nothing' if name is None else short_repr(name)}{similar}"
-        )
+        what = f"{_line(str(path), 'class')}class must be one of {', '.join(names)}, or the class in dask-jobqueue"
+        refuse(f"{what}, such as SLURMCluster, got {'nothing' if name is None else short_repr(name)}{similar}")
     return system, content
 
 
