@@ -192,12 +192,7 @@ class FisherClassifier(LeastSquares, KernelClassifier, abstract=True):
         """Discriminant coordinates of the row samples, (sample, discriminant): classes − 1, or one for each task.
 
         The covariance within classes is the identity in them, and the first separates the classes most; the mean of the
-        class means, weighted by prior probabilities, is zero.
-
-        Parameters
-        ----------
-        K, **new
-            As in `decision_function`.
+        class means, weighted by prior probabilities, is zero. Parameters are those of `decision_function`.
         """
         scores = self.decision_function(K, **new)
         coordinates = self.decider_.coordinates(scores.values.reshape(len(scores), -1))

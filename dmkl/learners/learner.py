@@ -846,11 +846,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         """Calibrated probabilities of the row samples, (sample, class); (sample, task) for a multilabel problem.
 
         `calibrated_on_` names the rows that they were calibrated on, which were not trained on; see `calibrate`.
-
-        Parameters
-        ----------
-        K, **new
-            As in `decision_function`.
+        Parameters are those of `decision_function`.
 
         Raises
         ------
@@ -1087,17 +1083,12 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         Parameters
         ----------
         K, **new
-            As in `KernelClassifier.decision_function`.
+            As in `KernelClassifier.decision_function`, with its errors.
         as_xarray
             Return a DataArray with the names of samples and targets, or an array. By default an array if `K` is
             matrices in memory, and a DataArray, as all numbers that are predicted, of a kernel set or of features.
         coverage
             Such as 0.9: return a Dataset with the prediction and the ends of its interval; see `intervals_of`.
-
-        Raises
-        ------
-        InputError
-            As there.
         """
         prediction = self._decision(K, **new).rename("prediction")
         if coverage is not None:

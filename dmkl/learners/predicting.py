@@ -132,17 +132,12 @@ def contributions(model: Any, K: Kernels | None = None, **new: Any) -> xr.DataAr
     Parameters
     ----------
     K, **new
-        As in `decision_function`. One pass over the kernels that have weight.
+        As in `decision_function`, with its errors. One pass over the kernels that have weight.
 
     Returns
     -------
     xarray.DataArray
         (sample, kernel, class), pair, task or target; (sample, kernel) for two classes and for one target.
-
-    Raises
-    ------
-    InputError
-        As in `decision_function`.
     """
     parts, kernels, used = model._solve_for_new_rows(K, model._shares, **new)
     # (kernels, rows, columns) with rows first, as columns are put in order behind them.

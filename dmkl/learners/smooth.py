@@ -422,10 +422,7 @@ class MKGLM(SmoothRegressor):
     def predict_proba(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Probabilities of the levels of row samples, (sample, level), of the loss "ordinal".
 
-        Parameters
-        ----------
-        K, **new
-            As in `KernelClassifier.decision_function`.
+        Parameters are those of `KernelClassifier.decision_function`.
         """
         eta, levels = self._decision(K, response=False, **new), self.thresholds_.level
         at_least = expit(eta.values[:, None] - np.append(self.thresholds_.values, np.inf))

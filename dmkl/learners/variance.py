@@ -556,16 +556,12 @@ class VarianceComponents(KernelRegressor):
         K, as_xarray, **new
             As in `KernelRegressor.predict`.
         return_std
-            Whether to return the standard deviation of the error of each prediction of a new observation too, which
-            includes σ_e² and the error of the fixed effects. Its coordinate `reliability` is
+            Whether to return, as a second result, the standard deviation of the error of each prediction of a new
+            observation, which includes σ_e² and the error of the fixed effects. Its coordinate `reliability` is
             1 − Var(g − ĝ)/Var(g) = vᵀPv/Σ_j σ_j²k_j(x, x) of g = Σ_j u_j, for the covariances v of the row with the
             training samples and P = V⁻¹ − V⁻¹X(XᵀV⁻¹X)⁻¹XᵀV⁻¹.
         training
             The training kernels, K[train, train], for `return_std` of `K`; of `features` they are computed.
-
-        Returns
-        -------
-        xarray.DataArray or ndarray, or two of them with `return_std`
 
         Raises
         ------
