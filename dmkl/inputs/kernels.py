@@ -27,6 +27,9 @@ from dmkl.settings import check_memory
 if TYPE_CHECKING:
     import xarray as xr
 
+_KERNEL_BYTES = 512
+"""Memory that the name and the record of a kernel take."""
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -300,10 +303,6 @@ def _source_of_dataset(dataset: xr.Dataset, names: Sequence[str] | None) -> Kern
     source = as_source(stacks[0] if stacks else square, names)
     source.side_data = given_data(*((role, dataset[name]) for name, role in roles.items() if role in OF_SAMPLES))
     return source
-
-
-_KERNEL_BYTES = 512
-"""Memory that the name and the record of a kernel take."""
 
 
 def open_files(

@@ -333,8 +333,8 @@ def gather(
     """
     if samples is None:
         of_samples = [item for role in OF_SAMPLES for item in side_data if item.role == role]
-        named = {item.where: item.table.row_names or () for item in of_samples}
-        fitting = {title: names for title, names in named.items() if names and n_rows in (None, len(names))}
+        named = ((item.where, item.table.row_names or ()) for item in of_samples)
+        fitting = {title: names for title, names in named if names and n_rows in (None, len(names))}
         for title, names in islice(fitting.items(), 1):
             numbers = tuple(map(str, range(len(names))))  # of the rows, in another order
             are_numbers = any(set(others) == set(numbers) for others in fitting.values())

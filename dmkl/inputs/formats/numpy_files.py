@@ -18,6 +18,8 @@ from dmkl.inputs.formats.file_arrays import OBJECTS, FileArray, sparse_array, un
 from dmkl.inputs.matrices import open_alone
 from dmkl.settings import check_memory
 
+_Header = tuple[tuple[int, ...], np.dtype[Any], bool, int]
+"""Shape, type, whether in Fortran order, and where the entries begin."""
 _HEADER_BYTES = 2**16
 _IN_PARTS = "save it as .npy, which is read in parts, or allow more"
 
@@ -48,7 +50,7 @@ def npz_arrays(path: Path) -> list[FileArray]:
                 continue
             with archive.open(member) as file:
                 header = _header(file)
-            arrays.append(_array(path, name, header, member.file_size, partial(_Member, path, name, *header[:3])))
+            arrays.append(_array(path, name, header, member.file_size, partial(_Member, path, name, header)))
     parts = {array.name: array for array in arrays}
     if set(parts) != {"data", "indices", "indptr", "shape", "format"}:
         return arrays
@@ -58,10 +60,6 @@ def npz_arrays(path: Path) -> list[FileArray]:
         if form not in ("csr", "csc"):
             refuse(f"{path} holds a sparse matrix of the kind {form!r:.20}; save K.tocsr()")
     return [sparse_array(path, "", parts, (n_rows, n_cols), form)]
-
-
-_Header = tuple[tuple[int, ...], np.dtype[Any], bool, int]
-"""Shape, type, whether in Fortran order, and where the entries begin."""
 
 
 def _array(path: Path, name: str, header: _Header, file_bytes: int, opened: Callable[[], Any]) -> FileArray:
@@ -94,14 +92,13 @@ def _header(file: IO[bytes]) -> _Header:
 class _Member:
     """One array of an .npz file, read as a whole, or by kernel if the kernels lie one after another."""
 
-    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool) -> None:
-        self._path, self._name, self._fortran = path, name, fortran
-        self.shape, self.dtype = shape, dtype
+    def __init__(self, path: Path, name: str, header: _Header) -> None:
+        self._path, self._name = path, name
+        self.shape, self.dtype, self._fortran, self._start = header
         self._what = f"variable {name!r} of {path}"
-        self._slowest = len(shape) - 1 if fortran else 0
+        self._slowest = len(self.shape) - 1 if self._fortran else 0
         self._last: list[Any] = []
         self._file: IO[bytes] | None = None
-        self._start = 0
 
     def __getitem__(self, key: Any) -> Array:
         index = key if isinstance(key, tuple) else (key,)
@@ -122,7 +119,6 @@ class _Member:
                 with zipfile.ZipFile(self._path) as archive:  # its file stays open while a member is open
                     self._file = archive.open(f"{self._name}.npy")
                 weakref.finalize(self, self._file.close)
-                self._start = _header(self._file)[-1]
             # Seeking forward reads on; seeking back reads from the beginning, which only a second pass needs.
             self._file.seek(self._start + position * size)
             data = self._file.read(size)

@@ -68,9 +68,8 @@ def pairs_of(text: Text) -> list[FileArray]:
         text.notes.append(f"{text.path} was taken for a table of BLAST (outfmt 6), and its kernel for the bit scores")
     own = entries[first == second]
     similar = bool(layout.titles) and plain_title(layout.titles[layout.values[0]]) in _SIMILARITIES
-    arrays, more = list[FileArray](), dict[str, Any](holds="kernel" if similar or own.any() else "distances")
-    more |= {"notes": tuple(text.notes)}
-    names: dict[str, Any] = {"rows": samples, "columns": samples}
+    arrays, names = list[FileArray](), dict[str, Any](rows=samples, columns=samples)
+    more: dict[str, Any] = {"holds": "kernel" if similar or own.any() else "distances", "notes": tuple(text.notes)}
     for k in layout.values:
         kept = None if arrays else read
         opened = partial(lambda k, kept: _matrix(text.path, similar, *(kept or _read(text, layout, k))), k, kept)

@@ -42,6 +42,9 @@ _TEXT_BYTES = 58
 """Memory of a short Python string and its place in a list."""
 _ROWS_CHECKED = 2**18
 """Rows after which the memory of their positions is checked again."""
+_PARQUET_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+"""Memory of a value of a fixed length; a few bytes of a file may stand for millions of equal ones."""
+_FEWER = "write fewer rows or columns, or the columns of numbers as .npy, which is read in parts"
 _ALLOW = "write fewer rows, or allow more"
 _MARKS = "\t;,|"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -361,11 +364,6 @@ class Text(Columns):
         if len(frame.columns) < len(kinds):
             refuse(f"{self.path}, line {self._begin}: found {frame.shape[1]} cells, expected more")
         return frame
-
-
-_PARQUET_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-"""Memory of a value of a fixed length; a few bytes of a file may stand for millions of equal ones."""
-_FEWER = "write fewer rows or columns, or the columns of numbers as .npy, which is read in parts"
 
 
 def parquet_columns(path: Path, expected: Expected = None, title: str | None = None) -> Columns:

@@ -26,6 +26,8 @@ from dmkl.settings import check_memory
 
 _LISTS = (".id", ".sampleIDs.txt", ".fam", ".tfam", ".psam")
 """Ends of files that list the individuals of a matrix."""
+_ENTRY_BYTES = 64
+"""Memory that reading takes for an entry at most: its position and value, as they come and in rows."""
 
 
 def text_arrays(path: Path) -> list[FileArray]:
@@ -237,9 +239,6 @@ def names_beside(path: Path, lengths: Collection[int], notes: list[str]) -> tupl
 
 
 # --- Matrix Market ---------------------------------------------------------------------------------------------------
-
-_ENTRY_BYTES = 64
-"""Memory that reading takes for an entry at most: its position and value, as they come and in rows."""
 
 
 def mtx_arrays(path: Path) -> list[FileArray]:

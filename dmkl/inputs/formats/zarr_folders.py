@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.storage import LocalStore
 
 from dmkl.arrays import n_bytes
 from dmkl.errors import damaged_as, refuse
@@ -76,12 +75,10 @@ class _ZarrArray:
         self._what, self._array = f"array {name or '/'!r} of {path}", array
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
-        self.chunks: tuple[int, ...] | None = tuple(array.chunks)
+        self.chunks: tuple[int, ...] = tuple(array.chunks)
 
     def check_written(self, axis: int, j: int) -> None:
         """Refuse position j along an axis if nothing of it was written: all of it would be zero."""
-        if not isinstance(self._array.store, LocalStore):
-            return
         with damaged_as(f"{self._what} is damaged", Exception):  # chunks may have any shape
             files = chunk_files(self._array, (slice(None),) * axis + (slice(j, j + 1),))
             written = any(path.exists() for _, path in islice(files, _MOST_CHUNKS))
@@ -90,11 +87,11 @@ class _ZarrArray:
             refuse(f"{self._what} has the shape {self.shape}, but {lack}; write it, or leave it out")
 
     def __getitem__(self, key: Any) -> Any:
-        chunks = self._array.chunks
-        n_asked = check_part(self._what, self.shape, chunks, key, self.dtype.itemsize)
-        n_chunks = n_asked // max(1, n_bytes(chunks, 1))
+        n_asked = check_part(self._what, self.shape, self.chunks, key, self.dtype.itemsize)
+        n_chunks = n_asked // max(1, n_bytes(self.chunks, 1))
         if n_chunks > _MOST_CHUNKS:
-            refuse(f"a part of {self._what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks")
+            what = f"a part of {self._what} lies in {n_chunks:,} chunks of shape {self.chunks}"
+            refuse(f"{what}; write it in larger chunks")
         with damaged_as(f"{self._what} is damaged", Exception):
             check_chunks(self._array, key, self._what)
             return np.asarray(self._array[key])
