@@ -52,20 +52,6 @@ def add_gram(total: Float, rows: Float) -> None:
     call("dsyrk", b"U", b"N", d, n, 1.0, rows, d, 1.0, total, d)
 
 
-def add_product(total: Array, left: Array, right: Array) -> None:
-    """Add the product of (n, k) and (k, b) to a total (n, b) in place; all in single or all in double precision.
-
-    Numbers of a row are neighbors in memory; in `left` it may be those of a column instead.
-    """
-    (n, b), k, unit = total.shape, len(right), np.ones(1, total.dtype)
-    across, down = (stride // left.itemsize for stride in left.strides)
-    layout, step = (b"N", max(across, k)) if down == 1 else (b"T", max(down, n))
-    # Routines of Fortran see the transposes of row-major matrices.
-    steps = [max(matrix.strides[0] // matrix.itemsize, b) for matrix in (right, total)]
-    name = "sgemm" if total.dtype == np.float32 else "dgemm"
-    call(name, b"N", layout, b, n, k, unit, right, steps[0], left, step, unit, total, steps[1])
-
-
 def _pointer(value: Argument) -> Any:
     if isinstance(value, np.ndarray):
         return ctypes.c_void_p(value.ctypes.data)

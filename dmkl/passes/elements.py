@@ -96,17 +96,12 @@ def combined_kernels(combinations: Sequence[tuple[Lens, Float]]) -> list[Float]:
     for total, (lens, _) in zip(totals, combinations, strict=True):
         for step in lens.fitted.steps if linear[id(lens)] else ():
             if isinstance(step, Centering):
-                _center(total, step.weights)
+                m = total.shape[1]
+                w = np.full(m, 1.0 / m) if step.weights is None else step.weights
+                means = total @ w
+                total += means[:m] @ w - means[:m]
+                total -= means[:, None]
     return totals
-
-
-def _center(total: Float, weights: Float | None) -> None:
-    """Center a kernel of training rows, and rows after them, by the means over its columns."""
-    m = total.shape[1]
-    w = np.full(m, 1.0 / m) if weights is None else weights
-    means = total @ w
-    total += means[:m] @ w - means[:m]
-    total -= means[:, None]
 
 
 # --- the combined kernel over some samples ----------------------------------------------------------------------------

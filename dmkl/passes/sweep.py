@@ -36,7 +36,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index, Tiling
-from dmkl.numerics.cholesky import add_product
 from dmkl.numerics.compiling import SMALL, gather
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, strips
@@ -495,59 +494,40 @@ def sweep(
     """
     lanes = lanes_of(lenses, columns) if lanes is None else lanes
     with pinned_blas(blas_threads(tasks_per_machine)), (bench or Workbench()).buffers() as buffers:
-        results = _sweep(lenses, unit, columns, in_memory, lanes, vectors, buffers, reused=last is not None)
+        results: list[Any] = [
+            np.zeros((lenses[c.lens].view.shape[1], c.width))
+            if c.want == "sum"
+            else (Buffers() if last is None else buffers).take(
+                ("result", position),
+                c.dtype if c.want == "each" else np.dtype(np.float64),
+                len(unit.kernels) if unit.whole or c.want == "project" else 0,
+                c.width if c.want == "project" else lenses[c.lens].view.shape[1],
+                c.width,
+            )
+            for position, c in enumerate(columns)
+        ]
+        if lenses[0].view.factor_widths is not None:
+            products = _by_factors(lenses, unit, columns)
+        else:
+            products = _by_tiles(lenses, unit, columns, in_memory, lanes, vectors, buffers)
+        for place, (k, (totals, offsets)) in enumerate(zip(unit.kernels, products, strict=True)):
+            for position, total in totals:
+                c, lens = columns[position], lenses[columns[position].lens]
+                if c.want == "project":
+                    results[position][place] = total * lens.fitted.factor(int(k))
+                elif c.want == "each" and not unit.whole:
+                    # Centering involves all rows of a product, so the steps wait for the sum of all parts.
+                    reached = unit.rows(lens.view)
+                    results[position] = Rows(reached, total[reached])
+                else:
+                    # Exactly one unit of a sum over kernels adds the offsets, which are not sums over tiles.
+                    product = lens.fitted.left(int(k), total, offsets[position], offsets=unit.first)
+                    if c.want == "sum":
+                        assert c.weights is not None
+                        results[position] += product * c.weights[k]
+                    else:
+                        results[position][place] = product
         return results if last is None else last(results, buffers)
-
-
-def _sweep(
-    lenses: Sequence[Lens],
-    unit: Unit,
-    columns: Sequence[Columns],
-    in_memory: dict[TileKey, Array] | None,
-    lanes: Sequence[Lane],
-    vectors: Loaded | None,
-    buffers: Buffers,
-    *,
-    reused: bool,
-) -> Partial:
-    results: list[Any] = [
-        np.zeros((lenses[c.lens].view.shape[1], c.width))
-        if c.want == "sum"
-        # The blocks K_j V are the one large result: they are stored in the precision of the products, not of the sums.
-        else (buffers if reused else Buffers()).take(
-            ("result", position),
-            c.dtype if c.want == "each" else np.dtype(np.float64),
-            len(unit.kernels) if unit.whole or c.want == "project" else 0,
-            c.width if c.want == "project" else lenses[c.lens].view.shape[1],
-            c.width,
-        )
-        for position, c in enumerate(columns)
-    ]
-    if lenses[0].view.factor_widths is not None:
-        products = _by_factors(lenses, unit, columns)
-    else:
-        products = _by_tiles(lenses, unit, columns, in_memory, lanes, vectors, buffers)
-    for place, (k, (totals, offsets)) in enumerate(zip(unit.kernels, products, strict=True)):
-        for position, total in totals:
-            c = columns[position]
-            lens = lenses[c.lens]
-            if c.want == "project":
-                results[position][place] = total * lens.fitted.factor(int(k))
-                continue
-            if c.want == "each" and not unit.whole:
-                # Centering involves all rows of a product, so the steps wait for the sum of all parts.
-                reached = unit.rows(lens.view)
-                results[position] = Rows(reached, total[reached])
-                continue
-            # `unit.first` makes exactly one of the units of a sum over kernels add the offsets, which are not sums over
-            # tiles.
-            product = lens.fitted.left(int(k), total, offsets[position], offsets=unit.first)
-            if c.want == "sum":
-                assert c.weights is not None
-                results[position] += product * c.weights[k]
-            else:
-                results[position][place] = product
-    return results
 
 
 _RawProducts = Iterator[tuple[Iterable[tuple[int, Array]], Sequence[Any]]]
@@ -634,9 +614,6 @@ def _by_factors(lenses: Sequence[Lens], unit: Unit, columns: Sequence[Columns]) 
             yield enumerate(totals), offsets
 
 
-# Rows of a tile that are cut out and multiplied together: few enough to stay in the processor's cache meanwhile, and
-# enough for products that lose little time at their edges.
-_STRIP_ROWS = 1024
 # Extra columns between the rows of a part that was cut out: rows whose distance is a power of two compete for the same
 # lines of the cache, and products with their transpose take some percent longer.
 _APART = 32
@@ -645,8 +622,8 @@ _APART = 32
 class _Running:
     """The running sums of a lane while one kernel after another goes through it.
 
-    They are in the precision of the products, to which BLAS adds them: a row of tiles has few products, whose sum adds
-    less rounding than there is in each of them. Sums of several tasks are in float64.
+    They are in the precision of the products, which saves a third of the bytes that adding moves: a row of tiles has
+    few products, whose sum adds less rounding than there is in each of them. Sums of several tasks are in float64.
     """
 
     def __init__(
@@ -672,26 +649,20 @@ class _Running:
     def multiply(self, task: TileTask, tile: Array, loaded: Loaded) -> None:
         """Add the products of one tile."""
         lane = self.lane
-        if not (self._looks_at(task.i, task.j) or (task.transposed and self._looks_at(task.j, task.i))):
+        rows, cols = lane.rows.run(task.i), lane.cols.run(task.j)
+        if rows.start == rows.stop or cols.start == cols.stop:
             return
-        for strip, part in self._strips(task, tile):
-            for block, (vectors, starts) in zip(lane.blocks, loaded.blocks[self._number], strict=True):
-                of_cols = vectors[starts[task.j] : starts[task.j + 1]]
-                # Rows of a rectangular source are other samples, which have no vectors.
-                of_rows = vectors[starts[task.i] : starts[task.i + 1]] if lane.project or task.transposed else vectors
-                if lane.project:
-                    self._project(task, of_rows[strip], part, of_cols)
-                    continue
-                if task.forward:
-                    down = _common(lane.rows.segments(task.i, *block.rows), strip)
-                    across = lane.cols.segments(task.j, block.cols, block.cols + 1)
-                    self._add(block, task.i, down, part[_within(down, strip), across], of_cols)
-                if task.transposed:
-                    # The mirror image of the tile, whose rows are columns.
-                    segment = lane.cols.segments(task.i, block.cols, block.cols + 1)
-                    across, down = _common(segment, strip), lane.rows.segments(task.j, *block.rows)
-                    mirrored = part[_within(across, strip), down].T
-                    self._add(block, task.j, down, mirrored, of_rows[_within(across, segment)])
+        part = self._cut(task, tile)
+        for block, (vectors, starts) in zip(lane.blocks, loaded.blocks[self._number], strict=True):
+            if lane.project:
+                left, right = (vectors[starts[t] : starts[t + 1]] for t in (task.i, task.j))
+                self._project(task, left, part, right)
+                continue
+            if task.forward:
+                self._add(block, vectors[starts[task.j] : starts[task.j + 1]], part, task.i, task.j)
+            if task.transposed:
+                # The mirror image of the tile, whose rows are columns.
+                self._add(block, vectors[starts[task.i] : starts[task.i + 1]], part.T, task.j, task.i)
 
     def totals(self) -> Iterator[tuple[int, Array]]:
         """For each of the columns, by position, its raw product for the rows of its view, or its projection.
@@ -710,30 +681,21 @@ class _Running:
             # With mode="raise" NumPy would make a copy of the result first.
             yield position, np.take(rows, rows_of_view, axis=0, out=chosen, mode="clip")
 
-    def _looks_at(self, i: int, j: int) -> bool:
-        """Whether the lane has samples among the rows and among the columns of a tile."""
-        rows, cols = self.lane.rows.run(i), self.lane.cols.run(j)
-        return bool(rows.stop > rows.start and cols.stop > cols.start)
-
-    def _strips(self, task: TileTask, tile: Array) -> Iterator[tuple[slice, Array]]:
-        """Strips of the entries of a tile at the samples of the lane, in its order and precision."""
-        dtype = self.lane.dtype
+    def _cut(self, task: TileTask, tile: Array) -> Array:
+        """The entries of a tile at the samples of the lane, in its order and precision."""
+        rows, cols, dtype = self.lane.rows, self.lane.cols, self.lane.dtype
         tile = np.require(tile, requirements=["ALIGNED"]).view()
-        if self._whole and tile.dtype == dtype:
-            # BLAS takes matrices by the distance of their rows, or of their columns.
-            plain = (a.strides[1] == a.itemsize and a.strides[0] >= a.shape[1] * a.itemsize for a in (tile, tile.T))
-            yield slice(0, len(tile)), tile if any(plain) else np.ascontiguousarray(tile)
-            return
-        rows, cols = self.lane.rows.inside(task.i), self.lane.cols.inside(task.j)
+        if self._whole:
+            if tile.dtype == dtype:
+                return tile
+            part = self._buffers.take("tile", dtype, *tile.shape)
+            np.copyto(part, tile)
+            return part
+        down, across = (positions.astype(np.uint64) for positions in (rows.inside(task.i), cols.inside(task.j)))
+        part = self._buffers.take("tile", dtype, len(down), len(across) + _APART)
         tile.flags.writeable = False  # numba compiles again for each kind of array: make all tiles read-only
-        for start in range(0, len(rows), _STRIP_ROWS):
-            strip = slice(start, min(start + _STRIP_ROWS, len(rows)))
-            part = self._buffers.take("tile", dtype, strip.stop - start, len(cols) + _APART)
-            if self._whole:
-                np.copyto(part[:, : len(cols)], tile[strip])
-            else:
-                gather(tile, rows[strip].astype(np.uint64), cols.astype(np.uint64), part)
-            yield strip, part[:, : len(cols)]
+        gather(tile, down, across, part)
+        return part[:, : len(across)]
 
     def _project(self, task: TileTask, left: Array, part: Array, right: Array) -> None:
         """Add V_iᵀ (K_ij V_j) for a view whose rows are its columns."""
@@ -744,24 +706,17 @@ class _Running:
         if task.transposed:
             self._total += inner.T
 
-    def _add(self, block: Block, tile: int, down: slice, part: Array, vectors: Array) -> None:
-        """Add a block's product to some rows of a row of tiles."""
-        if not part.size:
+    def _add(self, block: Block, vectors: Array, part: Array, i: int, j: int) -> None:
+        """Add a block's product of the tile (i, j), or of its mirror image."""
+        lane = self.lane
+        across, down = lane.cols.segments(j, block.cols, block.cols + 1), lane.rows.segments(i, *block.rows)
+        if across.stop == across.start or down.stop == down.start:
             return
-        begin, start = self.lane.rows.run(tile).start, 0
-        rows = slice(begin + down.start, begin + down.stop)
+        out = self._buffers.take("product", lane.dtype, down.stop - down.start, vectors.shape[1])
+        product = np.matmul(part[down, across], vectors, out=out)
+        begin = lane.rows.run(i).start
+        rows, start = slice(begin + down.start, begin + down.stop), 0
         for place in block.vectors:
             stop = start + place.stop - place.start
-            add_product(self._total[rows, place], part, vectors[:, start:stop])
+            self._total[rows, place] += product[:, start:stop]
             start = stop
-
-
-def _common(first: slice, second: slice) -> slice:
-    """What two slices have in common; empty, and not reversed, if that is nothing."""
-    start = max(first.start, second.start)
-    return slice(start, max(start, min(first.stop, second.stop)))
-
-
-def _within(part: slice, whole: slice) -> slice:
-    """A part of a slice, counted from its start."""
-    return slice(part.start - whole.start, part.stop - whole.start)
