@@ -34,7 +34,7 @@ def opened(tmp_path_factory):
 def cut(monkeypatch):
     """Use several tasks for each kernel in passes over this small set."""
     monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1)
-    monkeypatch.setattr("dmkl.passes.view._TASKS", 6)
+    monkeypatch.setattr("dmkl.passes.view._TASKS", 9)
 
 
 def searched(K, solver="subspace", p=(1.0, 1.5)):
