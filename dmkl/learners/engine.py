@@ -17,26 +17,38 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from dask import threaded
 from dask.base import tokenize
+from dask.local import get_sync
 
 from dmkl import progress, settings
 from dmkl.arrays import Float, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.kernelset import KernelSet, measure
 from dmkl.learners.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
-from dmkl.passes.memory import computing_small
+from dmkl.passes.execute import computing_here, machine, scheduler
 from dmkl.passes.run import looking_for_damage, refuse_damage
-from dmkl.passes.view import Lens, covering, has_thin_factors
+from dmkl.passes.view import Lens, View, covering, has_thin_factors
 from dmkl.solvers.driver import Tally, drive
 from dmkl.solvers.interface import Outcome, Round, Solver
 from dmkl.solvers.jobs import Context, Job, Method, Training, check_constant, tell_constant
 from dmkl.solvers.workspace import Workspace
+from dmkl.store.memory import MemorySet
+
+_SMALL_BYTES = 4 * 2**20
+"""Bytes of kernels whose passes take less time than graphs of Dask, and threads that share Python's lock."""
+
+
+def _computing_small(view: View) -> AbstractContextManager[Any]:
+    """Run the passes of this context in this thread if the kernels are small and in memory, here and on no cluster."""
+    is_small = isinstance(view.source, MemorySet) and view.bytes_per_pass <= _SMALL_BYTES
+    return computing_here(machine()) if is_small and scheduler() in (threaded.get, get_sync) else nullcontext()
 
 
 def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
@@ -44,7 +56,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     _check(plan)
     tally = Tally()
     opened, view = closing(Workspace(None, {})) if workspace is None else nullcontext(workspace), plan.K.view
-    with progress.spending() as tally.phases, opened as space, looking_for_damage(view), computing_small(view):
+    with progress.spending() as tally.phases, opened as space, looking_for_damage(view), _computing_small(view):
         if _needs_folder(plan):  # refused before the first pass
             space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
@@ -137,7 +149,7 @@ def factored(
     """
     by_fit = [list(fit.outcomes) for fit in fits]
     methods = _by_method([fit.data for fit in fits], [fit.prepared for fit in fits])
-    with progress.spending() as phases, looking_for_damage(K.view), computing_small(K.view):
+    with progress.spending() as phases, looking_for_damage(K.view), _computing_small(K.view):
         for place, (method, members) in enumerate(methods.items()):
             part, counts = workspace if len(methods) == 1 else workspace.part(str(place)), Counter[int]()
             at: dict[tuple[int, int], int] = {}

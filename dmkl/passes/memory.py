@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dask import threaded
 from dask.delayed import delayed
-from dask.local import get_sync
 
 from dmkl.arrays import Array
-from dmkl.passes.execute import active_client, check_memory, computing_here, execute, machine, scheduler
+from dmkl.passes.execute import active_client, check_memory, execute, machine
 from dmkl.passes.view import TileKey, TileSource, Unit, View, units_of
-from dmkl.store.memory import MemorySet
-
-_SMALL_BYTES = 4 * 2**20
-"""Bytes of kernels whose passes take less time than graphs of Dask, and threads that share Python's lock."""
-
-
-def computing_small(view: View) -> AbstractContextManager[Any]:
-    """Run the passes of this context in this thread if the kernels are small and in memory, here and on no cluster."""
-    is_small = isinstance(view.source, MemorySet) and view.bytes_per_pass <= _SMALL_BYTES
-    return computing_here(machine()) if is_small and scheduler() in (threaded.get, get_sync) else nullcontext()
 
 
 class HeldTiles:
