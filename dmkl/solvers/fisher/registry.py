@@ -158,7 +158,7 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     targets = Counter(training for training, _ in points)
     several = max(points.values(), default=0) > _PAIR
     # The order of these rules matters: each one assumes that those above it do not apply.
-    if factors and can_solve(FACTORS.check, jobs):
+    if factors and _have_factors(jobs):
         return FACTORS.name
     if several and (max(targets.values()) >= _MANY or _fill(jobs, targets)) and can_solve(many.SOLVER.check, jobs):
         return many.SOLVER.name
@@ -181,6 +181,12 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     if problem.lam < _AMPLE * trace * float(problem.weights.start(n).sum()):
         return subspace.SOLVER.name
     return DUAL.name if problem.weights.smooth else INTERLEAVED.name
+
+
+def _have_factors(jobs: Sequence[Job]) -> bool:
+    """Whether the kernels of all training sets have factors of fewer columns than samples."""
+    trainings = {job.training for job in jobs}  # of a grid, thousands of jobs share a few
+    return all(has_thin_factors(training.square.view) for training in trainings)
 
 
 def _fill(jobs: Sequence[Job], targets: Counter[Training]) -> bool:
@@ -256,7 +262,7 @@ def with_inverse_diagonals(
     If outcomes have it, A is factored for those with the numbers `factored`, the first of them that take
     `_RESCORED_OPERATIONS`. The diagonals are stored in the checkpoint, so that a continued run needs no pass for them.
     """
-    missing, thin = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None], can_solve(FACTORS.check, jobs)
+    missing, thin = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None], _have_factors(jobs)
     if factored is not None:
         costs = np.cumsum([_operations(jobs[k].training.square.view) for k in factored])
         missing = list(factored[: int(np.searchsorted(costs, _RESCORED_OPERATIONS, side="right"))])
