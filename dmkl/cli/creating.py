@@ -41,33 +41,28 @@ def import_(
         list[Path] | None,
         typer.Argument(
             metavar="INPUTS…",
-            help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .h5ad, .csv …; prefixes of .grm.bin and .grm.gz. "
-            "Tables of features are for dmkl build.",
+            help="Files of matrices: .npy, .mat, .h5, .csv …; prefixes of .grm.bin. Features are for dmkl build.",
         ),
     ] = None,
-    mgrm: Path | None = option("Prefixes of relationship matrices, one a line, as GCTA's --mgrm takes them.", "FILE"),
+    mgrm: Path | None = option("Prefixes of relationship matrices, one a line.", "FILE"),
     labels: options.Labels = None,
     samples: options.SampleNames = None,
-    train_samples: Path | None = labels_option("Name of each training sample (column) of rectangular kernels.", "FILE"),
-    order: Path | None = labels_option(
-        "Names of the rows of files without names, in order: labels are matched by these.", "FILE"
-    ),
+    train_samples: Path | None = labels_option("Name of each training sample (column).", "FILE"),
+    order: Path | None = labels_option("Names of the rows of files without names, in order.", "FILE"),
     splits: options.Splits = None,
-    diagonal: Path | None = labels_option("k(x, x) of new samples, for cosine normalization.", "FILE"),
-    names: str | None = option("Names of the kernels, in the order in which they are read.", "A,B,…"),
-    variable: list[str] | None = option("Variable of the files that holds the kernels; repeatable.", "NAME"),
-    kernel_axis: int | None = option("Axis that counts the kernels in three-dimensional arrays.", min=0, max=2),
-    rectangular: bool = flag("Take square kernels too as new samples × training samples.", "--rectangular"),
+    diagonal: Path | None = labels_option("k(x, x) of new samples, for cosine.", "FILE"),
+    names: str | None = option("Names of the kernels, in the order of reading.", "A,B,…"),
+    variable: list[str] | None = option("Variable of the files with the kernels; repeatable.", "NAME"),
+    kernel_axis: int | None = option("Axis of the kernels in three-dimensional arrays.", "AXIS", min=0, max=2),
+    rectangular: bool = flag("Square kernels are new × training samples too.", "--rectangular"),
     join: options.Join = "exact",
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     repair: options.Repair = None,
     unknown: options.Unknown = None,
     duplicates: options.Duplicates = None,  # a setting (see `dmkl.cli.options`)
-    symmetrize: bool = flag(
-        "Take (K + Kᵀ)/2 of kernels whose halves differ; mirror a triangle.", "--symmetrize", panel="Storage"
-    ),
-    add: bool = flag("Add the kernels to those of OUT, whose samples keep their order.", "--add"),
+    symmetrize: bool = flag("(K + Kᵀ)/2 if halves differ; mirror a triangle.", "--symmetrize", panel="Storage"),
+    add: bool = flag("Add the kernels to those of OUT, in its order.", "--add"),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
@@ -171,45 +166,26 @@ def build(
     out: options.NewStore,
     features: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FEATURES…", help="Files of feature tables: .npz, .npy, .h5, .zarr, .h5ad, .mat, .csv, .parquet …"
-        ),
+        typer.Argument(metavar="FEATURES…", help="Files of feature tables: .npz, .h5, .h5ad, .mat, .csv …"),
     ],
     resources: Resources,
-    specs: Path | None = _kernels_option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml"),
+    specs: Path | None = _kernels_option("Kernels to compute, a table [[kernel]] each.", "FILE.toml"),
     function: list[str] | None = _kernels_option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME"),
-    bandwidth: str | None = _kernels_option("Multiples of the mean distance, a kernel each. [default: 1]", "B,B,…"),
+    bandwidth: str | None = _kernels_option("Multiples of the mean distance. [default: 1]", "B,B,…"),
     feature: list[str] | None = _kernels_option(
-        "Tables to use: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME"
+        "Tables: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME"
     ),
-    rank: str | None = _kernels_option("Rank of approximations; auto keeps 99 % of the trace.", "N|auto"),
+    rank: str | None = _kernels_option("Rank of approximations; auto: by the trace.", "N|auto"),
     transform: str | None = _kernels_option(
-        "Transform counts (size-factor, log1p, tfidf) or genotypes (grm, grm=vanraden) first, or impute missing "
-        "values. [default: grm of .bed with linear, otherwise none]",
+        "First, size-factor, log1p, tfidf, grm, grm=vanraden, impute. [default: grm of linear kernels of .bed]",
         "NAME,…",
     ),
-    product: list[str] | None = _kernels_option(
-        "Multiply kernels, or those of tables, entry by entry: interactions; repeatable.", "A,B"
-    ),
-    columns: Path | None = _kernels_option(
-        "A kernel for each set of columns in this file: gene sets (.gmt), chromosomes of variants (.bim), or lists "
-        "of names (.json, .toml).",
-        "FILE",
-    ),
-    min_columns: int | None = _kernels_option(
-        "Leave out sets with fewer columns than this; by default a set with none is refused.", "N", min=1
-    ),
-    against: str | None = _kernels_option(
-        "Compute the kernels of this set, which dmkl build made, between new samples and its samples.", "STORE"
-    ),
-    train: Path | None = samples_option(
-        "Average distances between the samples in this file, take landmarks and learn transforms from them: a name "
-        "on each line (positions, if samples have no names).",
-        "FILE",
-    ),
-    split: int | None = samples_option(
-        "Average distances in the training part of this split. [default: 0, or all samples without splits]", "K", min=0
-    ),
+    product: list[str] | None = _kernels_option("Product of kernels by entry; repeatable.", "A,B"),
+    columns: Path | None = _kernels_option("Sets of columns, a kernel each: .gmt, .bim, .json, .toml.", "FILE"),
+    min_columns: int | None = _kernels_option("Leave out sets of fewer columns.", "N", min=1),
+    against: str | None = _kernels_option("Kernels of new samples against this set.", "STORE"),
+    train: Path | None = samples_option("Samples to learn from, one name a line.", "FILE"),
+    split: int | None = samples_option("Learn from this split. [default: 0]", "K", min=0),
     labels: options.Labels = None,
     samples: options.SampleNames = None,
     splits: options.Splits = None,
@@ -221,14 +197,14 @@ def build(
     transpose: bool = flag("Samples are columns of the tables.", "--transpose", panel="Samples"),
     repair: options.Repair = None,
     storage: Literal["auto", "factors", "tiles"] = storage_option(
-        "Store linear and cosine kernels as tiles, or as factors (their features alone); auto: as factors if all "
-        "kernels can be, and have fewer columns than half the samples.",
+        '"tiles", "factors" (features alone), or "auto" (default): factors of few columns.',
+        "HOW",
         default="auto",
+        show_default=False,
     ),
     tile: options.Tile = None,
     dtype: Literal["float16", "float32", "float64"] | None = storage_option(
-        "Precision of the stored kernels; float16: of the features of kernels that are all stored as factors. "
-        "[default: that of the files]"
+        '"float32", "float64", or "float16" of factors.', "TYPE"
     ),
     overwrite: options.Overwrite = False,
 ) -> None:
@@ -241,11 +217,10 @@ def build(
     Examples
     --------
         dmkl build kernels.zarr views.npz --function rbf --bandwidth 0.1,1,10
-        dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --splits folds.csv
-        dmkl build kernels.zarr cells.h5ad --function rbf --feature X --feature 'layers/*' --labels cells.h5ad:cell_type
-        dmkl build kernels.zarr cells.h5ad --function linear --columns hallmark.gmt --transform size-factor,log1p
-        dmkl build kernels.zarr variants.bed --function linear --columns variants.bim --labels variants.fam
-        dmkl build kernels.zarr expression.csv images.csv --function linear --product expression,images
+        dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml
+        dmkl build kernels.zarr cells.h5ad --function rbf --feature 'layers/*'
+        dmkl build kernels.zarr cells.h5ad --function linear --columns hallmark.gmt
+        dmkl build kernels.zarr variants.bed --function linear --labels variants.fam
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
     started = time.monotonic()

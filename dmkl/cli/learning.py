@@ -482,15 +482,15 @@ def _grids_by_model(grid: list[str] | None, K: KernelSet) -> dict[str, dict[str,
 def importance(
     question: QuestionOptions,
     grid: GridOptions,
-    kernel_group: list[str] | None = _kernels_option(
-        "Kernels that are left out together too, by name or pattern, such as shape=fou*,zer*; repeatable.",
-        "NAME=A,B*,…",
-    ),
+    kernel_group: list[str] | None = _kernels_option("Left out together too: shape=fou*,zer*; repeatable.", "G=A,B*"),
     choose: Literal["held", "anew"] = _kernels_option(
-        "Parameters of fits without a kernel: held at the choice for all, or chosen anew.", default="held"
+        'Other parameters: "held" (default) or "anew".',
+        "HOW",
+        default="held",
+        show_default=False,
     ),
-    shapley: int = _kernels_option("Random orders for Shapley values, of groups too.", "N", default=0, min=0),
-    seed: int = _kernels_option("Seed of these orders.", "N", default=0, min=0),
+    shapley: int = _kernels_option("Random orders for Shapley values.", "N", default=0, min=0, show_default=False),
+    seed: int = _kernels_option("Seed of these. [default: 0]", "N", default=0, min=0, show_default=False),
     cv: options.Folds = None,
     rule: options.Rule = "best",
     choice: options.Choice = None,
@@ -500,13 +500,13 @@ def importance(
     """Show what each kernel adds: the score that is lost without it, and its score alone.
 
     Searches a grid as dmkl search does, on the same samples and folds, and refits without each kernel and with it
-    alone, mostly in the passes of the search. After an interruption the same command resumes.
+    alone. After an interruption the same command resumes.
 
     Examples
     --------
         dmkl importance kernels.zarr added --cv 3
-        dmkl importance kernels.zarr added --kernel-group "shape=fou*,zer*" --kernel-group "pixels=pix*" --shapley 50
-        dmkl importance kernels.zarr added -p 1,2 --lam 1e-3,0.1 --choose anew --plot added.png
+        dmkl importance kernels.zarr added --kernel-group "shape=fou*,zer*" --shapley 50
+        dmkl importance kernels.zarr added -p 1,2 --lam 1e-3,0.1 --choose anew
     """
     run = _Run(question, "an importance of kernels", "dmkl-importance", parameters, plot)
     kernel_groups = _kernel_groups(kernel_group or [], run.K.names)
@@ -545,15 +545,16 @@ def _kernel_groups(texts: Sequence[str], names: Sequence[str]) -> dict[str, list
 def stability(
     question: QuestionOptions,
     how: Literal["half", "bootstrap", "folds"] = _resamples_option(
-        "Random halves in pairs, draws with replacement, or all samples but those of a fold.", default="half"
+        '"half" (default): random halves in pairs, "bootstrap": draws with replacement, "folds": all but a fold.',
+        "HOW",
+        default="half",
+        show_default=False,
     ),
     resamples: int | None = _resamples_option("Number of resamples. [default: 100; 10 folds]", "N"),
     selected: int | None = _resamples_option(
-        "Each resample selects the Q kernels of the largest weights. [default: those above 1 % of its largest]", "Q"
+        "Each resample selects Q kernels. [default: those above 1 % of the largest]", "Q"
     ),
-    threshold: float = _resamples_option(
-        "A kernel is stable if this share of the resamples, above 0.5, selects it.", "SHARE", default=0.9
-    ),
+    threshold: float = _resamples_option("Share of resamples that select a stable kernel.", "SHARE", default=0.9),
     seed: int = _resamples_option("Seed of the draws.", "N", default=0),
     plot: options.Plot = None,
     **parameters: Any,
@@ -580,21 +581,22 @@ def stability(
 def permute(
     question: QuestionOptions,
     grid: GridOptions,
-    permutations: int = _permutations_option("Number B; p-values are at least 1 / (B + 1).", "B", default=199),
+    permutations: int = _permutations_option(
+        "Number B; p ≥ 1/(B + 1). [default: 199]", "B", default=199, show_default=False
+    ),
     choose: Literal["anew", "fixed"] = _permutations_option(
-        'The point of the grid: "anew" for each permutation, or "fixed" at that of the labels as they are, for '
-        "which p-values are too small if there was a choice.",
+        'Point of the grid: "anew" for each (default), or "fixed" (p too small after a choice).',
         "HOW",
         default="anew",
+        show_default=False,
     ),
     blocks: Path | None = _permutations_option(
-        "Block of each sample, within which labels are exchanged, in a file as of --groups. [default: the groups]",
-        "FILE",
+        "Block of each sample, within which labels are exchanged. [default: groups]", "FILE"
     ),
     exchange: Literal["samples", "groups"] = _permutations_option(
-        "What exchanges labels: samples, or whole groups of equal size.", default="samples"
+        '"samples" (default) exchange labels, or "groups" of equal size.', "WHO", default="samples", show_default=False
     ),
-    seed: int = _permutations_option("Seed of the permutations.", "N", default=0),
+    seed: int = _permutations_option("Seed. [default: 0]", "N", default=0, show_default=False),
     cv: options.Folds = None,
     plot: options.Plot = None,
     **parameters: Any,
@@ -602,15 +604,14 @@ def permute(
     """Test by permuted labels whether labels depend on the kernels, and which kernels' weights show it.
 
     The cross-validated score at the best point of the grid is compared with the scores of permuted labels, and so is
-    each kernel's share of the weight. Steps are tried as by dmkl search. All samples take part unless --split or
-    --train say otherwise. After an interruption the same command resumes.
+    each kernel's share of the weight. All samples take part unless --split or --train say otherwise. After an
+    interruption the same command resumes.
 
     Examples
     --------
         dmkl permute kernels.zarr significance
-        dmkl permute kernels.zarr significance --permutations 999 --p 1,2 --lam 1e-3,0.1
-        dmkl permute kernels.zarr significance --groups sites.txt
-        dmkl permute kernels.zarr significance --groups subjects.csv --blocks sites.csv
+        dmkl permute kernels.zarr significance --permutations 999 --p 1,2 --lam 0.1
+        dmkl permute kernels.zarr out --groups subjects.csv --blocks sites.csv
     """
     run = _Run(question, "a permutation test", "dmkl-permutation-test", parameters, plot)
     run.chosen, run.on = question.choose(run.K, all_by_default=True)

@@ -20,8 +20,7 @@ _SETTINGS = ("duplicates", "unknown")
 """Options that are settings while a command runs, since readers of all files ask them."""
 STEPS_HELP = (
     "Steps applied to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
-    "multiplicative (unit variance), residualize=FILE (in place of center: removes the covariates in a table with a "
-    "row for each sample); none applies no step."
+    "multiplicative (unit variance), residualize=FILE (in place of center, removes covariates); none."
 )
 
 
@@ -46,9 +45,7 @@ storage_option = partial(option, panel="Storage")
 
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")]
-SavedModel = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Model that dmkl fit or dmkl search saved: a folder or a URL.")
-]
+SavedModel = Annotated[str, typer.Argument(metavar="MODEL", help="Saved model or search: a folder or a URL.")]
 Anything = Annotated[
     str,
     typer.Argument(metavar="PATH", help="Kernel set (a folder or a URL), model, result, or checkpoint of a search."),
@@ -57,62 +54,59 @@ NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to writ
 Json = Annotated[bool, option("Print JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
-Plot = Annotated[Path | None, option("Draw the result in this file (PNG, PDF or SVG).", "FILE.png")]
+Plot = Annotated[Path | None, option("Draw the result: .png, .pdf or .svg.", "FILE.png")]
 
 # --- samples and labels --------------------------------------------------------------------------------------------
 
 Labels = Annotated[
     Path | None,
-    labels_option(
-        "Class or number of each sample, or a table; FILE:NAME is a column of it, or of obs of an .h5ad.", "FILE[:NAME]"
-    ),
+    labels_option("Class or number of each sample. FILE:NAME takes a column.", "FILE"),
 ]
 Rows = Annotated[
     str | None,
-    samples_option(
-        "Take these samples: a file with a name on each line, or with 0 or 1 for each sample; or positions from 0.",
-        "FILE|0,5,10:20",
-    ),
+    samples_option("Only these: a file of names, or of 0 and 1 for each sample, or positions, as 0,5,10:20.", "ROWS"),
 ]
 Records = Annotated[Path | None, samples_option("FILE:NAME, the sample of each record.", "FILE")]
-Covariates = Annotated[Path | None, samples_option("Covariates of new samples, as for residualize=FILE.", "FILE")]
-Offset = Annotated[str | None, samples_option("Offsets of new samples, as for fit, or one number.", "FILE[:NAME]|O")]
-Strata = Annotated[str | None, samples_option("Strata of new samples for --times, as for fit.", "FILE[:NAME]")]
+Covariates = Annotated[Path | None, samples_option("Covariates of new samples.", "FILE")]
+Offset = Annotated[str | None, samples_option("Offsets of new samples, or one number.", "FILE")]
+Strata = Annotated[str | None, samples_option("Strata of new samples, for --times.", "FILE")]
 Unknown = Annotated[
-    str | None, samples_option("Code of missing values, such as -9999; 0, 1 and -1 only in labels of tasks.", "CODE")
+    str | None, samples_option("Code of missing values, as -9999; 0, 1, -1: in labels of tasks.", "CODE")
 ]
 SampleNames = Annotated[Path | None, labels_option("Name of each sample (row).", "FILE")]
-Splits = Annotated[Path | None, labels_option("Parts: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]")]
+Splits = Annotated[Path | None, labels_option("0 training, 1 validation, 2 test, -1 none.", "FILE")]
 Join = Annotated[
     Literal["exact", "inner", "outer"],
     samples_option(
-        "Samples are matched by name: exact requires the same samples in all files, inner takes those that are in all "
-        "files, outer those that are in any."
+        'Samples: "exact" (default), equal in all files; "inner": in all; "outer": in any.',
+        "HOW",
+        show_default=False,
     ),
 ]
 Repair = Annotated[
     Literal["clip", "flip", "shift"] | None,
-    storage_option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues."),
+    storage_option('Negative eigenvalues: "clip" them to zero, "flip" their sign, or "shift" all.', "HOW"),
 ]
 Missing = Annotated[
     Literal["refuse", "zero"] | None,
-    samples_option(
-        "Samples that lack a feature table: refuse them, or give them zeros in its centered kernels. [default: zero "
-        "with --join outer, else refuse]"
-    ),
+    samples_option('Samples without a table: "refuse", or "zero" (default of --join outer).', "HOW"),
 ]
 MissingFeatures = Annotated[
     Literal["refuse", "zero", "mean"],
-    samples_option("Columns of new features that are missing: refuse, or fill in 0 or the mean in training."),
+    samples_option(
+        'Missing columns: "refuse" (default), "zero", or the training "mean".',
+        "HOW",
+        show_default=False,
+    ),
 ]
 Duplicates = Annotated[
     Literal["first", "max", "mean"] | None,
-    storage_option("Value of a pair that is listed with several values. [default: such pairs are refused]"),
+    storage_option('Take the "first", "max" or "mean" of values of one pair. [default: refuse them]', "HOW"),
 ]
 Tile = Annotated[int | None, storage_option("Side of a tile in samples.", "N", min=1)]
 Dtype = Annotated[
     Literal["float32", "float64"] | None,
-    storage_option("Precision of the stored kernels. [default: that of the files]"),
+    storage_option('"float32" or "float64". [default: as in the files]', "TYPE"),
 ]
 
 # --- folds and choice ----------------------------------------------------------------------------------------------

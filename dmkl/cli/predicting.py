@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet
 
-_anndata_option = partial(option, panel="AnnData")
+_anndata_option, _certainty_option = (partial(option, panel=panel) for panel in ("AnnData", "Certainty"))
 _NO_CLASSES = {"regression": "numbers", "clusters": "clusters"}  # what models of these kinds predict
 
 
@@ -43,13 +43,15 @@ def predict(
     model: options.SavedModel,
     resources: Resources,
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
-    features: list[Path] | None = samples_option("Features of new samples instead of STORE; repeatable.", "FILE"),
+    features: list[Path] | None = samples_option("Features of new samples; repeatable.", "FILE"),
     labels: options.Labels = None,
     join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
     split: int | None = samples_option("Predict a part of this stored split.", "K", min=0),
-    part: Literal["test", "validation", "train"] = samples_option("Part of the split to predict.", default="test"),
+    part: Literal["test", "validation", "train"] = samples_option(
+        'Its "test" (default), "validation" or "train".', "PART", default="test", show_default=False
+    ),
     rows: options.Rows = None,
     records: options.Records = None,
     covariates: options.Covariates = None,
@@ -57,39 +59,37 @@ def predict(
     strata: options.Strata = None,
     unknown: options.Unknown = None,
     scoring: list[str] | None = option("Measures such as matthews,roc_auc.", "NAME,…"),
-    deviations: bool = flag(
-        "Write standard deviations of the errors, and reliabilities, too (variance components).", "--std"
-    ),
-    times: str | None = option("Write probabilities to survive these times too (Cox regression).", "T,…"),
-    probabilities: bool = flag("Write calibrated probabilities of classes or tasks too.", "--probabilities"),
-    coverage: float | None = option("Prediction sets or intervals of this coverage, such as 0.9.", "P"),
-    per_class: bool = flag("Hold the coverage for each class.", "--per-class"),
-    unassigned_below: float | None = option('Predict "unassigned" below this probability.', "P", min=0.0, max=1.0),
-    out: str | None = option("File or URL for labels and scores: .csv, .parquet or .zarr (xarray).", "FILE"),
-    contributions: str | None = option("File or URL for each kernel's share in the scores; one more pass.", "FILE"),
-    kernel_scores: str | None = option("File or URL for R² and correlation by kernel; one more pass.", "FILE"),
-    plot: Path | None = option("Draw the confusion matrix (PNG, PDF or SVG).", "FILE.png"),
-    report: Path | None = option("Write a page: scores, calibration, least sure samples, drift.", "FILE.html"),
+    deviations: bool = flag("Standard deviations and reliabilities.", "--std", panel="Certainty"),
+    times: str | None = _certainty_option("Probabilities to survive these times.", "T,…"),
+    probabilities: bool = flag("Calibrated probabilities.", "--probabilities", panel="Certainty"),
+    coverage: float | None = _certainty_option("Sets or intervals, as of 0.9.", "P"),
+    per_class: bool = flag("Hold the coverage for each class.", "--per-class", panel="Certainty"),
+    unassigned_below: float | None = _certainty_option('Predict "unassigned" below this.', "P", min=0.0, max=1.0),
+    out: str | None = option("Labels and scores: .csv, .parquet, .zarr.", "FILE"),
+    contributions: str | None = option("Shares of kernels; one more pass.", "FILE"),
+    kernel_scores: str | None = option("R² by kernel; one more pass.", "FILE"),
+    plot: Path | None = option("Draw the confusion matrix.", "FILE.png"),
+    report: Path | None = option("Page of scores, calibration and drift.", "FILE.html"),
     anndata: Path | None = _anndata_option("Put predictions into this .h5ad or .h5mu, by name.", "FILE"),
-    key: str = _anndata_option("Name of the scores in obsm.", "NAME", default="dmkl"),
+    key: str = _anndata_option(
+        "Name of the scores in obsm. [default: dmkl]", "NAME", default="dmkl", show_default=False
+    ),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Predict labels or numbers with a saved model, and score them if the true ones are known.
 
     Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained on;
-    all rows of a rectangular set (new samples × training samples); and all samples of --features, whose columns are
-    matched by name. Only kernels with a weight are read or computed. Scores do not include samples that the model was
-    trained on, by their names, unless there are no others. True labels are those of STORE, or those in the files of
-    --features or in --labels. With --probabilities it prints on which samples they were calibrated.
-    With --coverage it writes sets of labels ("a|b"), or ends of intervals, what they hold, and how sure that is.
+    all rows of a rectangular set (new × training samples); and all samples of --features, whose columns are matched by
+    name. Scores do not include samples that the model was trained on, by their names, unless there are no others. True
+    labels are those of STORE, of --features or of --labels. With --coverage it writes sets of labels ("a|b"), or ends
+    of intervals, and how sure they are.
 
     Examples
     --------
         dmkl predict model kernels.zarr --split 0 --plot confusion.png
-        dmkl predict model new.zarr --out predictions.csv --probabilities
         dmkl predict model kernels.zarr --rows 0,5,10:20 --contributions shares.csv
-        dmkl predict model --features new.npz --out predictions.csv
+        dmkl predict model --features new.npz --out predictions.csv --probabilities
         dmkl predict model --features query.h5ad --labels query.h5ad:cell_type
         dmkl predict model kernels.zarr --anndata cells.h5ad
         dmkl predict model new.zarr --out sets.csv --coverage 0.9

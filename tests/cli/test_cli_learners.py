@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 
 import dmkl
+from dmkl.cli.commands import COMMANDS
 from dmkl.cli.learners import inspect_class, learners
 from dmkl.learners.saving import MODELS
 from dmkl.solvers.fisher.problem import AUTO, SolverName
@@ -111,6 +112,12 @@ def test_a_learner_added_to_the_package_has_the_options_of_its_constructor(tmp_p
 
 def test_every_solver_is_among_the_choices():
     assert get_args(SolverName) == (AUTO, *SOLVERS)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_short(output_of, command):
+    assert len(output_of(command, "--help").splitlines()) <= LINES
 
 
 @pytest.mark.usefixtures("narrow")
