@@ -119,6 +119,7 @@ class _Member:
                 with zipfile.ZipFile(self._path) as archive:  # its file stays open while a member is open
                     self._file = archive.open(f"{self._name}.npy")
                 weakref.finalize(self, self._file.close)
+                self._file.read(self._start)  # from Python 3.13 on a seek would switch off the checksum
             # Seeking forward reads on; seeking back reads from the beginning, which only a second pass needs.
             self._file.seek(self._start + position * size)
             data = self._file.read(size)
