@@ -31,7 +31,7 @@ from dmkl.searching.texts import p_value_text
 from dmkl.store.saved import of_task, task_dim
 
 _MOST_PANELS, _MOST_LABELS = 6, 5
-"""Most tasks with a panel each; most kernels with a name beside their point."""
+"""Most tasks with a panel each; most kernels with a name at their point."""
 
 
 def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> Any:

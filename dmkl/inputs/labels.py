@@ -312,7 +312,7 @@ def align(
 
 
 def _refuse_unknown_order(item: SideData, n_rows: int | None, tables: str) -> None:
-    """Refuse names of labels beside tables without names, unless they are the numbers of the rows."""
+    """Refuse names of labels for tables without names, unless they are the numbers of the rows."""
     names = item.table.row_names
     if item.role not in OF_SAMPLES or not names or n_rows not in (None, len(names)):
         return

@@ -140,7 +140,7 @@ class Traits:
     prepared_by: tuple[str, ...] = ()
     """Parameters that `_prepare` depends on; without any there is nothing to prepare."""
     of_rows: tuple[str, ...] = ("covariates",)
-    """Facts about new rows, beside kernels or features, that predictions take as arguments."""
+    """Facts about new rows that predictions take in addition to kernels or features."""
     plain_sum: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the set of weights, each with its value for the plain sum of all kernels."""
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

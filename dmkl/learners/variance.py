@@ -319,7 +319,7 @@ class VarianceComponents(KernelRegressor):
     def _design(self, samples: Array, trained: Array, given: Any = None) -> tuple[Float, list[str]]:
         """X of samples, (samples, fixed effects), and the names of its columns.
 
-        A category has a column for each level among the `trained` samples but the first one. `given` are of others.
+        A category has a column for each level among the `trained` samples but the first one. `given` is of new ones.
         """
         covariates = self._covariates()
         if covariates is None:

@@ -151,7 +151,7 @@ class VarianceProblem:
         return _nonnegative(information, linear, self.floor[active])
 
     def check_forms(self, forms: Float, sizes: Float) -> None:
-        """Raise IndefiniteKernelError if a form vᵀK_jv is negative, beside the `sizes` ‖v‖‖K_jv‖, (n + 1,)."""
+        """Raise IndefiniteKernelError if a form vᵀK_jv is negative; `sizes` are ‖v‖‖K_jv‖, (n + 1,)."""
         negative = np.flatnonzero(forms < -1e-5 * sizes)
         if len(negative):
             msg = (
