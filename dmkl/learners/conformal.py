@@ -5,16 +5,24 @@ labels whose nonconformity is at most the ⌈(m + 1)·coverage⌉-th smallest of
 exchangeable, and the model depends on neither, they hold its label with at least this probability (Vovk, Gammerman,
 Shafer: Algorithmic learning in a random world, 2005). Each group of rows counts as one row, for new rows of other
 groups (Lee, Barber, Willett: Distribution-free inference with hierarchical data, 2023).
+
+By the models of all folds (CV+), each of which scores the rows that it was not trained on and every new row, sets and
+intervals hold the true label with a probability of at least about 2·coverage − 1, which is proven if rows are
+exchangeable, and near the coverage as a rule (Barber, Candès, Ramdas, Tibshirani: Predictive inference with the
+jackknife+, Annals of Statistics 49, 2021; Romano, Sesia, Candès: Classification with valid and adaptive coverage,
+NeurIPS 2020).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from dmkl.arrays import Array, Float, Index, is_known
+from dmkl.errors import refuse
 from dmkl.variables import describe
 
 FOLDS = "rows that folds held out"
@@ -81,10 +89,14 @@ def sets(probabilities: xr.DataArray, table: xr.Dataset, coverage: float, *, per
     """Which labels are in the set of each sample, (sample, class), or (sample, task, class) of tasks."""
     by_class = _by_class(probabilities)
     inside = 1.0 - by_class <= _thresholds(table, by_class.shape[1], by_class.shape[2] if per_class else None, coverage)
+    return _labelled_sets(inside, probabilities, _attrs(table, coverage))
+
+
+def _labelled_sets(inside: Array, probabilities: xr.DataArray, attrs: dict[str, Any]) -> xr.DataArray:
     coords: dict[Any, Any] = {name: probabilities[name].values for name in probabilities.dims}
     coords |= {"class": np.array([0, 1])} if "task" in coords else {}
     inside = inside.reshape([len(labels) for labels in coords.values()])
-    return describe(xr.DataArray(inside, coords, list(coords), "in_set", _attrs(table, coverage)))
+    return describe(xr.DataArray(inside, coords, list(coords), "in_set", attrs))
 
 
 def intervals(prediction: xr.DataArray, table: xr.Dataset, coverage: float) -> xr.Dataset:
@@ -129,6 +141,57 @@ def out_of_fold(predictions: xr.Dataset, coverage: float) -> tuple[float, float]
         q[fold == number, k] = threshold(scores[others, k], group[others], coverage)
     sizes = 2.0 * q if of_labels is None else (of_labels <= q[..., None]).sum(axis=-1)
     return float(np.mean((scores <= q)[known])), float(np.mean(sizes))
+
+
+def by_folds(new: Mapping[str, xr.DataArray], predictions: xr.Dataset, coverage: float) -> Any:
+    """Sets or intervals of new rows by CV+, as `sets` and `intervals` return them.
+
+    `new` has the predictions, or the probabilities, of the new rows by the model of each fold, whose predictions of
+    held-out rows i, by the model k(i), are in `predictions`. With the n nonconformities s_i a set holds the labels c
+    that fewer than coverage·(n + 1) rows exceed, s_k(i)(x, c) > s_i. The ends of an interval are order statistics of
+    ŷ_k(i)(x) − s_i and ŷ_k(i)(x) + s_i. Rows of a group count one together.
+    """
+    given = _nonconformity(predictions)
+    if given is None:
+        refuse("prediction sets are of probabilities, which these predictions lack; take decision='means'")
+    scores, _, of_labels = given
+    folds = predictions["sample_fold"].values.astype(str)
+    group = np.unique(predictions.get("sample_group", predictions["sample"]).values, return_inverse=True)[1].ravel()
+    first = next(iter(new.values()))
+    attrs = {"coverage": coverage, "learnt_on": FOLDS}
+    attrs["guarantee"] = (
+        f"about {coverage:g} of new samples that are exchangeable with the {FOLDS}; at least about "
+        f"{2.0 * coverage - 1.0:.3g} is proven"
+    )
+    if of_labels is None:
+        values = {name: of_fold.values.reshape(len(of_fold), -1) for name, of_fold in new.items()}
+        ends = np.empty((2, len(first), scores.shape[1]))
+        for k in range(scores.shape[1]):
+            known = np.isfinite(scores[:, k])
+            errors, member = scores[known, k], group[known]
+            centers = np.stack([values[name][:, k] for name in folds[known]], axis=1)
+            for row, center in enumerate(centers):
+                ends[:, row, k] = [sign * threshold(sign * center + errors, member, coverage) for sign in (-1.0, 1.0)]
+        prediction = first.copy(data=np.mean([of_fold.values for of_fold in new.values()], axis=0))
+        lower, upper = (prediction.copy(data=end.reshape(prediction.shape)) for end in ends)
+        return describe(xr.Dataset({"prediction": prediction, "lower": lower, "upper": upper}, attrs=attrs))
+    if "class" in first.dims:  # a class without training rows in a fold has no probability there
+        new = {name: of_fold.reindex({"class": predictions["class"]}, fill_value=0.0) for name, of_fold in new.items()}
+        first = next(iter(new.values()))
+    improbable = {name: 1.0 - _by_class(of_fold) for name, of_fold in new.items()}
+    exceeded = np.zeros(next(iter(improbable.values())).shape)
+    needed = np.empty(scores.shape[1])
+    for k in range(scores.shape[1]):
+        known = np.isfinite(scores[:, k])
+        _, member, sizes = np.unique(group[known], return_inverse=True, return_counts=True)
+        counts, needed[k] = 1.0 / sizes[member.ravel()], coverage * (len(sizes) + 1)
+        for name, of_new in improbable.items():
+            of_fold = folds[known] == name
+            order = np.argsort(scores[known, k][of_fold])
+            sums = np.append(0.0, np.cumsum(counts[of_fold][order]))
+            exceeded[:, k] += sums[np.searchsorted(scores[known, k][of_fold][order], of_new[:, k])]
+    inside = exceeded < needed[:, None] - _ROUNDING
+    return _labelled_sets(inside, first, attrs)
 
 
 def _thresholds(table: xr.Dataset, n_problems: int, n_classes: int | None, coverage: float) -> Float:

@@ -25,8 +25,8 @@ from sklearn.base import clone
 
 from dmkl.arrays import Array, Index
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, with_error
-from dmkl.errors import InputError, refuse
-from dmkl.kernelset import Kernels
+from dmkl.errors import InputError, first_names, refuse
+from dmkl.kernelset import Kernels, as_kernel_set
 from dmkl.learners import conformal
 from dmkl.learners.checks import check_choice
 from dmkl.learners.decisions import SEARCHED, HeldOut, class_index
@@ -101,6 +101,50 @@ class GridResult(Result):
         Empty without such models. They predict from kernels: the features of their training samples are not kept.
         """
         return dict(self._models)
+
+    def predict(self, K: Kernels, *, coverage: float) -> Any:
+        """Prediction sets or intervals of new samples by the models of all folds (CV+).
+
+        Each model was chosen and trained without the rows that it tests, so that sets hold the true label with a
+        probability of at least about 2·coverage − 1, whatever was chosen, and near `coverage` as a rule. See
+        `dmkl.learners.conformal`.
+
+        Parameters
+        ----------
+        K
+            Kernels of the new samples with those of this result, by name: K[new, :].
+        coverage
+            The probability, such as 0.9, above 0.5.
+
+        Returns
+        -------
+        xarray.DataArray or xarray.Dataset
+            Whether each label is in the set, (sample, class) or (sample, task, class), as
+            `KernelClassifier.sets_of`; of a regression the mean prediction with the ends of its interval, `lower` and
+            `upper`, (sample,) or (sample, target).
+
+        Raises
+        ------
+        InputError
+            If there are no models of folds, their predictions have no probabilities or are hazards, a training sample
+            has no column, or `coverage` is not between 0.5 and 1.
+        """
+        if not 0.5 < coverage < 1.0:
+            refuse(f"coverage must lie between 0.5 and 1, such as 0.9, got {coverage!r}")
+        if not self._models:
+            refuse("there are no models of folds, which need test rows; take dmkl.evaluate, or predict by best_")
+        if self._data.attrs["scoring"] == "concordance_index":
+            refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
+        K = as_kernel_set(K, "prediction", self._data["sample"].values)
+        position, new = {str(name): j for j, name in enumerate(K.train_samples)}, {}
+        for name, model in self._models.items():
+            lacking = [sample for sample in model.train_samples_.tolist() if sample not in position]
+            if lacking:
+                refuse(f"the kernels have no columns for {first_names(lacking)}, on which models of folds were trained")
+            rows = K[np.arange(K.shape[1]), [position[sample] for sample in model.train_samples_.tolist()]]
+            is_regression = "held_out_prediction" in self._data
+            new[name] = model.predict(rows, as_xarray=True) if is_regression else model.predict_proba(rows)
+        return conformal.by_folds(new, self.predictions, coverage)
 
     def _write(self, path: Path) -> None:
         for number, model in enumerate(self._models.values()):

@@ -144,3 +144,70 @@ def test_coverage_on_real_sets(load):
         model = searched(kind, kernels, y, train, cv=KFold(20)).best_
         inside.append(holds(model, kernels, y, test, train, 0.9).mean())
     assert abs(np.mean(inside) - 0.9) < 0.02
+
+
+def evaluated(kind, m, seed, **options):
+    """An evaluation of `m` samples, and 20 new ones with their labels."""
+    kernels, y, _ = tables(np.random.default_rng(seed), m + 20, kind)
+    train, test = np.arange(m), np.arange(m, m + 20)
+    learner = dmkl.MKRidge() if kind == "regression" else dmkl.MKFDA()
+    grid = {"p": [2.0], "lam": [0.1, 1.0] if kind == "regression" else [1e-3, 1e-2]}
+    K = dmkl.create(None, kernels[:, train][:, :, train])
+    result = dmkl.evaluate(learner, K, y[train], grid, baselines="none", **{"outer": 4, "inner": 3, **options})
+    return result, kernels[:, test][:, :, train], y[test]
+
+
+@pytest.mark.parametrize("kind", ["regression", "multiclass"])
+def test_models_of_folds_give_sets_and_intervals_by_their_definition(kind, tmp_path):
+    result, new, _ = evaluated(kind, 48, 8)
+    result.save(tmp_path / "result")
+    regions, again = (r.predict(new, coverage=0.8) for r in (result, dmkl.load(tmp_path / "result")))
+    held_out, n = result.predictions, 48
+    models = [result.models_[name] for name in held_out.sample_fold.values.tolist()]
+    columns = [[int(name) for name in model.train_samples_] for model in models]
+    assert "at least about 0.6 is proven" in regions.attrs["guarantee"]
+    if kind == "regression":
+        errors = np.abs(held_out.true_label - held_out.prediction).values
+        of_rows = np.stack([model.predict(new[:, :, at]) for model, at in zip(models, columns, strict=True)], axis=1)
+        upper = np.sort(of_rows + errors, axis=1)[:, int(np.ceil(0.8 * (n + 1))) - 1]
+        lower = np.sort(of_rows - errors, axis=1)[:, int(np.floor(0.2 * (n + 1) + 1e-9)) - 1]
+        np.testing.assert_allclose(regions.upper, upper, rtol=1e-9)
+        np.testing.assert_allclose(regions.lower, lower, rtol=1e-9)
+        np.testing.assert_array_equal(again.lower, regions.lower)
+        assert ((regions.lower <= regions.prediction) & (regions.prediction <= regions.upper)).all()
+        return
+    at = np.searchsorted(held_out["class"], held_out.true_label)
+    errors = 1.0 - held_out.probability.values[np.arange(n), at]
+    of_rows = np.stack(
+        [1.0 - model.predict_proba(new[:, :, at]).values for model, at in zip(models, columns, strict=True)]
+    )
+    expected = (of_rows > errors[:, None, None]).sum(axis=0) < 0.8 * (n + 1)
+    np.testing.assert_array_equal(regions.values, expected)
+    np.testing.assert_array_equal(again.values, expected)
+
+
+def test_models_of_folds_are_needed_and_know_their_samples():
+    result, new, _ = evaluated("regression", 30, 9)
+    with pytest.raises(InputError, match=r"between 0\.5 and 1"):
+        result.predict(new, coverage=0.4)
+    with pytest.raises(InputError, match="no columns for 29, on which"):
+        result.predict(dmkl.create(None, new[:, :, :29], train_samples=range(29)), coverage=0.9)
+    kernels, y, _ = tables(np.random.default_rng(1), 30, "regression")
+    with pytest.raises(InputError, match=r"need test rows; take dmkl\.evaluate"):
+        searched("regression", kernels, y, np.arange(30)).predict(kernels, coverage=0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["regression", "multiclass"])
+def test_models_of_folds_cover(kind):
+    """Over 40 sets: near 0.9, and far above 0.8, which is proven."""
+    shares = []
+    for seed in range(40):
+        result, new, y = evaluated(kind, 60, 100 + seed, outer=5)
+        regions = result.predict(new, coverage=0.9)
+        if kind == "regression":
+            inside = ((regions.lower <= y) & (y <= regions.upper)).values
+        else:
+            inside = regions.values[np.arange(20), np.searchsorted(regions["class"], y)]
+        shares.append(inside.mean())
+    assert 0.87 < np.mean(shares) < 0.97
