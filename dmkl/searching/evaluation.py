@@ -27,7 +27,7 @@ from dmkl.learners.learner import KernelLearner
 from dmkl.learners.plan import Answers, Fit, FitOutcome
 from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.assessing import class_facts, class_scores, class_tables, confusion, records
+from dmkl.searching.assessing import class_facts, class_scores, class_tables, confusion, records, survival_scores
 from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import (
     Arguments,
@@ -53,6 +53,7 @@ from dmkl.searching.search import (
 from dmkl.searching.texts import approximate_notes, chosen_text, cost_and_proof, data_notes, edge_notes
 from dmkl.solvers.interface import WORDS
 from dmkl.store.saved import Saved, task_dim
+from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,6 +195,36 @@ class EvaluationResult(GridResult):
 
         return plot_confusion(self.confusion, ax=ax)
 
+    def survival_scores(self, times: npt.ArrayLike | None = None) -> xr.Dataset:
+        """Brier scores and areas under ROC curves of the outer folds of `MKCox`; see `dmkl.survival_scores`.
+
+        Curves are those of the tested models, with the baseline hazards of their training rows, from which the curve of
+        censoring is estimated too.
+
+        Parameters
+        ----------
+        times
+            Increasing; by default the times of events between their first and last decile.
+
+        Raises
+        ------
+        InputError
+            If the result is not of `MKCox`, or has no models.
+        """
+        if self._data.attrs["estimator"] != "MKCox" or not self._models:
+            refuse("survival_scores are of evaluations of MKCox, whose models have baseline hazards")
+        held_out = self.predictions
+        labels, folds = held_out["true_label"].values, held_out["sample_fold"].values.astype(str)
+        events = np.unique(labels[labels > 0])
+        first, last = np.quantile(events, [0.1, 0.9])
+        at = events[(first <= events) & (events <= last)] if times is None else times
+        parts = []
+        for name, model in self._models.items():
+            curves = model.survival_of(held_out["prediction"][folds == name], at)
+            trained = np.isin(held_out["sample"].values.astype(str), model.train_samples_)
+            parts.append(survival_scores(curves, labels[folds == name], labels[trained]))
+        return describe(xr.concat(parts, pd.Index(list(self._models), name="fold")))
+
     def plot_survival(self, *, ax: Axes | None = None) -> Axes:
         """Draw the survival of thirds by predicted risk; see `dmkl.plot_survival`."""
         from dmkl.searching.figures import plot_survival
@@ -238,6 +269,10 @@ class EvaluationResult(GridResult):
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
             of_scores.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
+        if attrs["estimator"] == "MKCox" and self._models:
+            of_times = self.survival_scores()
+            names = ("integrated_brier_score", "mean_dynamic_auc")
+            of_scores += [f"{name} {with_error(*mean_over_folds(of_times[name]))} in test" for name in names]
         n_fits = sum(int((search.scores["status"] >= 0).sum()) for search in searches)
         gap = float(max(search.scores["gap"].max() for search in searches))
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], gap)

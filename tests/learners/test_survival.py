@@ -292,6 +292,16 @@ def test_folds_have_equal_shares_of_events(study):
         np.testing.assert_allclose(shares, np.mean(y > 0), atol=0.05)
     figure = result.describe().figures["Survival by predicted risk"]
     assert "log-rank test p = " in figure.draw().figure.get_suptitle()
+    scores = result.survival_scores(times=[0.5, 1.0, 1.5])
+    for name, (train, test) in result.folds.items():
+        model = dmkl.MKCox(lam=2.0).fit(K[train, train], given[train])
+        curves = model.predict_survival(K[test, train], times=[0.5, 1.0, 1.5])
+        expected = dmkl.survival_scores(curves, given[test], given[train])
+        np.testing.assert_allclose(scores.sel(fold=name).brier_score, expected.brier_score, rtol=1e-3)
+    mean = float(result.survival_scores().integrated_brier_score.mean())
+    assert f"integrated_brier_score {mean:.4g} ± " in str(result)
+    with pytest.raises(InputError, match="evaluations of MKCox"):
+        dmkl.evaluate(dmkl.MKRidge(), K, given, outer=2, inner=2, **options).survival_scores()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         dmkl.search(dmkl.MKCox(), K, np.abs(given), cv=3, **options)  # no sample is censored
