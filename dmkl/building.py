@@ -437,8 +437,7 @@ MissingFeatures = Literal["refuse", "zero", "mean"]
 _NO_NEW_SAMPLES = (
     "kernels of new samples cannot be computed; give their kernels against the training samples as a rectangular set"
 )
-_PART = 1024
-"""Columns whose means are computed together."""
+_PART = 1024  # Columns whose means are computed together.
 
 
 @dataclass(frozen=True)

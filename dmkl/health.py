@@ -158,8 +158,7 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     return _to_dataset(K.names, figures, same, factor, sizes, findings)
 
 
-_MOST_CANDIDATES = 1000
-"""Pairs of samples whose entries are read."""
+_MOST_CANDIDATES = 1000  # Pairs of samples whose entries are read.
 
 
 def identical_samples(source: TileSource, kernels: Index) -> tuple[Index, bool]:

@@ -30,8 +30,7 @@ from dmkl.store.saved import save_dataset
 KERNEL_FORMAT = "dmkl-combined-kernel"
 TABLE_FORMAT = "dmkl-table"
 _GRM = ".grm.bin"
-_ROWS_BYTES = 2**26
-"""Rows that are read from disk at a time."""
+_ROWS_BYTES = 2**26  # Rows that are read from disk at a time.
 _ANOTHER_PLACE = "Free some space, or choose another path, and export it again"
 
 

@@ -64,8 +64,7 @@ def get(key: str) -> Any:
     return dask.config.get(f"dmkl.{key}", DEFAULTS[key])
 
 
-_TASK_BYTES = 2**28
-"""Memory of a task: twice what it takes to read and multiply tiles of the largest size."""
+_TASK_BYTES = 2**28  # Memory of a task: twice what it takes to read and multiply tiles of the largest size.
 
 
 def tasks_at_once() -> int:
@@ -127,8 +126,7 @@ def block_width() -> int:
 
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 """The control groups of the system, and those of this process."""
-_NO_LIMIT = 2**60
-"""Version 1 of cgroups writes a number near 2⁶³ if there is no limit."""
+_NO_LIMIT = 2**60  # Version 1 of cgroups writes a number near 2⁶³ if there is no limit.
 
 
 _VALID_SECONDS = 0.1

@@ -83,8 +83,7 @@ than with one. A flat spectrum would need more; its bounds show that.
 """
 _MOST_COLUMNS, _MOST_PAIRS, _MOST_LISTED = 10, 15, 200
 """Most kernels with a matrix of alignments; pairs that a terminal shows, and that a table has."""
-_MOST_NAMES = 5
-"""Most names that a sentence lists."""
+_MOST_NAMES = 5  # Most names that a sentence lists.
 _COUNTER = itertools.count(1)
 
 

@@ -135,10 +135,8 @@ _FORMS = {
     ),
 }
 """By the name of the parameter."""
-_WIDEST = 16
-"""Characters of choices that help shows in the column of types."""
-_LONG = 12
-"""Characters of a name of a learner that fit the column of names."""
+_WIDEST = 16  # Characters of choices that help shows in the column of types.
+_LONG = 12  # Characters of a name of a learner that fit the column of names.
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in (bool, str, float, int)}
 """The types of options; of several that a parameter takes, the first."""
 

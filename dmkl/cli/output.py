@@ -67,8 +67,7 @@ def show(*tables: Table) -> None:
         out.print(item)
 
 
-_MOST_COLUMNS = 14
-"""Most columns of a table of a result that is printed."""
+_MOST_COLUMNS = 14  # Most columns of a table of a result that is printed.
 
 
 def show_tables(*tables: LabeledTable) -> None:

@@ -21,8 +21,7 @@ from dmkl.files.documents import check_size
 if TYPE_CHECKING:
     from distributed import Client
 
-_PROCESS_BYTES = 300 * 2**20
-"""Memory of a worker process without arrays: the interpreter and the libraries."""
+_PROCESS_BYTES = 300 * 2**20  # Memory of a worker process without arrays: the interpreter and the libraries.
 _CONNECT_SECONDS = 10
 
 

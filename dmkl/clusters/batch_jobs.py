@@ -37,16 +37,13 @@ _START_SECONDS = 120.0
 """How long workers of a running job may take to start: Python starts slowly on a busy file system."""
 _TOGETHER_SECONDS = 5.0
 """How long to wait for more workers after the first: work is divided among those that are there when it begins."""
-_LOOK_SECONDS = 0.5
-"""Between comparisons of jobs and workers, which cost nothing."""
+_LOOK_SECONDS = 0.5  # Between comparisons of jobs and workers, which cost nothing.
 _ASK_SECONDS = 5.0
 """Between questions to the batch system, which many users share; asked only while workers are missing."""
-_ANSWER_SECONDS = 30
-"""For an answer of the batch system: squeue without a controller may wait for minutes."""
+_ANSWER_SECONDS = 30  # For an answer of the batch system: squeue without a controller may wait for minutes.
 _LOST_SECONDS = 15.0
 """How long a job may be without its workers, once it had them: their nanny restarts those that have died."""
-_MOST_FAILURES = 3
-"""Jobs in a row that may end before their workers have started."""
+_MOST_FAILURES = 3  # Jobs in a row that may end before their workers have started.
 
 
 @contextmanager

@@ -33,8 +33,7 @@ from dmkl.errors import DamagedFileError
 from dmkl.files.writing import replacing
 
 _BLOCK = 2**20
-_END = 12
-"""Bytes after the checksums of the blocks."""
+_END = 12  # Bytes after the checksums of the blocks.
 
 
 def crc32c(block: Array) -> int:
@@ -198,8 +197,7 @@ class _FileInfo:
 _PARSING = threading.Lock()
 """NumPy's headers are Python literals, and CPython 3.11 raises SystemError if two threads parse them at once."""
 _MOST_INFOS = 10_000
-_INFOS: dict[tuple[str, int, int, int], _FileInfo] = {}
-"""Files by path, inode, time of writing and size."""
+_INFOS: dict[tuple[str, int, int, int], _FileInfo] = {}  # Files by path, inode, time of writing and size.
 _WAY_OUT = "the computation that wrote it cannot continue: start again (--restart), or move its folder away"
 
 

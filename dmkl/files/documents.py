@@ -13,12 +13,9 @@ from dmkl.errors import DmklError, one_line, refuse
 from dmkl.files.regular import check_regular
 from dmkl.settings import check_memory
 
-_MOST_DEEP = 32
-"""Levels of tables in tables and lists in lists, since documents are processed recursively."""
-_MOST_GROWTH = 40
-"""Most bytes of memory that a byte of a document takes as Python objects, about."""
-_SMALL_BYTES = 2**16
-"""Bytes of documents that are read whatever the budget, which takes longer to ask for."""
+_MOST_DEEP = 32  # Levels of tables in tables and lists in lists, since documents are processed recursively.
+_MOST_GROWTH = 40  # Most bytes of memory that a byte of a document takes as Python objects, about.
+_SMALL_BYTES = 2**16  # Bytes of documents that are read whatever the budget, which takes longer to ask for.
 
 
 def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]] | None = None) -> Any:

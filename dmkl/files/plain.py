@@ -15,13 +15,10 @@ from dmkl.arrays import n_bytes
 from dmkl.errors import DamagedFileError, refuse
 from dmkl.files.regular import check_plain
 
-_SMALL_BYTES = 2**24
-"""Bytes of files that every computation may hold in memory."""
+_SMALL_BYTES = 2**24  # Bytes of files that every computation may hold in memory.
 _HEAD_BYTES = 32
-_TEXT_GROWTH = 16
-"""Most bytes of memory that a byte of a chunk of short texts takes as Python objects."""
-_SLACK_BYTES = 2**20
-"""Bytes that filters may add to a chunk."""
+_TEXT_GROWTH = 16  # Most bytes of memory that a byte of a chunk of short texts takes as Python objects.
+_SLACK_BYTES = 2**20  # Bytes that filters may add to a chunk.
 TEXT_BYTES = 64
 """Memory that a string of an array takes at most in addition to its characters."""
 

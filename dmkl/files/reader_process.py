@@ -29,15 +29,13 @@ from dmkl.errors import MemoryBudgetError, one_line, refuse
 
 _SECONDS, _BYTES_PER_SECOND, _UNPACKED_PER_SECOND = 5.0, 2e6, 1e8
 """CPU time of a call: a constant, plus a second for so many bytes of a file or of its content."""
-_ROOM_BYTES = 256 * 2**20
-"""Addresses that libraries reserve and hardly use."""
+_ROOM_BYTES = 256 * 2**20  # Addresses that libraries reserve and hardly use.
 _PROGRAM = "import sys; sys.path[:] = {path!r}; import {module} as module; module.answer_requests()"
 _LOCKS: dict[int, threading.Lock] = {}
 _PROCESSES: dict[int, subprocess.Popen[bytes]] = {}
 """Lock and child process by the process that they serve: a fork must not write into the pipe of its parent."""
 
-_Answer = tuple[Any, list[Array]]
-"""A value that JSON can hold, and arrays."""
+_Answer = tuple[Any, list[Array]]  # A value that JSON can hold, and arrays.
 
 
 def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, unpacked_bytes: int = 0) -> _Answer:

@@ -95,8 +95,7 @@ def current(path: Path) -> Path:
     return path
 
 
-_GAP_SECONDS = 0.2
-"""A writer that lives takes less between two renames."""
+_GAP_SECONDS = 0.2  # A writer that lives takes less between two renames.
 
 
 def replace_folder(written: Path, path: Path) -> None:
@@ -252,8 +251,7 @@ def reporting_full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
 
 _BEAT = 15.0
 _END = ".lock"
-_MOST_BYTES = 2**16
-"""Size of a lock file that is read; those of dmkl have some hundred bytes."""
+_MOST_BYTES = 2**16  # Size of a lock file that is read; those of dmkl have some hundred bytes.
 _HELD: dict[Path, tuple[str, int]] = {}
 """The token of each lock that this process holds, and how often it was locked."""
 _GUARD = threading.RLock()
@@ -441,8 +439,7 @@ def _machine() -> str:
         return boot
 
 
-_HIDDEN = -1.0
-"""The start of a process that exists, but whose start the system does not show."""
+_HIDDEN = -1.0  # The start of a process that exists, but whose start the system does not show.
 
 
 def _start(pid: int) -> float | None:

@@ -232,16 +232,11 @@ def association_test(
 class _Problem:
     """Labels of some samples given covariates."""
 
-    rows: Index | None
-    """The samples with a label; None for all."""
-    root: Float
-    """The diagonal of W^½, (m,)."""
-    basis: Float
-    """An orthonormal basis of W^½[1, Z], (m, q)."""
-    residuals: Float
-    """z and its permutations, (m, 1 + permutations), orthogonal to the basis."""
-    variance: float
-    """σ² where it is taken as known."""
+    rows: Index | None  # The samples with a label; None for all.
+    root: Float  # The diagonal of W^½, (m,).
+    basis: Float  # An orthonormal basis of W^½[1, Z], (m, q).
+    residuals: Float  # z and its permutations, (m, 1 + permutations), orthogonal to the basis.
+    variance: float  # σ² where it is taken as known.
     spread: Float | None = None
     """A of the covariance AAᵀ of z, (m, rank), where it is not the projector on the complement of the basis."""
 

@@ -41,8 +41,7 @@ Choose = Literal["held", "anew"]
 """Fits with fewer kernels have the parameters of the search, or choose their parameters."""
 Subset = tuple[int, ...]
 """Positions of the kernels that may have weight, ascending."""
-_MOST_NAMES = 3
-"""Kernel groups that a summary names."""
+_MOST_NAMES = 3  # Kernel groups that a summary names.
 
 
 class Importance(Result):

@@ -44,12 +44,9 @@ Statistics = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
 _CHUNK_BYTES = 9 * 2**28
 """Bytes of held-out scores and dual variables at a time; they limit the permutations that share a fit."""
-_SCORE_BYTES = 4
-"""Solvers of many targets keep scores in single precision."""
-_TRIES = 1000
-"""Permutations in a row that may leave a training set without a class."""
-_ROUNDING = 1e-12
-"""Statistics with a smaller relative difference tie: the order of a sum changes it by as much."""
+_SCORE_BYTES = 4  # Solvers of many targets keep scores in single precision.
+_TRIES = 1000  # Permutations in a row that may leave a training set without a class.
+_ROUNDING = 1e-12  # Statistics with a smaller relative difference tie: the order of a sum changes it by as much.
 _LEVEL, _MOST_KERNELS = 0.05, 5
 
 

@@ -39,15 +39,13 @@ How = Literal["half", "bootstrap", "folds"]
 N_RESAMPLES: dict[How, int] = {"half": 100, "bootstrap": 100, "folds": 10}
 """Default numbers of resamples."""
 TITLES = {"half": "half-samples", "bootstrap": "bootstrap samples", "folds": "samples without a fold"}
-_MAX_DRAWS = 100
-"""Draws of one resample before it counts as impossible to keep all classes on both sides."""
+_MAX_DRAWS = 100  # Draws of one resample before it counts as impossible to keep all classes on both sides.
 LEAST_SHARE = 0.01
 """A kernel counts as selected with more than this share of the largest weight.
 
 Weights that are zero under a sparse norm come out of the solvers as zeros, or as small as the proven gap allows.
 """
-_MOST_NAMES = 10
-"""Most names that a sentence lists."""
+_MOST_NAMES = 10  # Most names that a sentence lists.
 _CAUTION = (
     "Stable weights can be wrong: if λ is small, each resample gives weight to a kernel of noise with many equal "
     "eigenvalues"

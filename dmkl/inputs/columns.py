@@ -39,8 +39,7 @@ _UNIQUE_NAMES = set(
 _FAMILIES = {"fid", "family", "familyid", "famid"}
 _WORDS = {*ROLES, *"class classes group groups fid1 iid1".split()} - {"name", "names", "kernel", "kernels"}
 """Titles that are unlikely as values of a cell."""
-_FEW_COLUMNS = 64
-"""Up to this number of columns of numbers, each is searched for names of samples."""
+_FEW_COLUMNS = 64  # Up to this number of columns of numbers, each is searched for names of samples.
 _PHENOTYPES = (".phen", ".pheno", ".fam", ".covar", ".qcovar", ".eigenvec")
 
 

@@ -29,8 +29,7 @@ from dmkl.inputs.objects import holds_arrays, recognize
 from dmkl.names import Join, Named, Names, listed_names, places, sample_names
 from dmkl.settings import check_memory
 
-_LABEL_ROLES = ("labels", "splits", "tasks")
-"""Roles of side data of features, apart from the names of samples."""
+_LABEL_ROLES = ("labels", "splits", "tasks")  # Roles of side data of features, apart from the names of samples.
 
 
 @dataclass(frozen=True)

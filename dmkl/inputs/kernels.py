@@ -27,8 +27,7 @@ from dmkl.settings import check_memory
 if TYPE_CHECKING:
     import xarray as xr
 
-_KERNEL_BYTES = 512
-"""Memory that the name and the record of a kernel take."""
+_KERNEL_BYTES = 512  # Memory that the name and the record of a kernel take.
 
 
 @dataclass(frozen=True)

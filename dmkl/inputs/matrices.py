@@ -13,8 +13,7 @@ from dmkl.arrays import Array, Float, Index, Lazy, Mask, Matrix, is_instance
 from dmkl.errors import refuse
 from dmkl.settings import check_memory
 
-_STRIP_ENTRIES = 2**20
-"""Entries of a kernel that are in memory at a time while means are computed."""
+_STRIP_ENTRIES = 2**20  # Entries of a kernel that are in memory at a time while means are computed.
 
 
 def plain(values: Any) -> Any:

@@ -296,8 +296,7 @@ def joined(folds: Sequence[HeldOut]) -> HeldOut:
 _Loss = Callable[[Float, Index], tuple[Float, Float, Float]]
 LEAST = 1e-6
 """The least weight of Fisher's functions, in standard deviations: a decision always has a reason."""
-_SINGULAR = 1e-9
-"""The least share of the curvature that a step is taken along."""
+_SINGULAR = 1e-9  # The least share of the curvature that a step is taken along.
 _MOST_STEPS, _ENOUGH, _SHORTEST = 100, 1e-4, 1e-6
 """Most of Newton's steps, the least share of the expected decrease, and the shortest share of a step."""
 _ROUGH, _RESOLVED = 1e-8, 1e-14

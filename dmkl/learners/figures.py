@@ -134,8 +134,7 @@ def plot_convergence(model: Any, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-_MOST_LINES = 30
-"""Most classes, tasks or targets with a line each."""
+_MOST_LINES = 30  # Most classes, tasks or targets with a line each.
 
 
 def plot_contributions(

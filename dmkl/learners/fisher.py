@@ -59,8 +59,7 @@ from dmkl.solvers.fisher.registry import FACTORS, SOLVERS, FisherMethod, check_s
 from dmkl.solvers.jobs import Job, Training
 from dmkl.variables import describe
 
-_TOGETHER = 2**22
-"""Bytes of scores from which rules are learnt together: arrays of this size fit in the cache."""
+_TOGETHER = 2**22  # Bytes of scores from which rules are learnt together: arrays of this size fit in the cache.
 _THREADS = 2
 """Number of threads that learn rules; more threads gain nothing, since Python works between the array operations."""
 

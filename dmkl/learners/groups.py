@@ -47,12 +47,9 @@ Grouping = Literal["kernel", "kmeans", "plsa"]
 class _Grouped(NamedTuple):
     """The groups of the training samples of some problems, and what defines the groups of new samples."""
 
-    groups: tuple[SampleGroups, ...]
-    """Those of each problem, or one for all."""
-    kernels: Index
-    """The kernels that the groups were made from."""
-    given: Mapping[str, Any] | None = None
-    """The group of each sample by name, if groups are given."""
+    groups: tuple[SampleGroups, ...]  # Those of each problem, or one for all.
+    kernels: Index  # The kernels that the groups were made from.
+    given: Mapping[str, Any] | None = None  # The group of each sample by name, if groups are given.
 
 
 @dataclass(eq=False, repr=False)
@@ -581,5 +578,4 @@ def _mean_weights(kernels: Index, n_kernels: int) -> Float:
     return weights
 
 
-_HELD = 32
-"""Assumed number of fits whose mean kernels are in memory together, one for each of their training sets."""
+_HELD = 32  # Assumed number of fits whose mean kernels are in memory together, one for each of their training sets.

@@ -128,10 +128,8 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     tol: float
     class_weight: ClassWeight = None
     steps: str | Sequence[str]
-    multiclass: Multiclass = "ovr"
-    """How several classes become binary problems."""
-    sharing: Any = "none"
-    """Which problems have common weights."""
+    multiclass: Multiclass = "ovr"  # How several classes become binary problems.
+    sharing: Any = "none"  # Which problems have common weights.
     kernel_names_: tuple[str, ...]
     train_samples_: Array
     weights_: xr.DataArray

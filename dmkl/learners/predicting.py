@@ -441,8 +441,7 @@ def training_note(is_trained: Mask) -> str:
     return f"the model was trained on {those}, by their names: predictions of them fit their labels" if n else ""
 
 
-_STRIP_BYTES = 2**26
-"""Bytes of features that are read together."""
+_STRIP_BYTES = 2**26  # Bytes of features that are read together.
 
 
 def _drop_single_dim(values: xr.DataArray, model: Any) -> xr.DataArray:

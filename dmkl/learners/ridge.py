@@ -34,12 +34,10 @@ from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.refinement import RefinedProblem
 from dmkl.solvers.shared import SharedMethod, SharedProblem, candidate_weights
 
-_EXPLAINED = 1e-7
-"""Residuals of y on covariates below this share of its deviations from the mean are rounding."""
+_EXPLAINED = 1e-7  # Residuals of y on covariates below this share of its deviations from the mean are rounding.
 
 
-_PATTERNS = 10
-"""Sets of samples with known values from which targets that share weights take much longer."""
+_PATTERNS = 10  # Sets of samples with known values from which targets that share weights take much longer.
 
 
 class RidgeMethod(FisherMethod):

@@ -50,10 +50,8 @@ class Front(BaseEstimator):  # type: ignore[misc]
 
     estimator: Any
     estimator_: Any
-    _DEFAULT: ClassVar[type[KernelLearner]]
-    """The default estimator."""
-    _KIND: ClassVar[tuple[type[KernelLearner], str]]
-    """The base class of estimators, and its name in messages."""
+    _DEFAULT: ClassVar[type[KernelLearner]]  # The default estimator.
+    _KIND: ClassVar[tuple[type[KernelLearner], str]]  # The base class of estimators, and its name in messages.
     _FITTED: ClassVar[tuple[str, ...]] = ("weights_", "n_iter_")
     """The fitted attributes of the estimator that the front has too."""
 

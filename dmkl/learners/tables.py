@@ -16,8 +16,7 @@ ON_WEIGHTS = (
     "gets more weight at a small λ. dmkl permute (dmkl.permutation_test) has p-values, and dmkl stability the spread."
 )
 """A caution about weights that are learned."""
-_MOST_MAPPED = 40
-"""Most classes, tasks or targets with a column of a map of weights."""
+_MOST_MAPPED = 40  # Most classes, tasks or targets with a column of a map of weights.
 _VARIANCES = {"variance": "", "variance_share": "share", "liability_share": "share of liability"}
 """Variables of variance components with standard errors, and their titles."""
 

@@ -117,12 +117,9 @@ class Traits:
     """Whether samples may have weights; `TrainingSet.problems` and `_prices` have them."""
     weights_are_copies: bool = True
     """Whether a sample of weight 2 is the same as two copies of it, in a learner without steps."""
-    takes_unknown_labels: bool = True
-    """Whether labels of a task may be unknown for some samples."""
-    takes_subsets: bool = True
-    """Whether a fit can be restricted to some of the kernels."""
-    needs_labels: bool = True
-    """Whether `fit` needs labels, as all learners but clusterings do."""
+    takes_unknown_labels: bool = True  # Whether labels of a task may be unknown for some samples.
+    takes_subsets: bool = True  # Whether a fit can be restricted to some of the kernels.
+    needs_labels: bool = True  # Whether `fit` needs labels, as all learners but clusterings do.
     learns_weights: bool = True
     """Whether weights depend on the labels and on parameters such as p, λ and C, unless they are given."""
     weight_set: bool = False
@@ -131,10 +128,8 @@ class Traits:
     """Whether effects of covariates, which one step at most takes out, are fitted, and added to predictions."""
     leaves_one_out: bool = False
     """Whether labels follow by default from class means of leave-one-out scores, which takes dual variables."""
-    scorer: str | None = None
-    """The scorer where none is named; None for that of the kind of the problem."""
-    bounded: str = "the objective"
-    """The function whose relative gap `gap_` is, in texts."""
+    scorer: str | None = None  # The scorer where none is named; None for that of the kind of the problem.
+    bounded: str = "the objective"  # The function whose relative gap `gap_` is, in texts.
     by_problem: tuple[str, ...] = ("p", "lam", "C")
     """Parameters of which several values are one for each problem (task, class, target)."""
     prepared_by: tuple[str, ...] = ()

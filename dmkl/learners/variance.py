@@ -43,11 +43,9 @@ Estimation = Literal["reml", "he"]
 Traces = Literal["auto", "exact", "probes"]
 Shares = Literal["auto", "variance", "diagonal"]
 
-_UNEQUAL = 1.1
-"""Factor by which mean diagonals of kernels may differ from one before shares of variances mislead."""
+_UNEQUAL = 1.1  # Factor by which mean diagonals of kernels may differ from one before shares of variances mislead.
 _ROUNDING = 16.0
-_EXPLAINED = 1e-7
-"""Residuals of y on fixed effects below this share of y are rounding."""
+_EXPLAINED = 1e-7  # Residuals of y on fixed effects below this share of y are rounding.
 _COLLINEAR = 1e-8
 """Singular value of the design, relative to the largest, at and below which its columns are linearly dependent."""
 

@@ -42,8 +42,7 @@ class _Band:
     j: int
     rows: slice
     cols: slice
-    n_bytes: int
-    """Share of the bytes of the tiles that the band is cut from."""
+    n_bytes: int  # Share of the bytes of the tiles that the band is cut from.
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -182,8 +181,7 @@ def _panel_rows(n: int, n_rows: int, n_cols: int) -> int:
 # --- inner products with an inverse, and of projected kernels -------------------------------------------------------
 
 
-_PANEL = 64
-"""Rows of a tile that are multiplied at once."""
+_PANEL = 64  # Rows of a tile that are multiplied at once.
 
 
 def traces_by_factor(factor: FactorHandle) -> Float:

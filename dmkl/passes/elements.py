@@ -118,8 +118,7 @@ def fraction_of_tiles(part: View, whole: View) -> float:
     return len(part.tile_tasks()) / len(whole.tile_tasks())
 
 
-_PARTS = 16
-"""Most tasks of one block, whatever the number of workers, so that sums are added up in the same order."""
+_PARTS = 16  # Most tasks of one block, whatever the number of workers, so that sums are added up in the same order.
 
 
 def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float], float]:

@@ -70,14 +70,10 @@ class Worker:
     """The properties of a worker that a pass needs."""
 
     address: str
-    place: tuple[str, str]
-    """Its host and its job there: workers of one place share memory."""
-    slots: int
-    """Tasks that it runs at once."""
-    task_bytes: int
-    """Memory that each of them may take."""
-    total_bytes: int
-    """Memory that a task which runs alone may take."""
+    place: tuple[str, str]  # Its host and its job there: workers of one place share memory.
+    slots: int  # Tasks that it runs at once.
+    task_bytes: int  # Memory that each of them may take.
+    total_bytes: int  # Memory that a task which runs alone may take.
 
 
 # For each client and worker, the answer that the worker gave when it was first seen.
@@ -243,14 +239,10 @@ def _receive_warning(client: Client, event: tuple[float, tuple[str, str, str]]) 
 class Machine:
     """The limits of the place where tasks run that a pass needs."""
 
-    slots: int
-    """Tasks that run at once, everywhere together."""
-    slots_per_host: int
-    """The most that run at once on one machine."""
-    task_bytes: int
-    """Memory that one task may take."""
-    total_bytes: int
-    """Memory that a task which runs alone may take."""
+    slots: int  # Tasks that run at once, everywhere together.
+    slots_per_host: int  # The most that run at once on one machine.
+    task_bytes: int  # Memory that one task may take.
+    total_bytes: int  # Memory that a task which runs alone may take.
     workers: tuple[str, ...] | None = None
     """The addresses of the workers with enough memory and the same dmkl, if there are others: tasks go only there."""
 
@@ -396,8 +388,7 @@ def _local_slots() -> int:
     return settings.tasks_at_once() if number is None else int(number)
 
 
-_FREED_BYTES = 2**26
-"""Freed memory that glibc's allocator may keep for each thread that allocates."""
+_FREED_BYTES = 2**26  # Freed memory that glibc's allocator may keep for each thread that allocates.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
@@ -704,8 +695,7 @@ def _on_cluster(
 
 
 _LOOK_SECONDS = 2.0
-_NAMED_SECONDS = 10.0
-"""Silence of a worker that is waited for, after which it is named."""
+_NAMED_SECONDS = 10.0  # Silence of a worker that is waited for, after which it is named.
 
 
 def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_completed) -> Iterator[Any]:

@@ -34,8 +34,7 @@ from dmkl.passes.view import READ_BYTES, Lens, View, bytes_of_task, strips
 
 # --- steps on rows ----------------------------------------------------------------------------------------------------
 
-_ROUNDING = 1e-24
-"""Squares of components below this share of their squares before centering are its rounding error."""
+_ROUNDING = 1e-24  # Squares of components below this share of their squares before centering are its rounding error.
 
 
 @dataclass(frozen=True)
@@ -184,10 +183,8 @@ class Gram:
     """The factors Z after the steps and targets H over the samples of a square view, as sums over the samples."""
 
     row_map: RowMap
-    gram: Float
-    """ZᵀZ, (D, D)"""
-    targets: Float
-    """ZᵀH, (D, C)"""
+    gram: Float  # ZᵀZ, (D, D)
+    targets: Float  # ZᵀH, (D, C)
 
     @property
     def constant(self) -> Mask:
@@ -249,10 +246,8 @@ class _PartSums:
 
     samples: Index
     targets: Float
-    gram: Float
-    """[1, Z]ᵀ[1, Z], (1 + D, 1 + D), its upper triangle."""
-    product: Float
-    """[1, Z]ᵀH, (1 + D, C)"""
+    gram: Float  # [1, Z]ᵀ[1, Z], (1 + D, 1 + D), its upper triangle.
+    product: Float  # [1, Z]ᵀH, (1 + D, C)
 
 
 _LAST_SUMS: WeakKeyDictionary[Any, tuple[bytes, list[_PartSums]]] = WeakKeyDictionary()
@@ -296,8 +291,7 @@ def _earlier_product(part: _PartSums, targets: Float) -> Float | None:
     return np.asarray(np.column_stack([part.gram[0], part.product]) @ coefficients)
 
 
-_SAME_TARGETS = 1e-13
-"""Relative differences of targets up to this are rounding."""
+_SAME_TARGETS = 1e-13  # Relative differences of targets up to this are rounding.
 
 
 def _grams(
@@ -433,11 +427,9 @@ class RowFunction:
 
     row_map: RowMap
     axis: int
-    positions: Index
-    """Positions among all rows, or columns, of the view."""
+    positions: Index  # Positions among all rows, or columns, of the view.
     function: Callable[[Float], Float]
-    width: int
-    """Columns of its results, (r, width)."""
+    width: int  # Columns of its results, (r, width).
     file: Path | None = None
     """Where its results are kept, in column-major order; None for memory or, if large, a temporary file."""
 
@@ -554,8 +546,7 @@ def _leverages(turned: Float, shrinkage: Float, images: Float, Z: Float) -> Floa
     return np.hstack([coordinates**2 @ shrinkage, coordinates @ images])
 
 
-_FUNCTION_BYTES = 2**24
-"""Bytes of the rows that a function computes with at a time."""
+_FUNCTION_BYTES = 2**24  # Bytes of the rows that a function computes with at a time.
 _STRIP_BYTES = 2**26
 """Bytes of the rows that each work adds at a time: sums of few rows would take as long as reading the old ones."""
 

@@ -64,15 +64,12 @@ Then = Callable[[int, tuple[int, ...]], Last]
 class PassGraph:
     """The tasks of one pass, none of them run."""
 
-    units: list[tuple[Task, int]]
-    """The tasks that read tiles, each with the bytes that it reads."""
+    units: list[tuple[Task, int]]  # The tasks that read tiles, each with the bytes that it reads.
     groups: list[tuple[tuple[int, ...], Task]]
     """Positions of kernels, and their results for the columns that are not sums over all kernels (or the values that
     `then` computes from them)."""
-    sums: Task | None
-    """The results for the columns that are sums over all kernels."""
-    token: str
-    """The last part of every key."""
+    sums: Task | None  # The results for the columns that are sums over all kernels.
+    token: str  # The last part of every key.
 
 
 def pass_graph(

@@ -30,14 +30,10 @@ class _Means:
     """A request for row means over the columns, or products with a block of the step, after the steps before it."""
 
     view: View
-    fitted: Any
-    """The fitted steps before; Delayed if they are not computed yet."""
-    name: str
-    """Name of the pass that computes them."""
-    weights: Array | None = None
-    """Weight of each column; None for equal weights."""
-    vectors: Array | None = None
-    """The block that is multiplied instead of the weights, (cols, b)."""
+    fitted: Any  # The fitted steps before; Delayed if they are not computed yet.
+    name: str  # Name of the pass that computes them.
+    weights: Array | None = None  # Weight of each column; None for equal weights.
+    vectors: Array | None = None  # The block that is multiplied instead of the weights, (cols, b).
 
     def kept(self) -> Array | None:
         """The means that the solver for factors has computed; None if there are none."""

@@ -49,12 +49,9 @@ from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, co
 class Combination:
     """Σ_j w_j K_j through one of the lenses of a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j."""
 
-    lens: int
-    """Position of the lens; with `scales`, the steps of the lens are applied entry by entry."""
-    weights: Float
-    """w, (n,)"""
-    scales: Float | None = None
-    """The diagonals, (n, m)."""
+    lens: int  # Position of the lens; with `scales`, the steps of the lens are applied entry by entry.
+    weights: Float  # w, (n,)
+    scales: Float | None = None  # The diagonals, (n, m).
 
 
 class SumTile(NamedTuple):
@@ -219,8 +216,7 @@ def _add_by_factors(
             total.entries[:] += X[rows] * np.repeat(weights[group], widths[group])[used_columns] @ Z[cols].T
 
 
-_SIDES_BYTES = 2**26
-"""Bytes of factors of both sides of a tile that are multiplied together."""
+_SIDES_BYTES = 2**26  # Bytes of factors of both sides of a tile that are multiplied together.
 
 
 def _empty(order: StoreOrder, tile: TileTask) -> SumTile:
@@ -494,12 +490,9 @@ def _inverse_diagonals(
 class StoredSum:
     """A combination that a pass has written to disk, tile by tile, because all of them exceed a worker's memory."""
 
-    stem: str
-    """The beginning of the file names: ``<stem>-<tile row>-<tile column>.npy``."""
-    tiles: tuple[tuple[int, int], ...]
-    """Positions of the tiles."""
-    lens: Lens
-    """The lens of the sum."""
+    stem: str  # The beginning of the file names: ``<stem>-<tile row>-<tile column>.npy``.
+    tiles: tuple[tuple[int, int], ...]  # Positions of the tiles.
+    lens: Lens  # The lens of the sum.
 
     def assembled(self, dtype: npt.DTypeLike = np.float64) -> LowerTriangle:
         """K(β), with a correct lower triangle only."""

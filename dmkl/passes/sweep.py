@@ -50,16 +50,13 @@ Want = Literal["each", "sum", "project"]
 class Columns:
     """A block of right-hand sides in a pass."""
 
-    block: Array
-    """V, (cols, b), over the columns of its view."""
+    block: Array  # V, (cols, b), over the columns of its view.
     want: Want
     """K_j V for every kernel ("each"), Σ_j K_j V diag(w_j) ("sum"), or VᵀK_jV for every kernel ("project")."""
-    weights: Array | None
-    """w, (kernels, b), for "sum"."""
+    weights: Array | None  # w, (kernels, b), for "sum".
     dtype: np.dtype[Any]
     """The precision of the products: that of the kernels, or float64 to use all digits of a float32 set's entries."""
-    lens: int = 0
-    """Position of its lens among the lenses of the pass."""
+    lens: int = 0  # Position of its lens among the lenses of the pass.
 
     @property
     def width(self) -> int:
@@ -88,12 +85,9 @@ _BITS = 32
 class Axis:
     """The samples of a lane along one axis, sorted by tile, and by segment within a tile."""
 
-    stored: Index
-    """Position of each sample in the source."""
-    bounds: Index
-    """(tiles, segments + 1): the start of each segment of each tile, and the end of the last one."""
-    side: int
-    """Samples along the side of a tile."""
+    stored: Index  # Position of each sample in the source.
+    bounds: Index  # (tiles, segments + 1): the start of each segment of each tile, and the end of the last one.
+    side: int  # Samples along the side of a tile.
     is_whole: bool
     """Whether these are all samples of the source in their order: nothing has to be copied out of a tile."""
 
@@ -128,27 +122,20 @@ class Axis:
 class Block:
     """One product of a tile: a segment of columns, consecutive segments of rows, and their right-hand sides."""
 
-    cols: int
-    """The segment of columns."""
-    rows: tuple[int, int]
-    """The first segment of rows, and the end of the last."""
-    vectors: tuple[slice, ...]
-    """The columns of the lane's right-hand sides, as slices that are put side by side."""
+    cols: int  # The segment of columns.
+    rows: tuple[int, int]  # The first segment of rows, and the end of the last.
+    vectors: tuple[slice, ...]  # The columns of the lane's right-hand sides, as slices that are put side by side.
 
 
 @dataclass(frozen=True, eq=False)
 class Lane:
     """Columns that are multiplied by each tile together, and the cut of a tile for them."""
 
-    columns: tuple[int, ...]
-    """Positions among the columns of the pass."""
-    dtype: np.dtype[Any]
-    """Precision of the products."""
-    project: bool
-    """Whether the result is VᵀKV, of the single one of the columns."""
+    columns: tuple[int, ...]  # Positions among the columns of the pass.
+    dtype: np.dtype[Any]  # Precision of the products.
+    project: bool  # Whether the result is VᵀKV, of the single one of the columns.
     rows: Axis
-    cols: Axis
-    """The same as the rows for a symmetric source."""
+    cols: Axis  # The same as the rows for a symmetric source.
     blocks: tuple[Block, ...]
     """The products of a tile. A mirrored tile has the same products, with its rows as columns."""
 
@@ -161,12 +148,9 @@ class _Subset:
     """The samples that some of the columns share, as rows and as columns of the source."""
 
     rows: Array
-    cols: Array
-    """Masks over the samples of the source."""
-    columns: list[int]
-    """Positions among the columns of the pass."""
-    width: int
-    """Number of right-hand sides of all these columns."""
+    cols: Array  # Masks over the samples of the source.
+    columns: list[int]  # Positions among the columns of the pass.
+    width: int  # Number of right-hand sides of all these columns.
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,10 +375,8 @@ def is_whole(positions: Index, length: int) -> bool:
 class Rows(NamedTuple):
     """Some rows of the raw product of one kernel: the rows that a part of its tiles reaches."""
 
-    positions: Index
-    """Their positions among the rows of the view before its steps."""
-    products: Array
-    """(rows, b)"""
+    positions: Index  # Their positions among the rows of the view before its steps.
+    products: Array  # (rows, b)
 
 
 Partial = list[Any]

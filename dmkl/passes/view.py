@@ -30,8 +30,7 @@ TileKey = tuple[int, int, int]
 class Factors(Protocol):
     """Factors of kernels K_j = X_jZ_jᵀ, of the row samples and of the column samples (the same for a square set)."""
 
-    widths: Index
-    """Their columns, d_j, for each kernel of the source; −1 for a kernel without factors."""
+    widths: Index  # Their columns, d_j, for each kernel of the source; −1 for a kernel without factors.
 
     @property
     def chunk_rows(self) -> int:
@@ -97,15 +96,11 @@ class TileTask:
 class View:
     """Kernels, rows and columns of a source, and the steps (see `dmkl.numerics.steps`) applied to them in order."""
 
-    source: TileSource
-    """The origin of the tiles."""
-    kernels: Index
-    """Positions of the kernels in the source."""
+    source: TileSource  # The origin of the tiles.
+    kernels: Index  # Positions of the kernels in the source.
     rows: Index
-    cols: Index
-    """Positions of the samples in the source, before any step; they may repeat and may be in any order."""
-    steps: tuple[Step, ...] = ()
-    """Centering, normalizing, and the selection of rows and columns after either."""
+    cols: Index  # Positions of the samples in the source, before any step; they may repeat and may be in any order.
+    steps: tuple[Step, ...] = ()  # Centering, normalizing, and the selection of rows and columns after either.
 
     @cached_property
     def base_is_square(self) -> bool:
@@ -295,12 +290,9 @@ def covering(views: Sequence[View]) -> View:
 class StoreOrder:
     """Samples sorted by their place in the source."""
 
-    order: Index
-    """Position of each sample among the samples as they were given."""
-    stored: Index
-    """Position of each sample in the source, ascending."""
-    side: int
-    """Samples along the side of a tile."""
+    order: Index  # Position of each sample among the samples as they were given.
+    stored: Index  # Position of each sample in the source, ascending.
+    side: int  # Samples along the side of a tile.
 
     @classmethod
     def of(cls, positions: Index, side: int) -> StoreOrder:
@@ -331,10 +323,8 @@ class Unit:
 
     kernels: npt.NDArray[np.int64]
     tiles: tuple[TileTask, ...]
-    first: bool
-    """Whether this unit adds the parts of the result that are not sums over tiles."""
-    whole: bool = True
-    """Whether these are all tiles of the kernels."""
+    first: bool  # Whether this unit adds the parts of the result that are not sums over tiles.
+    whole: bool = True  # Whether these are all tiles of the kernels.
 
     def rows(self, view: View) -> Index:
         """Positions, among the rows of a view before its steps, of the rows that the products of this unit reach."""
@@ -481,8 +471,7 @@ class GeometricMean:
 # --- factors ----------------------------------------------------------------------------------------------------------
 
 
-_STRIP_BYTES = 2**25
-"""Bytes of a factor that are read and multiplied together."""
+_STRIP_BYTES = 2**25  # Bytes of a factor that are read and multiplied together.
 READ_BYTES = 2**27
 """Bytes of stored factors that are read at a time."""
 
@@ -502,8 +491,7 @@ def strips(
     return (slice(max(start, rows.start), min(start + side, rows.stop)) for start in range(first, rows.stop, side))
 
 
-_SMALL_BYTES = 2**27
-"""Bytes of (D, D) matrices that are no question of memory."""
+_SMALL_BYTES = 2**27  # Bytes of (D, D) matrices that are no question of memory.
 # Steps that were fitted elsewhere, as those of a model, have statistics of other samples and are not among these.
 _ON_ROWS = (*map(type, STEPS.values()), Residualize, Weighing, Take)
 

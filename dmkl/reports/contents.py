@@ -42,8 +42,7 @@ _TOO_GOOD = (
 )
 
 _AGAIN = "Code that repeats this"
-_MOST_COLUMNS = 12
-"""Most classes, tasks or targets with a column of weights; more have their distribution."""
+_MOST_COLUMNS = 12  # Most classes, tasks or targets with a column of weights; more have their distribution.
 _TOO_SMALL = (
     "The standard error assumes that outer folds are independent; they share training samples, so it is too small."
 )
@@ -173,8 +172,7 @@ def _of_grid(result: SearchResult | EvaluationResult) -> Page:
     return Page(description.title, answer, facts, tuple(notes), tuple(sections), lead)
 
 
-_LEADS = ("Compared with simpler models", "Variance components")
-"""Sections that are read with the answer."""
+_LEADS = ("Compared with simpler models", "Variance components")  # Sections that are read with the answer.
 
 
 def _sections(description: Description) -> tuple[Section | None, list[Section]]:

@@ -15,14 +15,10 @@ from dmkl.errors import printable
 
 FIRST_ROWS, MOST_ROWS = 10, 200
 """Rows of a table that are shown at once, and after it is unfolded."""
-_CSV_BYTES = 2**18
-"""Most characters of a table that a page holds as a CSV file."""
-_WRAPPED = 16
-"""Least width of a column of long texts, in characters; twice that in broad windows."""
-_ON_PAPER = 80
-"""Width of a table on paper in characters, without the gaps between its columns."""
-_IN_COLUMN = 64
-"""Width of a table in one of the two columns of a broad window, in characters."""
+_CSV_BYTES = 2**18  # Most characters of a table that a page holds as a CSV file.
+_WRAPPED = 16  # Least width of a column of long texts, in characters; twice that in broad windows.
+_ON_PAPER = 80  # Width of a table on paper in characters, without the gaps between its columns.
+_IN_COLUMN = 64  # Width of a table in one of the two columns of a broad window, in characters.
 WIDTH = 4.2
 """Inches of the broadest pictures. On a phone of 400 pixels their texts, of 8 pt or more, have 9 pixels."""
 

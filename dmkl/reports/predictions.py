@@ -14,10 +14,8 @@ import dmkl
 from dmkl.arrays import Array, is_known
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
 
-_LEAST_SURE = 20
-"""Samples with a row in the table of the least sure ones."""
-_SURE = 3.0
-"""Standard errors by which means differ more than by chance."""
+_LEAST_SURE = 20  # Samples with a row in the table of the least sure ones.
+_SURE = 3.0  # Standard errors by which means differ more than by chance.
 
 
 def describe_prediction(

@@ -33,8 +33,7 @@ _MOST, _FEWEST = 999, 99
 _MOST_PRODUCTS, _MOST_CALLS = 4e9, 1e3
 """Most products of decisions with permuted labels (`cost`), and most calls of other scorers: they limit the
 permutations."""
-_BYTES = 2**26
-"""Bytes of permuted labels that are scored together."""
+_BYTES = 2**26  # Bytes of permuted labels that are scored together.
 _ROUNDING = 1e-9
 
 

@@ -431,8 +431,7 @@ def choose_model(searches: Mapping[str, SearchResult]) -> tuple[str, xr.DataArra
 
 # --- models by name --------------------------------------------------------------------------------------------------
 
-_Asked = dict[str, tuple[Any, Mapping[str, Any] | None]]
-"""By name, a learner and its default grid."""
+_Asked = dict[str, tuple[Any, Mapping[str, Any] | None]]  # By name, a learner and its default grid.
 
 
 def _named_models(models: Any, K: Any, y: Any, unknown: Any, grids: Any, caller: str) -> tuple[_Asked, bool]:

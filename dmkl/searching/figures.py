@@ -48,15 +48,11 @@ from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
 from dmkl.store.saved import of_task, task_dim
 
-_LINE = 56
-"""Characters in a line above a panel."""
-_AXES = {"p": "norm p", "lam": "ridge λ", "C": "cost C"}
-"""Labels of axes by parameter."""
-_MOST_NUMBERS = 20
-"""Most classes whose confusion matrix has numbers."""
+_LINE = 56  # Characters in a line above a panel.
+_AXES = {"p": "norm p", "lam": "ridge λ", "C": "cost C"}  # Labels of axes by parameter.
+_MOST_NUMBERS = 20  # Most classes whose confusion matrix has numbers.
 _LONGEST_CLASS = 20
-_Rings = Mapping[tuple[int, ...], int]
-"""How often each point is chosen, by its position."""
+_Rings = Mapping[tuple[int, ...], int]  # How often each point is chosen, by its position.
 
 
 def _choices(result: Any, task: str | None) -> tuple[dict[str, xr.DataArray], list[str]]:

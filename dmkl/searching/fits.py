@@ -74,8 +74,7 @@ _FEW = 4096
 """With more samples, single precision resolves every λ of the papers, unless a few samples dominate the kernel."""
 _POLICY = ("max_iter", "refine")
 """Parameters that decide when a search stops, or follow its fits: they may change when it continues."""
-_TOGETHER_BYTES = 2**26
-"""Bytes of decisions that are scored together: those of all points may exceed the memory."""
+_TOGETHER_BYTES = 2**26  # Bytes of decisions that are scored together: those of all points may exceed the memory.
 _BEST = (1, 2, 4, 8, 16)
 """Points of each choice that are scored exactly, round by round, until the chosen one is among them."""
 STATUS_FLAGS = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
@@ -130,8 +129,7 @@ class Question:
     folds: Sequence[Fold]
     """The folds that choose; for an evaluation the inner folds of all outer folds, one after the other."""
     metrics: dict[str, Metric]
-    groups: Array | None
-    """The group of each row, which no fold splits."""
+    groups: Array | None  # The group of each row, which no fold splits.
     arguments: Arguments
     by_means: bool = False
     """Whether class means decide at every point, so that decisions are logarithms of probabilities."""
@@ -737,15 +735,12 @@ class GridFits:
     """
     decisions: list[list[Float]]
     """Scores of the held-out rows of each fold at each fitted point, (rows,) or (rows, classes or tasks)."""
-    decided: list[Sequence[Float]]
-    """The same after the decision rule of each fit."""
-    targets: list[Targets]
-    """The targets of each fold."""
+    decided: list[Sequence[Float]]  # The same after the decision rule of each fit.
+    targets: list[Targets]  # The targets of each fold.
     n_passes: float
     rounds: Sequence[Round]
     phases: Mapping[str, float]
-    solver: str
-    """Passes, the purpose of each, seconds by phase, and the name of the solver."""
+    solver: str  # Passes, the purpose of each, seconds by phase, and the name of the solver.
     judged: Float | None = None
     """(point, fold, metric, 2, task), scores on the validation rows and on the test rows, if solvers return them; then
     `decisions` and `decided` are empty, and `solved` is that of all tasks. With covariates the scores of the kernels'

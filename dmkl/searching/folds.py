@@ -31,21 +31,15 @@ SPLITS = "splits"
 class Fold:
     """Positions among the rows of a kernel set."""
 
-    name: str
-    """The name in results: the number of the fold, its group, or its key in a mapping."""
-    title: str
-    """The name in messages, such as "stored split 1"."""
+    name: str  # The name in results: the number of the fold, its group, or its key in a mapping.
+    title: str  # The name in messages, such as "stored split 1".
     train: Index
-    validation: Index
-    """Empty in the outer folds of an evaluation, which choose by inner folds."""
-    test: Index
-    """Empty where the fold has no test rows."""
-    counts: Float | None = None
-    """How often each training row was drawn; None if each was drawn once."""
+    validation: Index  # Empty in the outer folds of an evaluation, which choose by inner folds.
+    test: Index  # Empty where the fold has no test rows.
+    counts: Float | None = None  # How often each training row was drawn; None if each was drawn once.
     splitter: str = ""
     """The text of the scikit-learn splitter that made the fold; "splits" for stored splits, "" for given rows."""
-    inner: tuple[Fold, ...] = ()
-    """Of a fold that tests, the folds of its training rows that choose its point."""
+    inner: tuple[Fold, ...] = ()  # Of a fold that tests, the folds of its training rows that choose its point.
 
     @property
     def seen(self) -> Index:
@@ -143,10 +137,8 @@ class _Rows:
     """(m,) classes, (m, tasks) of 0 and 1, or numbers. Rows whose label is unknown are in no fold of that task."""
     splits: Array | None
     """The stored splits, (split, m): 0 train, 1 validation, 2 test, -1 in no part (`KernelSet.splits`)."""
-    groups: Array | None
-    """(m,) groups of rows that no fold may split. They are passed to splitters that need groups."""
-    numbers: Index
-    """A number for each row, equal for rows that are the same sample by its name."""
+    groups: Array | None  # (m,) groups of rows that no fold may split. They are passed to splitters that need groups.
+    numbers: Index  # A number for each row, equal for rows that are the same sample by its name.
     classes: bool
     """Whether labels are classes: a number of folds is then stratified, and folds are checked for classes."""
     least: int = 2

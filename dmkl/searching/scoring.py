@@ -150,8 +150,7 @@ OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() i
 """Scorers of classes that `as_metrics` does not look up in scikit-learn, by name."""
 OF_TWO_CLASSES: dict[str, Metric] = {"roc_auc": _one_vs_rest(roc_auc_score, of_both=True)}
 """Scorers of two classes that `as_metrics` does not look up in scikit-learn."""
-_OF_SEVERAL = (accuracy, mean_class_accuracy)
-"""Scorers that accept the decisions of several points at once."""
+_OF_SEVERAL = (accuracy, mean_class_accuracy)  # Scorers that accept the decisions of several points at once.
 
 
 _LIMITS = {

@@ -10,10 +10,8 @@ from typing import Any
 
 from dmkl.description import count, listed
 
-_MOST_VALUES = 12
-"""Most values of a parameter that are listed."""
-_MOST_CLASSES = 6
-"""Most classes whose values are listed."""
+_MOST_VALUES = 12  # Most values of a parameter that are listed.
+_MOST_CLASSES = 6  # Most classes whose values are listed.
 
 
 def point_text(params: Mapping[str, Any]) -> str:

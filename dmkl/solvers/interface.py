@@ -198,8 +198,7 @@ class InverseDiagonals(Request):
 
     weights: Float
     lams: tuple[float, ...]
-    vector: Float | None = None
-    """v, (m,), for steps that project nothing out; equal for all requests of one lens"""
+    vector: Float | None = None  # v, (m,), for steps that project nothing out; equal for all requests of one lens
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,8 +84,7 @@ class Training:
         return self.whole.rows(np.arange(self.n_train, self.n_rows))
 
 
-_RESOLVED = 32
-"""Multiple of the stored precision that centered entries must exceed, as for steps that normalize."""
+_RESOLVED = 32  # Multiple of the stored precision that centered entries must exceed, as for steps that normalize.
 
 
 def check_constant(training: Training, constant: Mask) -> None:

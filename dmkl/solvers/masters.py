@@ -139,8 +139,7 @@ def newton_master(q: Float, curvature: Float | Factored, beta: Float, weights: W
 
 _KERNELS_AT_ONCE = 50
 _LEFT = 0.1  # Share of the rise of the model that may be left: Newton's method takes further steps anyway
-_OPTIMAL = 1e-9
-"""Excess of a gradient over the multiplier, relative to the largest gradient, that is rounding."""
+_OPTIMAL = 1e-9  # Excess of a gradient over the multiplier, relative to the largest gradient, that is rounding.
 
 
 def _maximize_sparse(q: Float, root: Float, beta: Float, weights: WeightSet) -> Float:

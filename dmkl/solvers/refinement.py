@@ -35,8 +35,7 @@ from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens
 from dmkl.solvers.interface import Outcome, Status
 
-_LEAST = 1e-3
-"""Share of the largest weight from which smaller ones start: from a weight of zero there is no descent."""
+_LEAST = 1e-3  # Share of the largest weight from which smaller ones start: from a weight of zero there is no descent.
 
 _REACH = 5.0  # Largest change of the logarithm of a weight: by a factor of at most 148
 

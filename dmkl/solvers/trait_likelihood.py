@@ -32,8 +32,7 @@ from dmkl.solvers.trait_covariances import PAIRS, Steps, TraitCovariances, Trait
 from dmkl.solvers.variance import FLOOR, Point, Probes, derivatives, likelihood_point, maximize
 from dmkl.solvers.weight_sets import ConicProgram
 
-_SINGULAR = 1e-6
-"""1 − r² of a correlation r at and below which the estimate is on the boundary, and has no error."""
+_SINGULAR = 1e-6  # 1 − r² of a correlation r at and below which the estimate is on the boundary, and has no error.
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +40,7 @@ class _Pair:
     """Two traits as one vector of observations: a `LinearModel` of the variances σ_j,st, in the order (j, `PAIRS`)."""
 
     traits: Traits
-    scale: Float
-    """Standard deviations of the residuals of the traits, (2,)."""
+    scale: Float  # Standard deviations of the residuals of the traits, (2,).
     tol: float
     max_iter: int
 

@@ -346,8 +346,7 @@ def _values(value: Any) -> Any:
 class SearchState:
     """The progress of a search; false if there is no state."""
 
-    parts: tuple[Mapping[str, Any], ...]
-    """The stored states: of the search, and of its parts with separate solvers."""
+    parts: tuple[Mapping[str, Any], ...]  # The stored states: of the search, and of its parts with separate solvers.
     n_outcomes: int = 0  # Number of solved problems with separate files
 
     def __bool__(self) -> bool:

@@ -40,8 +40,7 @@ from dmkl.settings import check_memory
 if TYPE_CHECKING:
     import pandas as pd
 
-_OBJECT = Path("the annotated data")
-"""The name of an object in memory in messages."""
+_OBJECT = Path("the annotated data")  # The name of an object in memory in messages.
 
 
 def is_annotated(path: Path) -> bool:

@@ -33,10 +33,8 @@ from dmkl.inputs.formats.text_kernels import of_10x
 from dmkl.names import as_text
 from dmkl.settings import check_memory
 
-_CACHE_BYTES = 32 * 2**20
-"""Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""
-_MOST_INFLATED = 1032
-"""The number of bytes that one byte of deflated data can stand for at most."""
+_CACHE_BYTES = 32 * 2**20  # Decoded chunks that HDF5 keeps: neighboring tiles share those on their border.
+_MOST_INFLATED = 1032  # The number of bytes that one byte of deflated data can stand for at most.
 
 
 @contextmanager

@@ -31,17 +31,13 @@ FAM_TITLES = ("FID", "IID", "PAT", "MAT", "SEX", "PHENO")
 """The columns of PLINK's .fam files, which have no titles."""
 _HEAD_LINES, _HEAD_CHARACTERS = 40, 2**20
 """Lines from which the layout is detected, and the number of characters after which no more are read."""
-_STRIP_CELLS = 2**21
-"""Cells that are in memory at a time while columns of numbers are detected."""
-_CHUNK_ROWS = 256
-"""Rows between two requested rows that are read along with them, since seeking costs more."""
+_STRIP_CELLS = 2**21  # Cells that are in memory at a time while columns of numbers are detected.
+_CHUNK_ROWS = 256  # Rows between two requested rows that are read along with them, since seeking costs more.
 _LINE_BYTES, _CELL_BYTES = 2**20, 128
 """Lines up to this length are cut into cells without a check of memory, and the memory that a cell takes at most as a
 Python string and in lists, in addition to its characters."""
-_TEXT_BYTES = 58
-"""Memory of a short Python string and its place in a list."""
-_ROWS_CHECKED = 2**18
-"""Rows after which the memory of their positions is checked again."""
+_TEXT_BYTES = 58  # Memory of a short Python string and its place in a list.
+_ROWS_CHECKED = 2**18  # Rows after which the memory of their positions is checked again.
 _PARQUET_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 """Memory of a value of a fixed length; a few bytes of a file may stand for millions of equal ones."""
 _FEWER = "write fewer rows or columns, or the columns of numbers as .npy, which is read in parts"

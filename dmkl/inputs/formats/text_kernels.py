@@ -24,10 +24,8 @@ from dmkl.inputs.matrices import dense_rows
 from dmkl.names import Individual, Names
 from dmkl.settings import check_memory
 
-_LISTS = (".id", ".sampleIDs.txt", ".fam", ".tfam", ".psam")
-"""Ends of files that list the individuals of a matrix."""
-_ENTRY_BYTES = 64
-"""Memory that reading takes for an entry at most: its position and value, as they come and in rows."""
+_LISTS = (".id", ".sampleIDs.txt", ".fam", ".tfam", ".psam")  # Ends of files that list the individuals of a matrix.
+_ENTRY_BYTES = 64  # Memory that reading takes for an entry at most: its position and value, as they come and in rows.
 
 
 def text_arrays(path: Path) -> list[FileArray]:

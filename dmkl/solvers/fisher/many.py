@@ -55,8 +55,7 @@ from dmkl.solvers.masters import LEAST_LOG, MODEL_ERROR, MODEL_STEP, MODEL_STEPS
 from dmkl.solvers.weight_sets import Ball
 
 _SHARED_STEPS = 8  # Most weights that are tried for a target by shared factors
-_CG_STEPS = 20
-"""Most steps of conjugate gradients; a target that needs more is too far from the mean of the others."""
+_CG_STEPS = 20  # Most steps of conjugate gradients; a target that needs more is too far from the mean of the others.
 _ALPHA_SHARE = 0.5  # Share of the tolerance for the error of α
 _RESOLVED = 0.3  # Share of the tolerance for the rounding of the gradient
 _TRUST = 3.0  # Trust region of a prediction for the next norm, in log β
@@ -76,8 +75,7 @@ _TINY, _LEAST = float(np.finfo(np.float64).tiny), 1e-30
 _SECOND_ORDER, _FIRST_ORDER = 4.0, 5.0
 """Factors of the allowed error of α: of p − 1, and of the tolerance at p = 1. Larger ones cause more Newton steps."""
 _FLOOR = 1e-3  # Lower limit of the mean weights, relative to the largest
-_NO_FALL = 1e-8
-"""Share of the expected decrease of the gradient below which the observed decrease is rounding."""
+_NO_FALL = 1e-8  # Share of the expected decrease of the gradient below which the observed decrease is rounding.
 
 _Point = tuple[float, float]
 

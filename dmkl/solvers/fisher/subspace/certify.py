@@ -96,14 +96,12 @@ class OpenPoint:
 
     solution: Solution
     residual: Strips  # R, (m, c)
-    bound: float
-    """Upper bound of S(α, β) − min_α S relative to the scale of the certificate, for exact products"""
+    bound: float  # Upper bound of S(α, β) − min_α S relative to the scale of the certificate, for exact products
     rounding: Rounding
     """Error bounds of rounding: d relative to the root of the scale, and its effect on F − S relative to the scale"""
     extra: Mapping[str, Float] = field(default_factory=dict)  # `Outcome.extra`
     direction: Strips | None = None  # The preconditioned residual: the first-order error of α
-    condition: float = np.inf
-    """Condition number of the system relative to the preconditioner that gave `direction`"""
+    condition: float = np.inf  # Condition number of the system relative to the preconditioner that gave `direction`
     has_bounds: ClassVar[bool] = True
     """Whether a preconditioned residual bounds the error, as that of least squares does"""
 

@@ -35,8 +35,7 @@ from dmkl.numerics.cholesky import Cholesky, RoughFactor
 
 
 _FAR = 1e9
-_USEFUL = 30.0
-"""If γ is this many times below the mean ratio, the bound is useless and the preconditioner is poor."""
+_USEFUL = 30.0  # If γ is this many times below the mean ratio, the bound is useless and the preconditioner is poor.
 
 
 class Closeness(NamedTuple):

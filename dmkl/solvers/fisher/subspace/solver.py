@@ -72,8 +72,7 @@ from dmkl.solvers.workspace import Workspace
 # --- memory --------------------------------------------------------------------------------------------------------
 
 
-_COPIES = 4
-"""Arrays as large as α that a round holds of every point at once: residuals, products, α, directions."""
+_COPIES = 4  # Arrays as large as α that a round holds of every point at once: residuals, products, α, directions.
 _MOST_BLOCKS = 8
 """Most blocks of columns that one factor solves for: many points have several ridges, with a factor for each."""
 
@@ -152,8 +151,7 @@ _MOST_PRECONDITIONERS, _FEWEST_PRECONDITIONERS, _PRECONDITIONER_ROWS = 8, 2, 600
 factor at every ridge, m³/3 operations, whereas a pass takes about m² for each kernel and column: many preconditioners
 cost most for large m, few make more rounds for small m. For 50 kernels of 3,000 samples, 2 instead of 8 took a quarter
 less time in as many passes; for 1,797 samples, a fifth more time and two passes more."""
-_HIDDEN = 0.5
-"""Share of the tolerance that rounding may hide; beyond it, products are repeated in double precision."""
+_HIDDEN = 0.5  # Share of the tolerance that rounding may hide; beyond it, products are repeated in double precision.
 _FAR = 30.0  # A point whose gap was above this is far from certified
 _FIGURES, _BY_POINT = ("gap", "objective", "upper", "settled"), ("scores", "alpha")
 """Attributes of a point that are saved: β, figures, and arrays that a settled point has in files; α if wanted."""

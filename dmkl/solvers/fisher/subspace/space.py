@@ -70,8 +70,7 @@ def of_space(points: Sequence[Point], values: Mapping[int, Item], space: int) ->
     return {k: value for k, value in values.items() if points[k].space == space}
 
 
-_OF_A_ROUND = ("basis", "inner", "projected", "gram", "errors")
-"""Files that are written anew when the basis grows."""
+_OF_A_ROUND = ("basis", "inner", "projected", "gram", "errors")  # Files that are written anew when the basis grows.
 WRITTEN_AGAIN = ("inner", "projected")  # Those of them that a run computes again when it continues
 
 
