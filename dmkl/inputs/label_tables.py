@@ -23,6 +23,7 @@ from dmkl.inputs.formats.registry import PathLike, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.formats.text_kernels import names_beside
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
+from dmkl.inputs.objects import recognize
 from dmkl.names import Expected, Individual, Names, listed_names, names_as_known, sample_names
 
 if TYPE_CHECKING:
@@ -51,14 +52,15 @@ def label_table(values: Any, expected: Expected = None) -> LabelTable:
         table = Columns("the data frame", values)
         table.index = index
         return _labels_of(table, None, expected)
-    if not is_instance(values, "xarray", "DataArray"):
-        return LabelTable(np.asarray(values))
-    of_samples = [dim for dim in values.dims if ROLES.get(plain_title(str(dim))) == "samples"]
-    array = values.transpose(of_samples[0], ...) if of_samples else values
-    entries, columns = array.to_numpy(), axis_names(array, 1)
-    if entries.ndim == 2 and entries.shape[1] == 1:
-        entries, columns = entries[:, 0], None
-    return LabelTable(entries, axis_names(array, 0), columns)
+    is_labelled = is_instance(values, "xarray", "DataArray")
+    of_samples = [dim for dim in values.dims if ROLES.get(plain_title(str(dim))) == "samples"] if is_labelled else []
+    array, *others = recognize("the labels", values.transpose(of_samples[0], ...) if of_samples else values)
+    if others:
+        refuse(f"labels are one array or table, got a {type(values).__name__} of several; give one of them")
+    entries = array.read()
+    if is_labelled and entries.ndim == 2 and entries.shape[1] == 1:
+        return LabelTable(entries[:, 0], array.rows)
+    return LabelTable(entries, array.rows, array.columns)
 
 
 def given_data(*pairs: tuple[str, Any], **values: Any) -> list[SideData]:

@@ -324,3 +324,11 @@ def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
     assert known.labels.tolist() == DX[:M].tolist()
     for matrix, features in zip(map(whole, source.matrices()), (X[:M, :3], X[:M]), strict=True):
         np.testing.assert_array_equal(matrix, features @ features.T)
+
+
+def test_labels_that_are_no_array_are_refused():
+    K = np.stack([np.eye(6)] * 2)
+    with pytest.raises(InputError, match="the rows of the labels are no matrix"):
+        dmkl.MKFDA().fit(K, [[1, 2], [3]] * 3)
+    with pytest.raises(InputError, match="labels are one array or table, got a Dataset of several"):
+        dmkl.MKFDA().fit(K, xr.Dataset({name: ("sample", [0, 1] * 3) for name in "ab"}))
