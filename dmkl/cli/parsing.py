@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dmkl.arrays import is_numeral
 from dmkl.errors import InputError, first_names, refuse
 
 if TYPE_CHECKING:
@@ -243,6 +242,8 @@ def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
     """A number, the price of all kernels, or the price of each, in the order of `kernels`, from a CSV file."""
+    from dmkl.arrays import is_numeral
+
     if is_numeral(text):
         return float(text)
     return _numbers_of_kernels(text, kernels, "--sigma takes a number or a file of kernel,price", "price")
@@ -254,6 +255,8 @@ def read_weights(text: str, kernels: Sequence[str]) -> list[float]:
 
 
 def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str) -> list[float]:
+    from dmkl.arrays import is_numeral
+
     path, lines = _read_pairs(text, rule, what, "rbf,0.5", is_numeral)
     pairs = [(name, float(value)) for name, value in lines if is_numeral(value)]
     values = dict(pairs)
