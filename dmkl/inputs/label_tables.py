@@ -43,6 +43,8 @@ def label_table(values: Any, expected: Expected = None) -> LabelTable:
     """
     if isinstance(values, LabelTable):
         return values
+    if isinstance(values, np.ndarray):
+        return LabelTable(np.asarray(values))
     if is_instance(values, "pandas", "Series", "DataFrame"):
         # An index that only counts names the rows of a set whose names are these numbers.
         numbers = tuple(map(str, range(len(values))))
