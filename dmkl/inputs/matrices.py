@@ -21,6 +21,8 @@ def plain(values: Any) -> Any:
     if is_instance(values, "pandas", "DataFrame"):
         return values.to_numpy()
     if is_instance(values, "xarray", "DataArray"):
+        if not isinstance(values.dtype, np.dtype):  # a type of pandas, such as of strings
+            return values.to_numpy()
         in_parts = Lazy(values.shape, values.dtype, lambda key: values[key].to_numpy())
         return values.data if values.chunks is not None else in_parts
     if is_sparse(values) or isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
