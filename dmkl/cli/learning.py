@@ -482,9 +482,11 @@ def _grids_by_model(grid: list[str] | None, K: KernelSet) -> dict[str, dict[str,
 def importance(
     question: QuestionOptions,
     grid: GridOptions,
-    kernel_group: list[str] | None = _kernels_option("Left out together too: shape=fou*,zer*; repeatable.", "G=A,B*"),
+    kernel_group: list[str] | None = _kernels_option(
+        "Kernels to leave out together: shape=fou*,zer*; repeatable.", "G=A,B*"
+    ),
     choose: Literal["held", "anew"] = _kernels_option(
-        'Other parameters: "held" (default) or "anew".',
+        'Parameters are "held" (default), or "anew".',
         "HOW",
         default="held",
         show_default=False,

@@ -56,6 +56,7 @@ Family = Literal["gaussian", "binomial", "cox"]
 _ZERO = 1e-10
 """Eigenvalues below this share of the largest are taken as zeros, which are counted and not computed with."""
 _TASKS_PER_SLOT = 8
+_FEWER = "test some of the samples, K[some, some]"
 _MOST_STEPS = 50
 _LEVEL = 0.05
 _MOST_NAMES = 5
@@ -202,10 +203,13 @@ def association_test(
     labels, names = given_labels(K, y)
     if labels is None:
         refuse("association_test needs labels: give y, or store them with the kernels (labels=, --labels)")
+    m, host = K.shape[1], machine()
+    if family == "cox":  # the likelihood has a row for each event
+        check_memory("association_test", {"the covariance of residuals": 4 * 8 * m**2}, host.total_bytes, _FEWER)
     chosen, dim, problems = _problems(np.asarray(labels), names, family, design, n_permutations, seed)
     seen, n_passes = K.measured()
-    lens, host, (n, m, _) = seen.lens(), machine(), seen.shape
-    widths = _widths(lens)
+    lens, n = seen.lens(), len(K.names)
+    widths = np.full(n, m) if family == "cox" and small_sample else _widths(lens)
     largest = int(np.where(widths < 0, m, widths).max())
     needed = {"a kernel, with its weights and projected": 4 * 8 * m * max(largest, 1)}
     check_memory("association_test", needed, host.task_bytes, "Approximate kernels by factors (rank=)")

@@ -34,10 +34,19 @@ def threshold(scores: Float, groups: Array, coverage: float) -> float:
 
     Each of the G groups counts one, shared equally by its rows; where rows are exchangeable, `groups` all differ.
     """
-    order = np.argsort(scores)
+    counts, n_groups = _counts(groups)
+    return _order_statistic(scores, counts, coverage * (n_groups + 1))
+
+
+def _counts(groups: Array) -> tuple[Float, int]:
+    """How much each row counts, and the number of groups."""
     _, member, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    counted = np.cumsum(1.0 / sizes[member.ravel()[order]])
-    place = int(np.searchsorted(counted, coverage * (len(sizes) + 1) - _ROUNDING))
+    return 1.0 / sizes[member.ravel()], len(sizes)
+
+
+def _order_statistic(scores: Float, counts: Float, needed: float) -> float:
+    order = np.argsort(scores)
+    place = int(np.searchsorted(np.cumsum(counts[order]), needed - _ROUNDING))
     return float(scores[order[place]]) if place < len(scores) else np.inf
 
 
@@ -168,10 +177,11 @@ def by_folds(new: Mapping[str, xr.DataArray], predictions: xr.Dataset, coverage:
         ends = np.empty((2, len(first), scores.shape[1]))
         for k in range(scores.shape[1]):
             known = np.isfinite(scores[:, k])
-            errors, member = scores[known, k], group[known]
+            errors, (counts, n_groups) = scores[known, k], _counts(group[known])
+            needed = coverage * (n_groups + 1)
             centers = np.stack([values[name][:, k] for name in folds[known]], axis=1)
             for row, center in enumerate(centers):
-                ends[:, row, k] = [sign * threshold(sign * center + errors, member, coverage) for sign in (-1.0, 1.0)]
+                ends[:, row, k] = [s * _order_statistic(s * center + errors, counts, needed) for s in (-1.0, 1.0)]
         prediction = first.copy(data=np.mean([of_fold.values for of_fold in new.values()], axis=0))
         lower, upper = (prediction.copy(data=end.reshape(prediction.shape)) for end in ends)
         return describe(xr.Dataset({"prediction": prediction, "lower": lower, "upper": upper}, attrs=attrs))
@@ -179,18 +189,16 @@ def by_folds(new: Mapping[str, xr.DataArray], predictions: xr.Dataset, coverage:
         new = {name: of_fold.reindex({"class": predictions["class"]}, fill_value=0.0) for name, of_fold in new.items()}
         first = next(iter(new.values()))
     improbable = {name: 1.0 - _by_class(of_fold) for name, of_fold in new.items()}
-    exceeded = np.zeros(next(iter(improbable.values())).shape)
-    needed = np.empty(scores.shape[1])
+    inside = np.empty(next(iter(improbable.values())).shape, dtype=bool)
     for k in range(scores.shape[1]):
         known = np.isfinite(scores[:, k])
-        _, member, sizes = np.unique(group[known], return_inverse=True, return_counts=True)
-        counts, needed[k] = 1.0 / sizes[member.ravel()], coverage * (len(sizes) + 1)
+        (counts, n_groups), exceeded = _counts(group[known]), np.zeros(inside[:, k].shape)
         for name, of_new in improbable.items():
             of_fold = folds[known] == name
             order = np.argsort(scores[known, k][of_fold])
             sums = np.append(0.0, np.cumsum(counts[of_fold][order]))
-            exceeded[:, k] += sums[np.searchsorted(scores[known, k][of_fold][order], of_new[:, k])]
-    inside = exceeded < needed[:, None] - _ROUNDING
+            exceeded += sums[np.searchsorted(scores[known, k][of_fold][order], of_new[:, k])]
+        inside[:, k] = exceeded < coverage * (n_groups + 1) - _ROUNDING
     return _labelled_sets(inside, first, attrs)
 
 

@@ -405,10 +405,8 @@ class VarianceComponents(KernelRegressor):
             likelihood = partial(trait_likelihood, tol=self.tol, max_iter=self.max_iter, exact=exact)
             solvers.append((lens, (trait_covariances if self.method == "he" else likelihood)(both)))
         results, n_passes = drive(solvers, at_once=1)
-        if any(result.status.word == "open" for result in results):
-            open_status = next(result.status for result in results if result.status.word == "open")
-            message = f"the likelihood of two traits ended before its maximum: {open_status.advice}"
-            warn(message, ConvergenceWarning)
+        for status in {result.status for result in results if result.status.word == "open"}:
+            warn(f"the likelihood of two traits ended before its maximum: {status.advice}", ConvergenceWarning)
         self.n_passes_ += n_passes
         values = np.full((len(TRAIT_VARIABLES), n + 2, len(targets), len(targets)), np.nan)
         for pair, result in zip(pairs, results, strict=True):

@@ -479,6 +479,7 @@ def sweep(
         results: list[Any] = [
             np.zeros((lenses[c.lens].view.shape[1], c.width))
             if c.want == "sum"
+            # The blocks K_jV are the one large result: they are in the precision of the products.
             else (Buffers() if last is None else buffers).take(
                 ("result", position),
                 c.dtype if c.want == "each" else np.dtype(np.float64),

@@ -2,6 +2,7 @@
 
 import itertools
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from scipy.special import expit
 from scipy.stats import kstest, t
 
 import dmkl
-from dmkl.errors import InputError
+from dmkl.errors import InputError, MemoryBudgetError
 
 
 def linear(r, n, m, d):
@@ -163,6 +164,17 @@ def test_bad_questions_are_refused():
         dmkl.association_test(Ks, np.argsort(np.argsort(x)) + 1.0, covariates=x, family="cox")
     with pytest.raises(InputError, match="needs labels"):
         dmkl.association_test(Ks)
+
+
+def test_the_covariance_of_times_is_refused_where_it_does_not_fit():
+    """Also of kernels of few features, whose tests of numbers fit."""
+    r = np.random.default_rng(9)
+    F, y = r.normal(size=(2, 600, 3)), r.exponential(size=600)
+    K = features(F)
+    with dask.config.set({"dmkl.memory": "8MiB"}):
+        dmkl.association_test(K, y)
+        with pytest.raises(MemoryBudgetError, match="the covariance of residuals"):
+            dmkl.association_test(K, y, family="cox")
 
 
 @pytest.mark.slow
