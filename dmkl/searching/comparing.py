@@ -492,13 +492,14 @@ def _named_competitors(competitors: Any, question: Question) -> dict[str, Any]:
 
     powers, suited = 10.0 ** np.arange(-3, 4), dict[str, Any]()
     if question.targets.kind == "regression":
-        trees: Any = ensemble.HistGradientBoostingRegressor, ensemble.RandomForestRegressor
+        suited["hist-gradient-boosting"] = ensemble.HistGradientBoostingRegressor(random_state=0)
+        suited["random-forest"] = ensemble.RandomForestRegressor(random_state=0)
         suited["ridge"] = make_pipeline(StandardScaler(), linear_model.RidgeCV(powers))
     else:
-        trees = ensemble.HistGradientBoostingClassifier, ensemble.RandomForestClassifier
+        suited["hist-gradient-boosting"] = ensemble.HistGradientBoostingClassifier(random_state=0)
+        suited["random-forest"] = ensemble.RandomForestClassifier(random_state=0)
         logistic = GridSearchCV(linear_model.LogisticRegression(max_iter=1000), {"C": powers}, cv=3)
         suited["logistic"] = make_pipeline(StandardScaler(), logistic)
-    suited |= {name: kind(random_state=0) for name, kind in zip(COMPETITORS, trees, strict=False)}
     if unsuited := [name for name in competitors if name not in suited]:
         refuse(
             f"there is no competitor {unsuited[0]!r} for these labels; there are {', '.join(COMPETITORS)} (logistic "
