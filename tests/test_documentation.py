@@ -64,6 +64,7 @@ def test_the_kept_figures_are_those_that_the_script_draws(tmp_path, monkeypatch)
 
 def test_files_that_pages_link_are_in_the_repository():
     pages = [ROOT / "README.md", *ROOT.glob("[A-Z]*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("[dps]*/*.md")]
+    pages += ROOT.glob("pipelines/results/*.md")
     for page in pages:
         text = re.sub(r"^```(?!{).*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         linked = re.findall(r"\]\((?!https?:|mailto:|#)([^)\s#]+)", text)
@@ -77,12 +78,14 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_pages_and_sections_that_the_readme_links_are_there():
-    assert len(README.splitlines()) <= 120
-    linked = re.findall(r"\]\((?!https?:)([^)#]+)#?([^)]*)\)", README)
+@pytest.mark.parametrize("page", ["README.md", "pipelines/README.md"])
+def test_pages_and_sections_that_the_readmes_link_are_there(page):
+    text, folder = (ROOT / page).read_text(encoding="utf-8"), (ROOT / page).parent
+    assert len(text.splitlines()) <= 120
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)#?([^)]*)\)", text)
     assert len(linked) > 10
-    assert [path for path, _ in linked if not (ROOT / path).exists()] == []
-    assert [anchor for path, anchor in linked if anchor and anchor not in anchors(ROOT / path)] == []
+    assert [path for path, _ in linked if not (folder / path).exists()] == []
+    assert [anchor for path, anchor in linked if anchor and anchor not in anchors(folder / path)] == []
 
 
 def test_the_version_to_cite_is_that_of_the_package():
@@ -127,8 +130,8 @@ def test_paths_named_in_commands_are_there():
 
 
 def test_sections_of_pipelines_that_pages_name_are_there():
-    page = ROOT / "pipelines/README.md"
-    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "pipelines" / "results").glob("*.md"))
+    titles = re.findall(r"^#+ (.*)$", pages, flags=re.MULTILINE)
     measured = PAGES["comparison.md"].split("## Measured")[1]
     named = re.findall(r'"([A-Z][^"]+)"', measured)
     assert len(named) > 5

@@ -133,7 +133,7 @@ class GSMKL(LocalWeights):
         As in `MKSVM`. Centering changes the model if there are several groups, since a composite of centered kernels is
         not the centered composite; ("multiplicative",) does without. Centering is the default because it is more
         accurate: on Flower17 by 1 to 2 points with groups inside classes, and equal across them
-        (`pipelines/README.md`).
+        (`pipelines/results/models.md`).
     tol, max_iter
         As in `MKSVM`; `tol` is the relative decrease over five steps at which a descent ends.
 
