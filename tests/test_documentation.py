@@ -88,6 +88,28 @@ def test_pages_and_sections_that_the_readmes_link_are_there(page):
     assert [anchor for path, anchor in linked if anchor and anchor not in anchors(folder / path)] == []
 
 
+def test_tutorials_on_public_data_bring_them_with_their_licence_and_end_in_a_page_and_a_table():
+    folder = ROOT / "docs" / "tutorials"
+    pages = {path: path.read_text(encoding="utf-8") for path in folder.glob("plot_*.py")}
+    data = [path for path in folder.iterdir() if path.suffix in {".bed", ".bim", ".csv", ".fam", ".h5ad"}]
+    for path in data:
+        licence = path.with_suffix(".LICENSE")
+        assert path.stat().st_size < 300_000
+        assert licence.exists()
+        assert any(path.name in page and licence.name in page for page in pages.values())
+    on_public_data = [page for page in pages.values() if re.search(r"^# .*\bSource: ", page, flags=re.MULTILINE)]
+    assert len(on_public_data) >= 4
+    assert len({path.stem for path in data}) >= 4
+    for page in pages.values():
+        assert (page in on_public_data) != ("simulated" in page)
+        last = page.split("# One page to share, one table to paste\n")[1]
+        assert "dmkl.report(" in last
+        assert "print(" in last
+    for page in on_public_data:
+        assert re.search("licence", page)
+        assert re.search(r"\b(dis)?agree", page)
+
+
 def test_the_version_to_cite_is_that_of_the_package():
     assert f"version: {RELEASE}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {RELEASE} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

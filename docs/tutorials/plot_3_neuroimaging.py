@@ -10,8 +10,8 @@ Do the modalities predict the diagnosis of new subjects, and which of them are n
 # %%
 # Data
 # ----
-# The subjects are simulated. Gray and white matter differ in patients, connectivity does not. A third of the subjects
-# are patients, more at one site than at the others.
+# The subjects are simulated, since images with diagnoses and sites are not free to be passed on. Gray and white matter
+# differ in patients, connectivity does not. A third of the subjects are patients, more at one site than at the others.
 
 import numpy as np
 import pandas as pd
@@ -81,10 +81,11 @@ test = dmkl.permutation_test(
 test.plot()
 
 # %%
-# One page to share
-# -----------------
+# One page to share, one table to paste
+# -------------------------------------
 
 page = dmkl.report(estimate, "neuroimaging.html")
+print(needed.table().round(3).to_string(index=False))
 
 # %%
 # .. raw:: html
