@@ -11,6 +11,7 @@ from .building import build as build
 from .building import build_cross as build_cross
 from .clusters.backends import cluster as cluster
 from .combining import combine as combine
+from .features.delays import delay_features as delay_features
 from .inference.association import Association as Association
 from .inference.association import association_test as association_test
 from .inference.importance import Importance as Importance

@@ -1,4 +1,4 @@
-"""Every command that pages and help show runs, on small files of the names that it uses."""
+"""Every command that pages and help show runs, on small files of the names that it uses; whole jobs find the truth."""
 
 import glob
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 import dask
 import pytest
 import yaml
+from helpers.results_of_jobs import RESULTS
 from helpers.stand_ins import LEARNT, ROOT, STAND_INS, new_rows, numbers
 
 from dmkl.cli.commands import COMMANDS, LEARNING
@@ -44,18 +45,22 @@ CHANGED = {
 
 
 def of_pages():
-    """Blocks of commands of the pages, and commands of one paragraph, with the files that are shown."""
+    """Blocks of commands of the pages, and commands of one paragraph, with the files that are shown, and a check."""
+    checks = dict(RESULTS)
     for page in PAGES:
+        heading = ""
         text = (ROOT / page).read_text(encoding="utf-8")
         blocks = re.findall(r"^```toml\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
         shown = [("specs.toml", block) for block in blocks]
         text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
         for paragraph in re.split(r"\n(?=[-|])|\n\s*\n", text):
+            heading = (re.findall(r"^#+ (.*)$", paragraph, flags=re.MULTILINE) or [heading])[-1]
             block = re.findall(r"^ {4,}(dmkl .*)$", paragraph, flags=re.MULTILINE)
             spans = [" ".join(span.split()) for span in re.findall(r"`(dmkl [^`]*)`", paragraph)]
             if commands := block or [span for span in spans if is_whole(span)]:
                 typed = re.findall(r"cat > (\S+) <<END\n(.*?)^ *END$", paragraph, flags=re.DOTALL | re.MULTILINE)
-                yield pytest.param(commands, dict(shown + typed), id=f"{page}: {commands[0][5:]}")
+                check = checks.pop(heading, None)
+                yield pytest.param(commands, dict(shown + typed), check, id=f"{page}: {commands[0][5:]}")
 
 
 def is_whole(command):
@@ -147,9 +152,15 @@ def execute(request, succeed, made, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(("commands", "files"), list(of_pages()))
-def test_commands_of_a_page_run_one_after_another(execute, commands, files):
+@pytest.mark.parametrize(("commands", "files", "check"), list(of_pages()))
+def test_commands_of_a_page_run_one_after_another(execute, commands, files, check):
     execute(commands, files)
+    if check is not None:
+        check()
+
+
+def test_every_job_whose_truth_is_known_is_in_a_page():
+    assert {block.values[2] for block in of_pages()} == {None, *RESULTS.values()}
 
 
 @pytest.mark.parametrize("command", of_help(), ids=lambda command: command[5:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +118,24 @@ def cells_of_10x(path):
     scipy.io.mmwrite(path / "matrix.mtx", scipy.sparse.coo_matrix(counts))
     lines(NAMES)(path / "barcodes.tsv")
     lines(f"id{gene}\t{gene}\tGene Expression" for gene in GENES)(path / "features.tsv")
+
+
+def of_matlab(path):
+    """Cells of views, (columns, samples), and labels."""
+    cells = np.empty((1, len(COLUMNS)), dtype=object)
+    cells[0, :] = [view.to_numpy().T for view in views().values()]
+    scipy.io.savemat(path, {"X": cells, "Y": SICK[:, None] + 1.0})
+
+
+def of_block(page) -> Callable[[Path], object]:
+    """What the first block of Python of a page writes into its folder."""
+
+    def write(path):
+        block = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)[0]
+        with contextlib.chdir(path.parent):
+            exec(compile(block, page, "exec"), {})
+
+    return write
 
 
 def libsvm(path):
@@ -233,6 +253,10 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(["b.h5", "new_samples.h5"], hdf5),
     "kernels.mat": lambda path: scipy.io.savemat(path, {"K": np.stack([gaussian(1), gaussian(2)], axis=2)}),
     "k.csv": csv(pd.DataFrame(gaussian(1), NAMES, NAMES)),
+    "k_new.csv": csv(pd.DataFrame(gaussian(1)[: len(NEW)], NEW, NAMES)),
+    "views.mat": of_matlab,
+    **dict.fromkeys(["runs.txt", "train_spaces.npz", "train_voxels.npy"], of_block("docs/encoding.md")),
+    **dict.fromkeys(["test_spaces.npz", "test_voxels.npy"], of_block("docs/encoding.md")),
     "rows.txt": lines(NAMES),
     "new.txt": lines(NEW),
     "new.csv": csv(LABELS[: len(NEW)].set_axis(NEW)),

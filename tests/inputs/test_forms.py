@@ -1,4 +1,4 @@
-"""Tables and kernels in the forms that other programs write, in every use that the table of docs/data.md lists."""
+"""Tables and kernels in the forms that other programs write, in every use that the table of docs/formats.md lists."""
 
 from __future__ import annotations
 
@@ -819,7 +819,7 @@ def test_a_triangle_may_begin_with_a_whole_number(first, tmp_path):
 
 # --- the documentation -----------------------------------------------------------------------------------------------
 def documented():
-    """The table of docs/data.md."""
+    """The table of docs/formats.md."""
     yield f"| form | {' | '.join(USES)} |"
     yield f"| --- |{' --- |' * len(USES)}"
     for name, (_, cells) in FORMS.items():
@@ -828,5 +828,5 @@ def documented():
 
 
 def test_the_documentation_says_what_each_use_of_a_form_gives():
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
     assert "\n".join(documented()) in page
