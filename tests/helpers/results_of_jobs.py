@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from helpers.stand_ins import LABELS, NAMES, NEW
 
 import dmkl
+from helpers.stand_ins import LABELS, NAMES, NEW
 
 SICK_OF_NEW = LABELS[: len(NEW)].set_axis(NEW)
 """Labels of new samples, of which two in turn are healthy and sick, as those of training."""
@@ -32,7 +32,7 @@ def matrices():
     assert table["V(G1)/Vp"] > 0.6 > table["V(G2)/Vp"]
     rows = pd.read_csv("predictions.csv", index_col="sample")
     assert rows.index.tolist() == [f"i{i}" for i in range(6)]
-    assert (rows["standard_deviation"] > 0).all()
+    assert (rows["standard deviation"] > 0).all()
 
 
 def brains():

@@ -100,7 +100,7 @@ def cells(path, names=NAMES, genes=GENES):
     """Counts of cells of two types and twelve donors, raw counts, layers, a graph of neighbors."""
     rng = np.random.default_rng(len(names))
     kind = np.arange(len(names)) // 2 % 2
-    counts = rng.poisson(2.0 + 4.0 * np.equal.outer(kind, np.arange(len(genes)) % 4)).astype(np.float32)
+    counts = rng.poisson(2.0 + 4.0 * np.equal.outer(kind, pd.Index(GENES).get_indexer(genes) % 4)).astype(np.float32)
     obs = {"cell_type": np.array(["B", "T"])[kind], "donor": [f"donor {i // 4}" for i in range(len(names))]}
     with quietly():
         data = anndata.AnnData(counts, pd.DataFrame(obs, list(names)), pd.DataFrame(index=list(genes)))
