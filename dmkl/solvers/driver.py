@@ -201,9 +201,12 @@ def _kernels(requests: Asked) -> tuple[list[Any], float]:
 
 
 def _tasks(requests: Asked) -> tuple[list[Any], float]:
+    tasks = {id(request): request for _, request in requests}
     # The arguments of each task are sent apart from the graph if they are large.
-    work = [partial(_apply, request.function) for _, request in requests]
-    return run_tasks(requests[0][1].name, work, own=[request.arguments for _, request in requests]), 0.0
+    work = [partial(_apply, task.function) for task in tasks.values()]
+    results = run_tasks(requests[0][1].name, work, own=[task.arguments for task in tasks.values()])
+    by_task = dict(zip(tasks, results, strict=True))
+    return [by_task[id(request)] for _, request in requests], 0.0
 
 
 def _apply(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

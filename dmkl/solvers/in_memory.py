@@ -9,10 +9,11 @@ maps them into its memory, which all tasks of a machine share, and answers its s
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,11 @@ from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering, has_thin_factors
 from dmkl.solvers import interface
 from dmkl.solvers.driver import drive
-from dmkl.solvers.interface import Outcome, Pass, Solver, Task, Tasks, ask, check_finite, run_with
-from dmkl.solvers.jobs import Context, Job, SideBySide, Training
+from dmkl.solvers.interface import Outcome, Pass, Solver, Task, Tasks, check_finite, run_with
+from dmkl.solvers.jobs import Context, Job, SideBySide, Training, together
 from dmkl.solvers.margin.svm import FactoredKernels, train
 
 Item = TypeVar("Item")
-Problem = Callable[[], Solver[Outcome]]
 _Stack = tuple[Path, tuple[int, ...]]
 
 # Reading so much memory takes as long as the overhead of a pass, some 0.1 s.
@@ -58,6 +58,12 @@ class InMemory(SideBySide):
     """Whether the weights are given: two passes for all problems then cost less than writing large kernels to files."""
     factors: bool = False
     """Whether `FactoredKernels` answers the problems: thin factors are then read in place of kernels."""
+    together: int = 1
+    """Most chains of problems that a task solves side by side, so that it reads the kernels once for all."""
+
+    def chains(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """The jobs in chains, which a task solves one after another: each problem begins `near` the last outcome."""
+        return [[job] for job in jobs]
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         host = machine()
@@ -81,21 +87,46 @@ class InMemory(SideBySide):
         """The outcomes, by number, of problems on some training sets, whose kernels are read in one pass."""
         numbers = [k for members in batch for k in members]
         # Training sets whose outcomes an earlier run has kept are not read again.
-        missing = [members[0] for members in batch if any(context.workspace.outcome(k) is None for k in members)]
-        trainings = [jobs[k].training for k in missing]
+        missing = [k for k in numbers if context.workspace.outcome(k) is None]
+        trainings = list(dict.fromkeys(jobs[k].training for k in missing))
         with shared_folder("where the kernels of training sets are written") as folder:
             loading = [(trainings[0].square, _load(trainings, folder, context, thin))] if trainings else []
             files = {t: file for paths in drive(loading)[0] for t, file in zip(trainings, paths, strict=True)}
             threads = blas_threads(min(host.slots_per_host, len(numbers)))
+            tasks: dict[int, tuple[Task, int]] = {}  # The task of each job, and the position of its outcome
+            # Whole chains, whatever an earlier run has kept of them: an outcome depends on where its problem begins.
+            for bunch in self._bunches([jobs[k] for k in numbers if jobs[k].training in files], host, thin=thin):
+                first, problems = bunch[0][0], [[job.problem for job in chain] for chain in bunch]
+                stack = files[first.training], _shape(first.training, thin=thin)
+                widths = first.training.square.view.factor_widths if thin else None
+                task = Task("solve", _solve, (stack, widths, first.kernels, first.rows, problems, threads))
+                tasks |= {id(job): (task, place) for place, job in enumerate(itertools.chain(*bunch))}
+            solved: dict[int, list[Outcome]] = {}
 
             def in_a_task(job: Job) -> Solver[Outcome]:
-                stack = (files[job.training], _shape(job.training, thin=thin))
-                widths = job.training.square.view.factor_widths if thin else None
-                return ask(Task("solve", _solve, (stack, widths, job.kernels, job.rows, job.problem, threads)))
+                task, place = tasks[id(job)]
+                if id(task) not in solved:
+                    solved[id(task)] = yield task
+                return solved[id(task)][place]
 
-            some = [jobs[k] for k in numbers]
-            outcomes = context.drive(some, in_a_task, at_once=_ROUNDS * host.slots, numbers=numbers)
+            order = {key: place for place, key in enumerate(tasks)}  # jobs of a task are started together
+            numbers.sort(key=lambda k: order.get(id(jobs[k]), 0))
+            at_once = host.slots * max([_ROUNDS, *(place + 1 for _, place in tasks.values())])
+            outcomes = context.drive([jobs[k] for k in numbers], in_a_task, at_once=at_once, numbers=numbers)
         return dict(zip(numbers, outcomes, strict=True))
+
+    def _bunches(self, jobs: Sequence[Job], host: Machine, *, thin: bool) -> Iterator[list[list[Job]]]:
+        """The chains that each task solves side by side, on equal kernels and rows."""
+        alike: dict[Any, list[Job]] = {}
+        for job in jobs:
+            alike.setdefault((job.kernels_key, None if job.rows is None else job.rows.tobytes()), []).append(job)
+        chained = [self.chains(members) for members in alike.values()]
+        fair = math.ceil(sum(map(len, chained)) / host.slots)  # more would leave slots without work
+        for chains in chained:
+            # A loss of all samples together has some twelve matrices in memory.
+            width = 1 if thin else max(1, min(fair, self.together, _sums_with_room(chains[0], host) // 3))
+            count = math.ceil(len(chains) / width)
+            yield from (chains[place::count] for place in range(count))
 
 
 class WithWholeKernels(InMemory):
@@ -123,9 +154,15 @@ def suits(jobs: Sequence[Job], host: Machine, method: InMemory, *, thin: bool) -
     if thin:  # weighted factors in place of sums, and vectors: products with all kernels, points of the machines
         vectors = 8 * (2 * training.n_kernels + 50) * training.n_train
         return has_thin_factors(training.square.view) and 3 * stack + vectors <= host.task_bytes
+    is_small = stack <= _SMALL_BYTES or (len(jobs) >= _MANY and not method.fixed_weights)
+    return is_small and _sums_with_room(jobs, host) > 0
+
+
+def _sums_with_room(jobs: Sequence[Job], host: Machine) -> int:
+    """Problems for which a task has memory beside the kernels and a selection of rows: for four sums each."""
+    stack = 8 * math.prod(_shape(jobs[0].training, thin=False))
     of_rows = stack if any(job.rows is not None for job in jobs) else 0
-    fits = stack + of_rows + 4 * stack // training.n_kernels <= host.task_bytes
-    return fits and (stack <= _SMALL_BYTES or (len(jobs) >= _MANY and not method.fixed_weights))
+    return (host.task_bytes - stack - of_rows) // (4 * stack // jobs[0].training.n_kernels)
 
 
 def batches(items: Sequence[Item], sizes: Sequence[int], most: int) -> Iterator[list[Item]]:
@@ -196,8 +233,8 @@ def _place(totals: Sequence[StoredSum], stack: _Stack, first: int) -> None:
 
 
 def _solve(
-    stack: _Stack, widths: Index | None, kernels: Index | None, rows: Index | None, problem: Problem, threads: int
-) -> Outcome:
+    stack: _Stack, widths: Index | None, kernels: Index | None, rows: Index | None, chains: Sequence[Any], threads: int
+) -> list[Outcome]:
     K: Float = np.asarray(np.memmap(stack[0], np.float64, "r", shape=stack[1]))
     # Indexing copies the part that is needed; without a selection all tasks of a machine share the mapped pages.
     if widths is None and rows is not None:
@@ -208,7 +245,29 @@ def _solve(
     # Several tasks share a machine, so each gets its share of the cores for BLAS.
     with pinned_blas(threads):
         by = partial(answer, K) if widths is None else FactoredKernels.of(K.T, widths, kernels, rows).answer
-        return run_with(problem(), by)
+        solvers = [_one_after_another(chain) for chain in chains]
+        if len(solvers) > 1:
+            return [*itertools.chain(*run_with(together(solvers), by, partial(_answers, K)))]
+        return run_with(solvers[0], by)
+
+
+def _one_after_another(problems: Sequence[Any]) -> Solver[list[Outcome]]:
+    """Solve the problems of a chain."""
+    outcomes: list[Outcome] = []
+    for problem in problems:
+        outcomes.append((yield from (problem.near(outcomes[-1]) if outcomes else problem)()))
+    return outcomes
+
+
+def _answers(K: Float, requests: Sequence[Any]) -> list[Any]:
+    """Answers to requests of several problems: one product with the kernels for all sums, and one for all products."""
+    weights = [request.weights for request in requests if isinstance(request, interface.CombinedKernel)]
+    blocks = [request.block for request in requests if isinstance(request, interface.EachProduct)]
+    sums = iter(combined(K, np.stack(weights)) if weights else ())
+    ends = np.cumsum([block.shape[1] for block in blocks])[:-1]
+    products = iter(np.split(K @ np.hstack(blocks), ends, axis=2) if blocks else ())
+    answers = {interface.CombinedKernel: partial(next, sums), interface.EachProduct: partial(next, products)}
+    return [answers.get(type(request), partial(answer, K, request))() for request in requests]
 
 
 def answer(K: Float, request: Any) -> Any:
@@ -258,11 +317,11 @@ _compiled = compiled({"contract", "nsz"})
 
 
 def combined(K: Float, weights: Float) -> Float:
-    """Σ_j w_j K_j for w (n,), (m, m)."""
-    used = np.flatnonzero(weights)
+    """Σ_j w_j K_j for w (n,), (m, m); for each row of w (rows, n), (rows, m, m)."""
+    used = np.flatnonzero(np.atleast_2d(weights).any(axis=0))
     # Copying the used kernels pays off only if most have no weight; otherwise one product reads all of them in place.
-    if 2 * len(used) < len(weights):
-        K, weights = K[used], weights[used]
+    if 2 * len(used) < len(K):
+        K, weights = K[used], weights[..., used]
     return np.asarray(np.tensordot(weights, K, axes=1))
 
 

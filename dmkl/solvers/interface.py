@@ -228,7 +228,7 @@ class SVM(Request):
 
 @dataclass(frozen=True, eq=False)
 class Task(Request):
-    """A function of small arguments, run as a Dask task; answered by its result."""
+    """A function of small arguments, run as a Dask task; answered by its result, once for all solvers that share it."""
 
     name: str  # Prefix of the task's key
     function: Callable[..., Any]
@@ -269,15 +269,15 @@ def ask(request: Request) -> Solver[Any]:
     return (yield request)
 
 
-def run_with(solver: Generator[Any, Any, Result], answer: Callable[[Any], Any]) -> Result:
-    """Run a solver to its end with the answers of a function."""
-    reply: Any = None
+def run_with(solver: Generator[Any, Any, Result], answer: Callable[[Any], Any], several: Any = None) -> Result:
+    """Run a solver to its end with the answers of a function, or those of `several` to tuples of requests."""
+    reply, each = None, several or (lambda requests: list(map(answer, requests)))
     while True:
         try:
             request = solver.send(reply)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        reply = list(map(answer, request)) if isinstance(request, tuple) else answer(request)
+        reply = each(request) if isinstance(request, tuple) else answer(request)
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------

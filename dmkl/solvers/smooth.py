@@ -17,8 +17,8 @@ the line search and the status are those of MK-FDA. At the minimum over (α, b),
     −∂²J/∂β_i∂β_j = (1/λ) (K_iu)ᵀ[M − MX(XᵀMX)⁻¹XᵀM](K_ju),    M = (K(β) + λW⁻¹)⁻¹ = W^½B⁻¹W^½/λ, B = I + W^½K(β)W^½/λ.
 
 For given β, (α, b) are found by Newton's method, λα + W(K(β)(α − α₀) + X(b − b₀)) = u₀, Xᵀα = 0, one factor of B a
-step, with an exact search along it: P along a line takes m operations. B needs no inverse of W, so that curvatures and
-weights of samples may be zero. Several columns of labels share β: P is the sum over the columns.
+step, or for several near the minimum, with an exact search along it: P along a line takes m operations. B needs no
+inverse of W, so that curvatures and weights of samples may be zero. Several columns of labels share β: P is their sum.
 
 For kernels kept as factors, K(β) = AAᵀ with A (m, D), and with Y = W^½A, QΛQᵀ = YᵀY and s = (λ/(λ + Λ))^½,
 
@@ -48,6 +48,7 @@ from dmkl.solvers.masters import Factored
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
+_KEPT = 0.03  # Largest share of the excess that a step leaves if its factor serves the next one too
 _MOST_STEPS = 100  # Most Newton steps for one β; two or three are usual after the first β
 
 
@@ -56,8 +57,9 @@ class SmoothProblem:
     """One problem: y (m, c) are the labels, `fixed` are X, (m, q), with linearly independent columns or without any.
 
     `sample_weight` are d, (m,), 0 or more, and `offset` is added to the predictor, (m,) or a number. `start` is the
-    initial β, a member of the set of weights, and `name` begins messages. `new` are the fixed effects X of held-out
-    rows, (rows, q), from which their `bias` follows with their `new_offset`; X is the intercept where None.
+    initial β, a member of the set of weights, `dual` the initial α, (m, c), and `name` begins messages. `new` are the
+    fixed effects X of held-out rows, (rows, q), from which their `bias` follows with their `new_offset`; X is the
+    intercept where None.
     """
 
     y: Float
@@ -75,6 +77,7 @@ class SmoothProblem:
     facts: KernelFacts = UNKNOWN
     new: Float | None = None
     new_offset: Float | float = 0.0
+    dual: Float | None = None
 
     @property
     def d(self) -> Float:
@@ -88,6 +91,11 @@ class SmoothProblem:
         bias = of_intercept if self.new is None else self.new @ effects + np.reshape(self.new_offset, (-1, 1))
         scores, steps = outcome.scores, [_step(step) for step in outcome.steps]
         return replace(outcome, bias=bias, scores=None if scores is None else scores + bias, steps=steps)
+
+    def near(self, outcome: Outcome) -> SmoothProblem:
+        """The problem with the solution of a similar one as its start, unless it has one."""
+        start = self.weights.start(self.n_kernels, outcome.weights)
+        return replace(self, start=start, dual=outcome.dual) if self.start is None else self
 
     def __call__(self) -> Generator[Any, Any, Outcome]:
         """Solve the problem; yields requests for the combined kernel and for products with all kernels.
@@ -113,7 +121,8 @@ class _Whole:
         return np.asarray(self.K @ v)
 
     def factor(self, root: Float, lam: float) -> Cholesky | _ThinFactor:
-        system = _times(root.T, _times(root.T, self.K / lam).T)
+        system = _times(root.T, _times(root.T, self.K).T)
+        system /= lam
         system[np.diag_indices(len(system))] += 1.0
         return definite_factor(system.T, lam)
 
@@ -162,6 +171,7 @@ class Column:
     f: Float = field(init=False)
     null: float = field(init=False)  # The minimum of P over b for f = 0
     factor: tuple[Float, Cholesky | _ThinFactor, Float] | None = None
+    excess: float = np.inf  # That before the last Newton step
 
     def __post_init__(self) -> None:
         self.alpha, self.f, self.b = np.zeros(len(self.y)), np.zeros(len(self.y)), np.zeros(self.problem.fixed.shape[1])
@@ -228,17 +238,19 @@ class Column:
         self.alpha, self.f = t * self.alpha, t * along
         self.fit_fixed()
 
-    def newton(self, K: _Whole) -> bool:
-        """One step of Newton's method for (α, b) at K = K(β); whether P fell by more than rounding."""
+    def newton(self, K: _Whole, excess: float) -> bool:
+        """One step of Newton's method at K = K(β), P at most `excess` above its minimum; whether P may fall further."""
         problem, lam, before = self.problem, self.problem.lam, self.primal
-        u, (root, factor, basis) = self.residual(self.eta), self._factorized(K)
+        # After a step that left little of the excess, W hardly changes.
+        kept, self.excess = self.factor if excess <= _KEPT * self.excess else None, excess
+        u, (root, factor, basis) = self.residual(self.eta), kept or self._factorized(K)
 
         def solve(v: Float) -> Float:
             """λMv."""
             return _times(root, factor.solve(_times(root.T, v)))
 
         # λα = r − M(Kr + λXδ) with r = Wf + u, δ = b − b₀ and Xᵀα = 0; for T = L⁻¹W^½X, λXᵀMX = TᵀT.
-        r = self.product(self.eta, self.f) + u
+        r = _times(root, _times(root.T, self.f)) + u
         alpha = r - solve(K @ r) / lam
         delta = np.linalg.lstsq(basis.T @ basis, problem.fixed.T @ alpha, rcond=None)[0] if basis.size else self.b
         alpha = (alpha - solve(problem.fixed @ delta)) / lam
@@ -247,7 +259,10 @@ class Column:
         t = self.search(along + problem.fixed @ delta, lam * float(self.alpha @ along), lam * float(step @ along))
         self.alpha, self.b, self.f = self.alpha + t * step, self.b + t * delta, self.f + t * along
         self.fit_fixed()
-        return before - self.primal > _ROUNDING * (abs(before) + abs(self.null))
+        falls = before - self.primal > _ROUNDING * (abs(before) + abs(self.null))
+        if kept and not falls:
+            self.factor = None
+        return falls or kept is not None
 
     def _factorized(self, K: _Whole) -> tuple[Float, Cholesky | _ThinFactor, Float]:
         """W^½, the factor of B, and L⁻¹W^½X."""
@@ -315,6 +330,8 @@ class SmoothOracle:
         self.problem, self._noise = problem, noise
         self.columns = [Column(y, problem) for y in problem.y.T]
         self.null = sum(column.null for column in self.columns)
+        for column, alpha in zip(self.columns, () if problem.dual is None else problem.dual.T, strict=False):
+            column.alpha = alpha
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
         """Minimize P over (α, b) at β, until what is left of it is far below the gap to prove."""
@@ -328,7 +345,7 @@ class SmoothOracle:
             primal = sum(column.primal for column in self.columns)
             share = ((0.1 * tol) ** 2 if careful else 1e-3 * tol) / len(self.columns)
             allowed = share * gap_scale(abs(primal), self.null - primal)
-            steps = [column.newton(K) for column, of in zip(self.columns, excess, strict=True) if of > allowed]
+            steps = [column.newton(K, of) for column, of in zip(self.columns, excess, strict=True) if of > allowed]
             if not any(steps):
                 break
         alpha, u, excess = self._excess(K)

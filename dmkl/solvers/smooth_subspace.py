@@ -227,9 +227,8 @@ class _Restricted:
         values, vectors = np.linalg.eigh(combined(self.g, beta))
         kept = values > _NULL * max(float(values[-1]), 0.0)
         self.q = vectors[:, kept] / np.sqrt(values[kept])
-        self.a = np.zeros((len(self._strips[0]()), self.q.shape[1]))
-        for j in np.flatnonzero(beta):
-            self.a += self._strips[j]() @ (beta[j] * self.q)
+        parts = (beta[j] * self._strips[j]() for j in np.flatnonzero(beta))
+        self.a = sum(parts, 0.0 * self._strips[0]()) @ self.q
 
     def coefficients(self, u: Float) -> Float:
         """G(β)⁻¹Fᵀu."""
@@ -280,6 +279,7 @@ class SmoothMethod(WithWholeKernels):
     """
 
     factors: bool = True
+    together: int = 8  # with more, arithmetic takes the time, and no longer the reading of kernels
     solver: str = "auto"
     options: FisherOptions = field(default_factory=FisherOptions)
 
@@ -311,6 +311,13 @@ class SmoothMethod(WithWholeKernels):
 
     def _takes_subspace(self, jobs: Sequence[Job]) -> bool:
         return self.solver == "subspace" or (self.solver == "auto" and not can_solve(self._check_memory, jobs))
+
+    def chains(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        # From equal weights, at p = ∞, to sparse ones: the solutions of neighboring p are close.
+        chains: dict[Any, list[Job]] = {}
+        for job in sorted(jobs, key=lambda job: -getattr(job.problem.weights, "p", 0.0)):
+            chains.setdefault((job.problem.lam, hash(job.problem.y.tobytes())), []).append(job)
+        return list(chains.values())
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         if not self._takes_subspace(jobs):

@@ -6,7 +6,10 @@ import pytest
 from helpers.margin import made
 
 import dmkl
+from dmkl.numerics.cholesky import Cholesky
 from dmkl.solvers import in_memory
+from dmkl.solvers.in_memory import InMemory
+from dmkl.solvers.smooth_subspace import SmoothMethod
 
 LABELS = np.array(["fig", "nut", "oat"])[np.arange(60) % 3]
 UNKNOWN = np.stack([LABELS == "fig", LABELS == "nut"], axis=1).astype(float)
@@ -95,3 +98,26 @@ def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
     solution = search()
     assert 100 - left == 18 - 9  # rounds of three: nine kernels were kept
     assert (solution.scores["gap"] <= 1e-3).all()
+
+
+def test_problems_of_a_loss_share_tasks_and_begin_near_each_other(kernels, monkeypatch):
+    factorize, factors, tasks = Cholesky.of, [], []
+    monkeypatch.setattr(Cholesky, "of", staticmethod(lambda matrix: (factors.append(1), factorize(matrix))[1]))
+    solve = in_memory._solve
+    monkeypatch.setattr(in_memory, "_solve", lambda *arguments: (tasks.append(1), solve(*arguments))[1])
+
+    def search():
+        grid = {"p": [1.0, 1.03, 1.06, 1.125, 1.25], "lam": [0.01, 0.1]}
+        model = dmkl.MKLogistic(tol=1e-6)
+        result = dmkl.search(model, kernels, LABELS == "fig", grid, 2, refit=False, baselines="none")
+        counts = len(factors), len(tasks)
+        factors.clear(), tasks.clear()
+        return result.scores, *counts
+
+    together, n_factors, n_tasks = search()
+    monkeypatch.setattr(SmoothMethod, "_bunches", lambda _, *of, **how: InMemory()._bunches(*of, **how))
+    alone, n_factors_alone, n_tasks_alone = search()
+    assert (together["gap"] <= 1e-6).all()
+    np.testing.assert_allclose(together["objective"], alone["objective"], rtol=2e-6)
+    assert n_tasks <= 4 < n_tasks_alone == 20
+    assert n_factors < 0.8 * n_factors_alone

@@ -9,6 +9,7 @@ from helpers.optima import Square
 from helpers.references import local_cluster
 
 import dmkl
+from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.losses import LOSSES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # cvxpy's, compared to 1e-6 here
@@ -241,3 +242,14 @@ def test_every_path_has_the_optimum_of_a_conic_program(name, tmp_path):
         check(dense, "memory", [(2, 0.3)])
     with local_cluster(2) as cluster, Client(cluster):
         check(dense, "subspace", [(2, 0.3)])
+
+
+def test_a_factor_serves_several_newton_steps(monkeypatch):
+    X, labels, Z, _ = problem(2)
+    factorize, factors = Cholesky.of, []
+    monkeypatch.setattr(Cholesky, "of", staticmethod(lambda matrix: (factors.append(1), factorize(matrix))[1]))
+    solution = dmkl.solve_mkglm(
+        X @ X.transpose(0, 2, 1), labels["logistic"], p=np.inf, lam=0.01, covariates=Z, tol=1e-9
+    )
+    assert solution.gap <= 1e-9
+    assert len(factors) <= 3
