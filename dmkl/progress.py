@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from multiprocessing import current_process
 from typing import Any, Self, TypeVar
@@ -55,7 +55,12 @@ _PHASE_OF = {
 
 
 class Watch:
-    """Receives the progress of work. This base class only logs it."""
+    """Receives the progress of work. This base class only logs it.
+
+    The number of problems that are solved never falls; that of the planned ones grows with each further plan.
+    """
+
+    n_solved = n_planned = 0
 
     def begin(self, title: str, total_bytes: int) -> None:
         """A stage begins that reads `total_bytes` of kernels."""
@@ -70,6 +75,20 @@ class Watch:
 
     def expect(self, n_passes: float) -> None:
         """So many more stages that read kernels are expected."""
+
+    def part(self, title: str) -> None:
+        """A part of the work begins, such as a model of a comparison, which later notes are about."""
+        LOGGER.info("%s", title)
+
+    def plan(self, n_problems: int) -> None:
+        """So many more problems are to be solved; those before are."""
+        self.n_solved, self.n_planned = self.n_planned, self.n_planned + n_problems
+
+    def solved(self, n_problems: int) -> None:
+        """So many more problems are solved."""
+        self.n_solved = min(self.n_solved + n_problems, self.n_planned)
+        if self.n_planned > 1:
+            LOGGER.info("%d of %d problems solved", self.n_solved, self.n_planned)
 
     def note(self, text: str) -> None:
         """A line about the whole work, such as the certified gap so far; a remark may follow a semicolon."""
@@ -161,6 +180,9 @@ def _setting() -> Any:
 class ConsoleWatch(Watch):
     """A line for work that takes longer than two seconds: what is done, the time, and the time that is left.
 
+    Where problems are solved, it begins with the numbers of them and of passes, which only rise, whatever the parts of
+    the work. What follows is about the part that runs now.
+
     The console is standard error by default, so that tables on standard output can be piped. Work shorter than
     `delay_seconds` shows nothing; without a terminal, notes have at least this distance.
     """
@@ -171,7 +193,7 @@ class ConsoleWatch(Watch):
         self.console = PlainConsole(stderr=True, **notebook) if console is None else console
         self.delay_seconds = delay_seconds if _setting() else math.inf
         self._started = self._last_note = time.monotonic()
-        self._note = self._title = ""
+        self._part = self._note = self._title = ""
         self._n_bytes = self._total_bytes = self._n_passes = 0
         self._n_expected: float | None = None
         self._live = Live(console=self.console, transient=True, get_renderable=self._renderable)
@@ -188,7 +210,7 @@ class ConsoleWatch(Watch):
     def begin(self, title: str, total_bytes: int) -> None:
         """See `Watch.begin`."""
         super().begin(title, total_bytes)
-        self._title, self._n_bytes, self._total_bytes = title.replace("-", " "), 0, total_bytes
+        self._title, self._n_bytes, self._total_bytes = title.replace("-", " ").rstrip("0123456789 "), 0, total_bytes
         self._show_late()
 
     def advance(self, n_bytes: int) -> None:
@@ -205,10 +227,29 @@ class ConsoleWatch(Watch):
         """See `Watch.expect`."""
         self._n_expected = self._n_passes + n_passes
 
+    def part(self, title: str) -> None:
+        """See `Watch.part`."""
+        super().part(title)
+        self._part, self._note = title, ""
+
+    def plan(self, n_problems: int) -> None:
+        """See `Watch.plan`."""
+        super().plan(n_problems)
+        self._note, self._n_expected = "", None
+
+    def solved(self, n_problems: int) -> None:
+        """See `Watch.solved`."""
+        super().solved(n_problems)
+        self._n_expected = None if self.n_solved == self.n_planned else self._n_expected
+        self._tell()
+
     def note(self, text: str) -> None:
         """See `Watch.note`."""
         super().note(text)
         self._note = text
+        self._tell()
+
+    def _tell(self) -> None:
         # A terminal redraws its line; a log file gets notes line by line.
         if not self.console.is_terminal and time.monotonic() - self._last_note > self.delay_seconds:
             self._last_note = time.monotonic()
@@ -223,12 +264,16 @@ class ConsoleWatch(Watch):
         return Text(self._line().ljust(min(79, self.console.width)), no_wrap=True, overflow="ellipsis")
 
     def _line(self) -> str:
-        seconds, part = time.monotonic() - self._started, self._n_bytes / max(1, self._total_bytes)
+        seconds, share = time.monotonic() - self._started, min(1.0, self._n_bytes / max(1, self._total_bytes))
         text, semicolon, remark = self._note.partition("; ")
-        expected, n_passes = self._n_expected, self._n_passes + part
-        if not text:
-            text, expected = f"{self._title} ({part:.0%})" if part else self._title, self._n_passes + 1
-        line = f"{text} after {_duration(seconds)}"
+        expected, n_passes = self._n_expected, self._n_passes + share
+        counts = [f"{self.n_solved:,} of {self.n_planned:,} solved"] if self.n_planned > 1 else []
+        if self.n_planned or (self._n_passes and not text):
+            counts.append(f"{n_passes:.1f} passes")
+        elif not text:
+            text, expected = f"{self._title} ({share:.0%})" if share else self._title, 1
+        words, after = ": ".join(filter(None, (self._part, text or self._title))), f"after {_duration(seconds)}"
+        line = f"{', '.join(counts)} {after}: {words}" if counts else f"{words} {after}"
         if expected is not None and 0 < n_passes < expected:
             line += f", {_duration(seconds / n_passes * (expected - n_passes))} left"
         return f"{line}{semicolon}{remark}"
@@ -248,14 +293,12 @@ def _in_notebook() -> bool:
 def shown() -> Iterator[None]:
     """Show the progress of the work inside this context, as the setting ``dmkl.progress`` says, if nothing else does.
 
-    Threads and processes that compute side by side would write over one another's lines, and show nothing.
+    Threads and processes that compute side by side would write over one another's lines, and show nothing. The log
+    counts the problems of each call.
     """
     side_by_side = threading.current_thread() is not threading.main_thread() or current_process().name != "MainProcess"
     setting = _setting()
     attached = _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
-    wanted = attached if setting == "auto" else setting
-    if current() is _SILENT and wanted and not side_by_side:
-        with ConsoleWatch():
-            yield
-    else:
+    wanted = not side_by_side and (attached if setting == "auto" else setting)
+    with nullcontext() if current() is not _SILENT else ConsoleWatch() if wanted else watching(Watch()):
         yield

@@ -411,12 +411,12 @@ def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: 
     n_chunks = -(-(len(orders) - first) // most)
     size = -(-(len(orders) - first) // n_chunks)
     while first < len(orders):
+        progress.current().part(f"{max(first - 1, 0):,} of {len(orders) - 1:,} permutations fitted")
         statistics = _fit_chunk(question, orders[first : first + size], at, workspace, first)
         # With one point for all, its place is that in the whole grid.
         n = len(statistics["place"])
         yield statistics if chosen is None else statistics | {"place": np.repeat(chosen, n, axis=0)}
         first += n  # chunks of an earlier run may have another size
-        progress.current().note(f"{min(first, len(orders)) - 1:,} of {len(orders) - 1:,} permutations fitted")
 
 
 def _fit_chunk(question: Question, orders: Index, at: Index | None, workspace: Workspace, first: int) -> Statistics:

@@ -78,6 +78,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             if statistics is not None:  # a plan that is refused leaves no files
                 space.discard()
             raise
+        progress.current().plan(sum(map(len, methods.values())))
         outcomes: list[list[Outcome]] = [[] for _ in sets]
         solvers: list[str | None] = [None] * len(sets)
         for place, (method, members) in enumerate(methods.items()):

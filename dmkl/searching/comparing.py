@@ -280,7 +280,7 @@ def compare(
         return folds or nest_folds(outer, inner, *args, **of_rows)  # splitters may be random
 
     for name, (learner, default) in asked.items():
-        progress.current().note(f"model {name}")
+        progress.current().part(f"model {name}")
         grid = (grids or {}).get(name, default)
         folder = None if state is None else Path(state) / name
         arguments = Arguments(learner, K, y, grid, scoring, groups, unknown, folder)
@@ -309,7 +309,7 @@ def compare(
             shared = set.intersection(*(set(each) for each in of_folds))
             predictions[AUTO] = xr.concat([each[sorted(map(str, shared))] for each in of_folds], "sample")
     for name, estimator in _named_competitors(competitors, question).items():
-        progress.current().note(f"competitor {name}")
+        progress.current().part(f"competitor {name}")
         before = time.monotonic()
         scores, predictions[name] = _compete(name, estimator, question, folds)
         parts.append(scores)
@@ -407,7 +407,7 @@ def auto(
     searches: dict[str, SearchResult] = {}
     options: dict[str, Any] = {"scoring": scoring, "groups": groups, "unknown": unknown, "rule": rule}
     for name, (learner, default) in asked.items():
-        progress.current().note(f"model {name}")
+        progress.current().part(f"model {name}")
         folds = next((each.folds for each in searches.values()), cv)  # splitters may be random
         options |= {"choice": "joint", "baselines": "none", "state": None if state is None else Path(state) / name}
         searches[name] = search(learner, K, y, (grids or {}).get(name, default), folds, **options)

@@ -200,10 +200,10 @@ class Context:
             outcomes[missing[position]] = outcome
             # Written at once, so that an interrupted plan repeats only the problems that were running.
             self.workspace.keep_outcome(numbers[missing[position]], outcome)
-            if len(jobs) > 1:
-                n_solved = len(jobs) - sum(outcome is None for outcome in outcomes)
-                watch.note(f"{n_solved:,} of {len(jobs):,} problems solved")
+            watch.solved(1)
 
+        if len(missing) < len(jobs):
+            watch.solved(len(jobs) - len(missing))
         running = [(jobs[k].training.square, jobs[k].adapted(solver_of(jobs[k]))) for k in missing]
         drive(running, at_once=at_once, tally=self.tally, done=keep, after_round=self.workspace.sync)
         return [outcome for outcome in outcomes if outcome is not None]

@@ -11,6 +11,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from sklearn.model_selection import GroupKFold, LeaveOneOut, PredefinedSplit, ShuffleSplit, StratifiedKFold
 
 import dmkl
@@ -281,14 +282,41 @@ def test_python_shows_progress_where_somebody_sees_it(monkeypatch, kernels, clas
             dmkl.MKFDA(solver="subspace").fit(kernels, classes)
         return stderr.getvalue()
 
-    line = r"(0/1 settings solved, pass 1|1/1 settings solved, pass \d) after \d:\d\d(, \d:\d\d left)?"
+    line = r"\d\.\d passes after \d:\d\d: (extend pass|error [≤>] [\d.]+ %)(, \d:\d\d left)?"
     assert re.search(line, shown(True))
     assert not shown(False)
     assert not shown(True, False)
-    assert "settings solved" in shown(False, True)
+    assert " passes after " in shown(False, True)
     notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=None))
     monkeypatch.setitem(sys.modules, "IPython", notebook)
-    assert "settings solved" in shown(False)
+    assert " passes after " in shown(False)
+
+
+def compared(K, y, out):
+    models = ["mkfda", "sum"]
+    dmkl.compare(models, K, y, grids={name: {"lam": [0.1, 1]} for name in models}, outer=2, inner=2)
+    return [f"model {name}" for name in models]
+
+
+def permuted(K, y, out):
+    dmkl.permutation_test(dmkl.MKFDA(solver="subspace"), K, y, {"lam": [0.1, 1]}, 4, cv=2, state=out)
+    return ["0 of 4 permutations fitted"]
+
+
+@pytest.mark.parametrize("work", [compared, pytest.param(permuted, marks=pytest.mark.slow)])
+def test_the_counts_of_progress_only_rise(kernels, classes, tmp_path, work):
+    shown = io.StringIO()
+    with ConsoleWatch(Console(file=shown, width=200), delay_seconds=0.0) as watch:
+        parts = work(kernels, classes, tmp_path / "state")
+    lines = shown.getvalue().splitlines()
+    counts = re.findall(r"^(\d+) of (\d+) solved, (\d+\.\d) passes after \d+:\d\d: ", shown.getvalue(), re.MULTILINE)
+    solved, planned, passes = (list(map(float, numbers)) for numbers in zip(*counts, strict=True))
+    assert [solved, planned, passes] == [sorted(solved), sorted(planned), sorted(passes)]
+    assert solved[0] < solved[-1]
+    assert passes[0] < passes[-1]
+    assert watch.n_solved == watch.n_planned == int(counts[-1][1])
+    places = [next(n for n, line in enumerate(lines) if part in line) for part in parts]
+    assert places == sorted(places)
 
 
 # --- chains of steps -----------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def descend(job: Job, rule: DirectionRule, options: FisherOptions, capacity: int
         # F decreases in every step, the gap need not: S is evaluated at other weights each time.
         if best is None or certificate.gap < best.certificate.gap:
             best = Solution(alpha, at.beta, certificate, status)
-        progress.current().note(f"{problem.name}{progress.error_text(certificate.gap)}, pass {read:.0f}")
+        progress.current().note(f"{problem.name}{progress.error_text(certificate.gap)}")
         if certificate.gap <= tol:
             status = Status.CERTIFIED
             break

@@ -220,7 +220,7 @@ def maximize(
         if best is None or (status != Status.CERTIFIED and certificate.gap < best.certificate.gap):
             best = Solution(evaluation.alpha, beta, certificate, status)
         if name is not None:
-            progress.current().note(f"{name}step {len(steps)}, {progress.error_text(certificate.gap)}")
+            progress.current().note(f"{name}{progress.error_text(certificate.gap)}")
         if gap <= tol:
             status = Status.CERTIFIED
             if not estimated:

@@ -173,7 +173,7 @@ def gmkl(
         length = _spectral_length(best, trial) if falls else 0.25 * length
         best = trial if best is None or falls else best
         outcome = best.outcome(lower, steps)
-        watch.note(f"{problem.name}step {len(steps)}, {progress.error_text(outcome.gap)}")
+        watch.note(f"{problem.name}{progress.error_text(outcome.gap)}")
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
         previous = candidate

@@ -161,7 +161,7 @@ def mk_svm(
         # gap is proven, the last one from which a step was made.
         if best is None or (best.status != Status.CERTIFIED and certificate.gap < best.gap):
             best = _outcome(certificate, candidate, u, steps, Status.CERTIFIED if certified else Status.ITERATIONS)
-        watch.note(f"{title}step {len(steps)}, {progress.error_text(certificate.gap)}")
+        watch.note(f"{title}{progress.error_text(certificate.gap)}")
         if certified and fixed:
             return best
         # An SVM that was solved less accurately than the weights need may still close the gap: the loop goes on then.

@@ -202,6 +202,7 @@ class SubspaceSolver:
         self._more: dict[int, list[Strips]] = {}
         """Directions of each space from its preconditioners in this round, in addition to those of the residuals."""
         self._lacking = ""  # The note on preconditioners for which there is no room
+        self._n_noted = 0  # Points whose solutions have been noted
         workspace.check_shared()
         self._ended = False
         self._restore()
@@ -489,17 +490,16 @@ class SubspaceSolver:
 
     def _note(self, worst: float) -> None:
         """Report the points that are solved, the largest error of the others, and how many passes are expected."""
-        done = sum(point.settled for point in self.progress)
-        text = f"{done:,}/{len(self.progress):,} settings solved"
-        if 0 < worst < np.inf:
-            text += f", {progress.error_text(worst)}"
-        text += f", pass {self.n_passes + (worst > 0):.0f}"
-        watch = progress.current()
+        watch, n_settled = progress.current(), sum(point.settled for point in self.progress)
+        if n_settled > self._n_noted:
+            watch.solved(n_settled - self._n_noted)
+            self._n_noted = n_settled
         # The rate at which the worst gap shrinks is extrapolated; a pass that reduces it to a third is assumed before.
         first, *_, last = np.log(np.clip([*self._worst[:1], worst, worst], self.options.tol, 100.0))
         rate = (math.log(3.0) + first - last) / (len(self._worst) + 1)
         watch.expect(float((last - math.log(self.options.tol)) / max(rate, 0.01)))
-        watch.note(f"{text}; {self._lacking}" if self._lacking else text)
+        if text := "; ".join(filter(None, (progress.error_text(worst) if 0 < worst < np.inf else "", self._lacking))):
+            watch.note(text)
 
     def _record(self, kind: str) -> None:
         """Count a pass that is over, and save the state."""
