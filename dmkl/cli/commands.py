@@ -43,8 +43,13 @@ def command(name: str) -> Callable[..., None]:
 
 def with_options(name: str, arguments: Sequence[str]) -> Callable[..., None]:
     """Import the function of a command, with the options of the learner that its arguments name."""
-    if name not in LEARNING:
-        return command(name)
-    from dmkl.cli.learners import command_for, learner_in
+    made = command(name)
+    if name in LEARNING:
+        from dmkl.cli.learners import command_for, learner_in
 
-    return command_for(learner_in(arguments), command(name))
+        made = command_for(learner_in(arguments), made)
+    if "--help-all" not in arguments:
+        return made
+    from dmkl.cli.options import with_details
+
+    return with_details(made)

@@ -44,11 +44,15 @@ def import_(
             help="Files of matrices: .npy, .mat, .h5, .csv …; prefixes of .grm.bin. Features are for dmkl build.",
         ),
     ] = None,
-    mgrm: Path | None = option("Prefixes of relationship matrices, one a line.", "FILE"),
+    mgrm: Path | None = option("Prefixes of relationship matrices, one a line.", "FILE", details="As GCTA has it."),
     labels: options.Labels = None,
     samples: options.SampleNames = None,
-    train_samples: Path | None = labels_option("Name of each training sample (column).", "FILE"),
-    order: Path | None = labels_option("Names of the rows of files without names, in order.", "FILE"),
+    train_samples: Path | None = labels_option(
+        "Name of each training sample (column).", "FILE", details="Of rectangular kernels, new × training samples."
+    ),
+    order: Path | None = labels_option(
+        "Names of the rows of files without names, in order.", "FILE", details="Labels are matched by these."
+    ),
     splits: options.Splits = None,
     diagonal: Path | None = labels_option("k(x, x) of new samples, for cosine.", "FILE"),
     names: str | None = option("Names of the kernels, in the order of reading.", "A,B,…"),
@@ -171,20 +175,39 @@ def build(
     resources: Resources,
     specs: Path | None = _kernels_option("Kernels to compute, a table [[kernel]] each.", "FILE.toml"),
     function: list[str] | None = _kernels_option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME"),
-    bandwidth: str | None = _kernels_option("Multiples of the mean distance. [default: 1]", "B,B,…"),
+    bandwidth: str | None = _kernels_option(
+        "Multiples of the mean distance. [default: 1]", "B,B,…", details="There is a kernel for each."
+    ),
     feature: list[str] | None = _kernels_option(
         "Tables: X, raw, 'layers/*' …; repeatable. [default: all, of .h5ad X]", "NAME"
     ),
-    rank: str | None = _kernels_option("Rank of approximations; auto: by the trace.", "N|auto"),
+    rank: str | None = _kernels_option(
+        "Rank of approximations; auto: by the trace.", "N|auto", details="With auto they keep 99 % of it."
+    ),
     transform: str | None = _kernels_option(
         "First, size-factor, log1p, tfidf, grm, grm=vanraden, impute. [default: grm of linear kernels of .bed]",
         "NAME,…",
+        details="The first three are for counts, grm for genotypes; impute fills missing values in.",
     ),
-    product: list[str] | None = _kernels_option("Product of kernels by entry; repeatable.", "A,B"),
-    columns: Path | None = _kernels_option("Sets of columns, a kernel each: .gmt, .bim, .json, .toml.", "FILE"),
-    min_columns: int | None = _kernels_option("Leave out sets of fewer columns.", "N", min=1),
-    against: str | None = _kernels_option("Kernels of new samples against this set.", "STORE"),
-    train: Path | None = samples_option("Samples to learn from, one name a line.", "FILE"),
+    product: list[str] | None = _kernels_option(
+        "Product of kernels by entry; repeatable.", "A,B", details="A and B are kernels or tables: an interaction."
+    ),
+    columns: Path | None = _kernels_option(
+        "Sets of columns, a kernel each: .gmt, .bim, .json, .toml.",
+        "FILE",
+        details="Gene sets are .gmt, chromosomes of variants .bim, lists of names the others.",
+    ),
+    min_columns: int | None = _kernels_option(
+        "Leave out sets of fewer columns.", "N", min=1, details="By default a set of columns without any is refused."
+    ),
+    against: str | None = _kernels_option(
+        "Kernels of new samples against this set.", "STORE", details="It is of dmkl build; its functions are taken."
+    ),
+    train: Path | None = samples_option(
+        "Samples to learn from, one name a line.",
+        "FILE",
+        details="Mean distances, landmarks and transforms are learnt from them.",
+    ),
     split: int | None = samples_option("Learn from this split. [default: 0]", "K", min=0),
     labels: options.Labels = None,
     samples: options.SampleNames = None,
@@ -201,6 +224,7 @@ def build(
         "HOW",
         default="auto",
         show_default=False,
+        details="That is, if all kernels are linear or cosine, of fewer columns than half the samples.",
     ),
     tile: options.Tile = None,
     dtype: Literal["float16", "float32", "float64"] | None = storage_option(

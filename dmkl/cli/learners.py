@@ -185,18 +185,19 @@ class Parameter:
         if self.kind is bool:
             names = [f"{name}/--no-{name.lstrip('-')}" for name in names]
         metavar = self.form.metavar or ("NAME" if len("|".join(self.choices)) > _WIDEST else None)
-        info = option(self._help(), metavar, *names, panel=panel, hidden=panel is None)
+        shown, rest = self._help()
+        where: Any = {"panel": panel or "Options of learners", "hidden": panel is None}
+        info = option(shown, metavar, *names, **where, details=rest)
         annotation: Any = Annotated[self.kind | None, info]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
-    def _help(self) -> str:
-        """The first sentences of the description, as many as it takes to name every choice, and the default."""
+    def _help(self) -> tuple[str, str]:
+        """The first sentences of the description, as many as name every choice, with the default; and the others."""
         sentences = [self.form.help] if self.form.help else re.split(r"(?<=\.)\s+(?=[A-Z\"`])", self.description)
         choices = () if self.form.read else self.choices
-        beginnings = (sentences[: n + 1] for n in range(len(sentences)))
-        shown = next((text for text in beginnings if all(choice in " ".join(text) for choice in choices)), [])
-        if not shown:
-            shown = [sentences[0], f"One of {', '.join(choices)}."]
+        ends = range(1, len(sentences) + 1)
+        end = next((n for n in ends if all(choice in " ".join(sentences[:n]) for choice in choices)), 0)
+        shown = sentences[:end] or [sentences[0], f"One of {', '.join(choices)}."]
         default = self.default
         if isinstance(default, bool):
             default = self.name if default else f"no-{self.name}"
@@ -204,7 +205,9 @@ class Parameter:
             default = "inf" if math.isinf(default) else f"{default:g}"
         if default is not None:
             shown.append(f"[default: {default}]")
-        return re.sub(r"([\\*_<])", r"\\\1", " ".join(shown).replace("`", ""))  # Typer reads Markdown
+        parts = (" ".join(part).replace("`", "") for part in (shown, sentences[end or 1 :]))
+        first, rest = (re.sub(r"([\\*_<])", r"\\\1", part) for part in parts)  # Typer reads Markdown
+        return first, rest
 
 
 @dataclass(frozen=True)

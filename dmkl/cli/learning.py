@@ -64,7 +64,9 @@ class ResultOptions(_SetOptions):
     """The options of all commands that train learners several times and save a result."""
 
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
-    groups: Path | None = folds_option("Groups that no fold splits, by sample.", "FILE")
+    groups: Path | None = folds_option(
+        "Groups that no fold splits, by sample.", "FILE", details="FILE:NAME takes a column, matched by sample names."
+    )
     scoring: list[str] | None = folds_option("Measures, as matthews; first chooses.", "NAME,…")
     state: Path | None = option("Checkpoint. [default: OUT.partial]", "DIR")
     restart: bool = flag("Discard the checkpoint.", "--restart")
@@ -483,13 +485,16 @@ def importance(
     question: QuestionOptions,
     grid: GridOptions,
     kernel_group: list[str] | None = _kernels_option(
-        "Kernels to leave out together: shape=fou*,zer*; repeatable.", "G=A,B*"
+        "Kernels to leave out together: shape=fou*,zer*; repeatable.",
+        "G=A,B*",
+        details="They are left out one by one too.",
     ),
     choose: Literal["held", "anew"] = _kernels_option(
         'Parameters are "held" (default), or "anew".',
         "HOW",
         default="held",
         show_default=False,
+        details="Fits without a kernel have those of all kernels, or choose their own.",
     ),
     shapley: int = _kernels_option("Random orders for Shapley values.", "N", default=0, min=0, show_default=False),
     seed: int = _kernels_option("Seed of these. [default: 0]", "N", default=0, min=0, show_default=False),
@@ -556,7 +561,9 @@ def stability(
     selected: int | None = _resamples_option(
         "Each resample selects Q kernels. [default: those above 1 % of the largest]", "Q"
     ),
-    threshold: float = _resamples_option("Share of resamples that select a stable kernel.", "SHARE", default=0.9),
+    threshold: float = _resamples_option(
+        "Share of resamples that select a stable kernel.", "SHARE", default=0.9, details="It is above 0.5."
+    ),
     seed: int = _resamples_option("Seed of the draws.", "N", default=0),
     plot: options.Plot = None,
     **parameters: Any,

@@ -42,7 +42,7 @@ def _root(
 ) -> None:
     """Multiple kernel learning on kernel matrices larger than memory, with a proven gap for convex problems.
 
-    Start with `dmkl demo`. Each command has help with examples: `dmkl fit --help`.
+    Start with `dmkl demo`. Each command has help with examples, `dmkl fit --help`, and in whole, `dmkl fit --help-all`.
     """
 
 
@@ -60,7 +60,7 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help", "--help-all"]},
     )
     app.callback()(_root)
     listed = next(iter(arguments), "") not in COMMANDS  # help or completion may list them

@@ -25,13 +25,22 @@ STEPS_HELP = (
 
 
 def option(
-    text: str, metavar: str | None = None, *names: str, default: Any = ..., panel: str | None = None, **more: Any
+    text: str,
+    metavar: str | None = None,
+    *names: str,
+    default: Any = ...,
+    panel: str | None = None,
+    details: str = "",
+    **more: Any,
 ) -> Any:
     """Make an option from its help, the placeholder of its value, its names, and the panel of help that shows it.
 
-    It stands as the default value of a parameter, or in an annotated type, which states no `default`.
+    It stands as the default value of a parameter, or in an annotated type, which states no `default`. `details` are
+    further sentences of its help, which --help-all shows.
     """
-    return typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+    made = typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+    made.details = details
+    return made
 
 
 def flag(text: str, name: str, **more: Any) -> Any:
@@ -60,14 +69,20 @@ Plot = Annotated[Path | None, option("Draw the result: .png, .pdf or .svg.", "FI
 
 Labels = Annotated[
     Path | None,
-    labels_option("Class or number of each sample. FILE:NAME takes a column.", "FILE"),
+    labels_option(
+        "Class or number of each sample. FILE:NAME takes a column.",
+        "FILE",
+        details="FILE.h5ad:NAME takes a column of obs, and FILE:TIME,EVENT times of an event.",
+    ),
 ]
 Rows = Annotated[
     str | None,
     samples_option("Only these: a file of names, or of 0 and 1 for each sample, or positions, as 0,5,10:20.", "ROWS"),
 ]
 Records = Annotated[Path | None, samples_option("FILE:NAME, the sample of each record.", "FILE")]
-Covariates = Annotated[Path | None, samples_option("Covariates of new samples.", "FILE")]
+Covariates = Annotated[
+    Path | None, samples_option("Covariates of new samples.", "FILE", details="As for --steps residualize=FILE.")
+]
 Offset = Annotated[str | None, samples_option("Offsets of new samples, or one number.", "FILE")]
 Strata = Annotated[str | None, samples_option("Strata of new samples, for --times.", "FILE")]
 Unknown = Annotated[
@@ -81,6 +96,7 @@ Join = Annotated[
         'Samples: "exact" (default), equal in all files; "inner": in all; "outer": in any.',
         "HOW",
         show_default=False,
+        details="They are matched by name.",
     ),
 ]
 Repair = Annotated[
@@ -89,7 +105,11 @@ Repair = Annotated[
 ]
 Missing = Annotated[
     Literal["refuse", "zero"] | None,
-    samples_option('Samples without a table: "refuse", or "zero" (default of --join outer).', "HOW"),
+    samples_option(
+        'Samples without a table: "refuse", or "zero" (default of --join outer).',
+        "HOW",
+        details="They have zeros in the centered kernels of that table.",
+    ),
 ]
 MissingFeatures = Annotated[
     Literal["refuse", "zero", "mean"],
@@ -182,6 +202,19 @@ def _annotated(item: Parameter) -> Parameter:
     info = copy(item.default)
     default, info.default = None if info.default is ... else info.default, ...
     return item.replace(kind=item.KEYWORD_ONLY, annotation=Annotated[item.annotation, info], default=default)
+
+
+def with_details(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the help of a command the details of its options, and those that are hidden."""
+    described = []
+    for item in signature(command).parameters.values():
+        kind, info = get_args(item.annotation)
+        info = copy(info)
+        text, default, rest = (info.help or "").partition("[default")
+        info.help, info.hidden = " ".join([text.strip(), getattr(info, "details", ""), default + rest]).strip(), False
+        described.append(item.replace(annotation=Annotated[kind, info]))
+    command.__signature__ = signature(command).replace(parameters=described)  # type: ignore[attr-defined]
+    return command
 
 
 def _rank(item: Parameter) -> int:

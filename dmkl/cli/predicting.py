@@ -59,8 +59,10 @@ def predict(
     strata: options.Strata = None,
     unknown: options.Unknown = None,
     scoring: list[str] | None = option("Measures such as matthews,roc_auc.", "NAME,…"),
-    deviations: bool = flag("Standard deviations and reliabilities.", "--std", panel="Certainty"),
-    times: str | None = _certainty_option("Probabilities to survive these times.", "T,…"),
+    deviations: bool = flag(
+        "Standard deviations and reliabilities.", "--std", panel="Certainty", details="Of variance components."
+    ),
+    times: str | None = _certainty_option("Probabilities to survive these times.", "T,…", details="Of MKCox."),
     probabilities: bool = flag("Calibrated probabilities.", "--probabilities", panel="Certainty"),
     coverage: float | None = _certainty_option("Sets or intervals, as of 0.9.", "P"),
     per_class: bool = flag("Hold the coverage for each class.", "--per-class", panel="Certainty"),

@@ -120,6 +120,16 @@ def test_help_is_short(output_of, command):
     assert len(output_of(command, "--help").splitlines()) <= LINES
 
 
+def test_details_are_in_the_whole_help_alone(output_of):
+    short, whole = (words(output_of("build", flag)) for flag in ("--help", "--help-all"))
+    for text in ("Product of kernels by entry; repeatable.", "Multiples of the mean distance."):
+        assert text in short
+        assert text in whole
+    assert "A and B are kernels or tables: an interaction." in whole
+    assert "an interaction" not in short
+    assert "There is a kernel for each. [default: 1]" in whole
+
+
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("command", ["fit", "search", "evaluate"])
 def test_help_fits_two_screens_and_lists_the_learners(output_of, command):
@@ -146,6 +156,7 @@ def test_a_new_learner_is_there_at_once(error_of, json_of, output_of, tmp_path, 
     out = words(output_of("fit", "--model", "toy-learner", "--help"))
     assert "--depth <int> Number of layers. [default: 3]" in out
     assert "[default: 0.5]" in out
+    assert "--depth <int> Number of layers. It does nothing. [default: 3]" in words(output_of("fit", "--help-all"))
     given = ["--model", "toy-learner", "--depth", 5]
     printed = json_of("fit", store, tmp_path / "model", *given)
     assert printed["parameters"] == {"lam": 0.5, "depth": 5, "tol": 1e-2}
