@@ -60,10 +60,6 @@ class Traits:
     n_probes: int
     seed: int
 
-    def images(self, block: Float) -> Steps:
-        """K_iB of a block (m, b) with K_e last, (n + 1, m, b)."""
-        return np.concatenate([(yield EachProduct(block)), block[None]])
-
     def project(self, t: int, blocks: Float) -> Float:
         """P_tB of blocks (..., m, b)."""
         Q = self.bases[t]
@@ -124,13 +120,18 @@ def trait_covariances(pair: Traits) -> Steps:
     return TraitCovariances(estimates, covariance, inverses[0, 1].diagonal() > 0)
 
 
+def term_products(block: Float) -> Steps:
+    """K_iB of a block (m, b) with K_e last, (n + 1, m, b)."""
+    return np.concatenate([(yield EachProduct(block)), block[None]])
+
+
 def moment_estimates(pair: Traits) -> Steps:
     """The σ_j,st of two traits, (n + 1, 2, 2), and inverses of their normal equations, (2, 2, n + 1, n + 1)."""
     n = pair.n_kernels
     grams = np.zeros((2, 2, n + 1, n + 1))
     for chunk in pair.probes():
         block = np.hstack([pair.residuals, *(pair.project(t, chunk) for t in (0, 1))])
-        of_residuals, *images = np.split((yield from pair.images(block)), [2, 2 + chunk.shape[1]], axis=2)
+        of_residuals, *images = np.split((yield from term_products(block)), [2, 2 + chunk.shape[1]], axis=2)
         for s, t in product((0, 1), repeat=2):
             grams[s, t] += np.tensordot(images[t], pair.project(s, images[t]), ((1, 2), (1, 2)))
     moments = np.einsum("ms,jmt->jst", pair.residuals, of_residuals)
@@ -156,7 +157,7 @@ def moment_traces(traits: Traits, values: Float) -> Steps:
     keys = sorted({*key_of.values()})
     traces = np.zeros((*[n_traits] * 4, n_terms, n_terms))
     for chunk in traits.probes():
-        images = yield from traits.images(np.hstack([traits.project(t, chunk) for t in range(n_traits)]))
+        images = yield from term_products(np.hstack([traits.project(t, chunk) for t in range(n_traits)]))
         images = np.split(images, n_traits, axis=2)
         covered = np.hstack([traits.project(v, np.tensordot(values[:, v, s], images[s], 1)) for v, s in pairs])
         columns = [np.concatenate(traits.project(t, images[s]), axis=1) for s, t, _ in keys]

@@ -28,7 +28,7 @@ import scipy.linalg
 from dmkl.arrays import Float, Index
 from dmkl.passes.execute import machine
 from dmkl.solvers.interface import CombinedKernel, CombinedProduct, Root
-from dmkl.solvers.trait_covariances import PAIRS, Steps, TraitCovariances, Traits, moment_estimates
+from dmkl.solvers.trait_covariances import PAIRS, Steps, TraitCovariances, Traits, moment_estimates, term_products
 from dmkl.solvers.variance import FLOOR, Point, Probes, derivatives, likelihood_point, maximize
 from dmkl.solvers.weight_sets import ConicProgram
 
@@ -84,7 +84,7 @@ class _Pair:
 
     def images(self, block: Float) -> Steps:
         """D_j,stB of a block (N, b), (3(n + 1), N, b)."""
-        both = np.split((yield from self.traits.images(np.hstack(self.split(block)))), 2, axis=2)
+        both = np.split((yield from term_products(np.hstack(self.split(block)))), 2, axis=2)
         result = np.zeros((len(both[0]), len(PAIRS), *block.shape))
         n = len(self.rows[0])
         for place, (s, t) in enumerate(PAIRS):

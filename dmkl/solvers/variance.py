@@ -57,7 +57,7 @@ from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.solvers.jobs import Context, Job, Training, on_kernels
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
-from dmkl.solvers.trait_covariances import DEPENDENT, Steps, Traits, moment_traces
+from dmkl.solvers.trait_covariances import DEPENDENT, Steps, Traits, moment_traces, term_products
 from dmkl.solvers.workspace import Workspace
 
 Solve = Callable[[Sequence[Job], Context], list[Outcome]]
@@ -138,9 +138,7 @@ class VarianceProblem:
         """The least variances, (n + 1,)."""
         return np.append(np.zeros(len(self.names)), FLOOR * self.scale)
 
-    def images(self, block: Float) -> Steps:
-        """K_jB of a block (m, b), with K_e last, (n + 1, m, b)."""
-        return np.concatenate([(yield interface.EachProduct(block)), block[None]])
+    images = staticmethod(term_products)
 
     def multiply(self, variances: Float, block: Float) -> Steps:
         """VB of a block (m, b)."""
