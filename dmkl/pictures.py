@@ -265,8 +265,9 @@ def bars(
             each = " (lines: 5th to 95th percentile)"
     right = ax.get_xlim()[1]
     if few and not label:
-        rest = np.abs(values).sum() - np.abs(values[shown]).sum()
-        few += f"; the others have {100 * rest / np.abs(values).sum():.0f} % of the weight"
+        rest = np.abs(np.delete(values, shown)).sum()
+        share = 100 * rest / np.abs(values).sum()
+        few += f"; the others have {'less than 1' if 0 < share < 0.5 else f'{share:.0f}'} % of the weight"
         ax.barh(len(shown), rest, height=0.72, color="#c4c4c4")
         ax.set_xlim(right=max(right, min(1.05 * rest, 2 * right)))  # with a long bar the others remain legible
     name_rows(ax, labels)

@@ -557,6 +557,13 @@ def test_of_many_kernels_the_largest_weights_and_the_sum_of_the_others_are_drawn
         SearchResult(scores).plot_weights(top=0)
 
 
+def test_a_small_weight_of_the_others_is_not_called_zero():
+    scores = make(kernels=60)
+    for of_others, said in ((1e-7, "less than 1 %"), (0.0, "0 %"), (0.5, "33 %")):
+        scores["weight"][...] = np.r_[np.ones(40), np.full(20, 2 * of_others)]
+        assert f"the others have {said} of the weight" in title_of(SearchResult(scores).plot_weights(top=40))
+
+
 def test_what_all_names_share_is_in_the_title_and_not_in_labels():
     for kernels, shared, rest in (
         (
