@@ -216,7 +216,8 @@ def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> C
         if n_shared := len(np.intersect1d(numbers[fold.seen], numbers[other.test])):
             refuse(
                 f"{n_shared} training and validation rows of {fold.title} are test rows of {other.title}: a joint "
-                'choice would be tested on rows that it was made from; take a choice for each fold, choice="fold"'
+                "choice would be tested on rows that it was made from; take folds without test rows, or a choice for "
+                'each fold, choice="fold" of dmkl.search'
             )
     return choice
 

@@ -27,6 +27,8 @@ def test_one_choice_for_mirrored_splits_is_refused():
     arguments, options = (dmkl.MKFDA(), KERNELS, NOISE, GRID), {"refit": False, "baselines": "none"}
     with pytest.raises(InputError, match=r"^20 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
         dmkl.search(*arguments, MIRRORED, choice="joint")
+    with pytest.raises(InputError, match=r"without test rows, or .*choice=.fold. of dmkl.search"):
+        dmkl.auto(KERNELS, NOISE, ["sum"], cv=MIRRORED)
     alone = [dmkl.search(*arguments, split, **options).best_params_ for split in MIRRORED]
     assert list(dmkl.search(*arguments, MIRRORED, **options).best_params_.values()) == alone
 
