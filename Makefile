@@ -8,9 +8,13 @@ SLURM := build/slurm
 
 setup: $(VENV)/.ready
 
-# Rebuilt when the list of dependencies changes.
+# Rebuilt when the list of dependencies changes. make setup LOCKED=yes, as in .ci/run, takes the releases of deploy/lock.txt, whose
+# hashes pip checks.
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
+ifdef LOCKED
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/lock.txt
+endif
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
 	touch $@
 
@@ -62,11 +66,12 @@ package: setup
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	cd build/package && bin/dmkl demo --output demo
 
-# deploy/lock.txt: the newest release of everything that dmkl and its tests need, with hashes, for all systems and versions of Python.
+# deploy/lock.txt: the newest release of everything that dmkl, its tests, lint and documentation need, with hashes, for all systems and
+# versions of Python.
 lock: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --upgrade --extra test --output-file deploy/lock.txt \
-		pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --upgrade --all-extras \
+		--output-file deploy/lock.txt pyproject.toml
 
 # 100,000 mutated files of all formats that are read; make fuzz INPUTS=1000 FUZZ='-k npy' takes others.
 # Each arena of the allocator, and each thread's stack, reserves memory that is never used.

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_the_lock_file_has_hashes_of_all_dependencies_in_versions_that_are_allow
     entries = re.split(r"\n(?=\S)", (DEPLOY / "lock.txt").read_text())
     assert all("--hash=sha256:" in entry for entry in entries)
     locked = {entry.partition("==")[0]: re.match(r"\S+==(\S+)", entry)[1] for entry in entries}
-    for line in [*project["dependencies"], *project["optional-dependencies"]["test"]]:
+    for line in [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]:
         required = Requirement(line)
         assert required.specifier.contains(locked[canonicalize_name(required.name)]), line
 
