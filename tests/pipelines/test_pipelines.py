@@ -94,6 +94,17 @@ def views(tmp_path_factory):
             "choice_rules.py --sets --npz views.npz --models sum mkfda --most 90 --output out",
             [r"^views +(\d\.\d{3} +){6}\d\.\d{3}$", r"^paired error +[01]\.\d+ "],
         ),
+        ("alignments.py --samples 120 --output out", [r"^unit norm, centered +-?0\.\d+ ", "over 91 pairs: "]),
+        (  # T is convex, and no point of the grid is below the optimum of GMKL.
+            "two_weights.py --points 5 --output out",
+            [r"T = \d\S+, (\d\.\de[+-]\d\d|-\d\.\de-0[6-9]) above$", r"by (0\.0e\+00|\d\.\de-(0[6-9]|1\d)) of itself"],
+        ),
+        ("training_sizes.py kernels.zarr --sizes 10 --runs 2 --output out", [r"^SS-MKL +\d+\.\d$", r"^UMK +\d+\.\d$"]),
+        ("brain_scans.py --repetitions 2 --output out", [r"^ *NCuts +[6-9]\d\.\d+ ", r"of 28 kernels on average$"]),
+        (
+            "ncuts_figures.py --panels b c --pairs 1 --draws 1 --output out",
+            [r"^ *patterns +12 +\d", r"^ *all +30 +\d"],
+        ),
         ("large_build.py -n 2 -m 300 -d 5 --cluster threads", ["floor / measured"]),
         ("ncuts.py views.npz --noise 0 2 --models ncuts 'uniform Fisher' --output out", ["weight of noise"]),
         ("noise_kernels.py views.npz --noise 0 2 --ps 1 2 --lams 0.01 --output out", ["learnt"]),
