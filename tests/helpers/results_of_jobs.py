@@ -65,7 +65,7 @@ def from_matlab():
 
 def weighted(names):
     """The weighted kernel, as another program reads it."""
-    table = pd.read_csv("weighted.csv", index_col=0, dtype={0: str})
+    table = pd.read_csv("weighted.csv", index_col=0)
     assert table.index.astype(str).tolist() == table.columns.tolist() == names
     np.testing.assert_allclose(table, table.T, atol=1e-6)
 
