@@ -313,7 +313,12 @@ def inspect_class(kind: type) -> DeclaredLearner:
 
     hints, parameters = parameter_types(kind), {}  # without a type, values are read as numbers or texts
     for name, item in inspect.signature(kind).parameters.items():
-        if name in ("b", "constraints", "kept_together"):  # A sets b, constraints is a function, --groups sets these
+        if name in (
+            "b",
+            "candidates",
+            "constraints",
+            "kept_together",
+        ):  # set otherwise, arrays and functions
             continue
         hint = hints.get(name, bool if isinstance(item.default, bool) else None)
         members = (hint, *get_args(hint))

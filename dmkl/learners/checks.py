@@ -304,7 +304,8 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, xr.DataArray):  # weights over kernel, read back as a mapping
+    if isinstance(value, xr.DataArray):  # weights over kernel (and target), read back as a mapping
+        value = value.transpose("kernel", ...)
         value = dict(zip(value["kernel"].values.tolist(), value.values.tolist(), strict=True))
     if hasattr(value, "items"):  # a mapping, or a series
         return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}

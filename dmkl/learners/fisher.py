@@ -134,7 +134,7 @@ class LeastSquares(KernelLearner, abstract=True):
         return name_of(self.solver) in (AUTO, FACTORS.name) and has_thin_factors(lens.view)
 
     def _needs_statistics(self, lens: Lens) -> bool:
-        return self._judges or not self._by_factors(lens)
+        return not self._by_factors(lens)
 
     def _method(self) -> FisherMethod:
         return FisherMethod(name_of(self.solver), self._options())

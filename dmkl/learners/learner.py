@@ -269,8 +269,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     def _weight_rules(self) -> WeightRules:
         """The set of weights that the parameters of the class describe."""
         names = [name for name in ("kernel_groups", "sigma", "constraints") if hasattr(self, name)]
-        given = None if self._judges else getattr(self, "weights", None)
-        return WeightRules(**{name: getattr(self, name) for name in names}, given=given)
+        return WeightRules(**{name: getattr(self, name) for name in names}, given=getattr(self, "weights", None))
 
     def _points(self, data: TrainingSet) -> list[tuple[float, WeightSet, Float | None, str]]:
         """λ, the set of weights, the initial weights if there are any, and the name in messages, of each problem."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Float
@@ -18,9 +19,11 @@ from dmkl.learners.checks import (
     Given,
     KernelGroups,
     Prices,
+    WeightRules,
     check_count,
     check_numbers,
     check_positive,
+    given_weights,
     one_for_each,
 )
 from dmkl.learners.effects import residualizing, set_effects
@@ -28,6 +31,7 @@ from dmkl.learners.fisher import PLAIN_SUM, LeastSquares
 from dmkl.learners.learner import KernelLearner, KernelRegressor
 from dmkl.learners.plan import FitOutcome, TrainingSet
 from dmkl.numerics.fisher import Targets
+from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.registry import FisherMethod, name_of
 from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Context, Job
@@ -35,9 +39,31 @@ from dmkl.solvers.refinement import RefinedProblem
 from dmkl.solvers.shared import SharedMethod, SharedProblem, candidate_weights
 
 _EXPLAINED = 1e-7  # Residuals of y on covariates below this share of its deviations from the mean are rounding.
-
-
 _PATTERNS = 10  # Sets of samples with known values from which targets that share weights take much longer.
+
+OfTargets = Sequence[Sequence[float]] | Mapping[str, Sequence[float]] | xr.DataArray
+"""Weights of each target: (kernels, targets), or by the name of the kernel."""
+
+
+def _is_several(value: Any) -> bool:
+    return np.ndim(value) > 0
+
+
+def _by_target(weights: Any) -> bool:
+    """Whether weights are numbers for each target."""
+    return any(map(np.ndim, weights.values())) if isinstance(weights, Mapping) else np.ndim(weights) == 2
+
+
+def _of_targets(weights: Any) -> list[Any]:
+    """The weights of each target, by the name of the kernel where they have names."""
+    if isinstance(weights, xr.DataArray):
+        if "kernel" not in weights.coords:
+            refuse(f"weights must be over kernel, with names of kernels, and target, got {weights.dims}")
+        kernels = weights.transpose("kernel", ...)
+        weights = dict(zip(kernels["kernel"].values.tolist(), kernels.values, strict=True))
+    if isinstance(weights, Mapping):
+        return [dict(zip(weights, of_target, strict=True)) for of_target in zip(*weights.values(), strict=True)]
+    return list(np.asarray(weights, dtype=np.float64).T)
 
 
 class RidgeMethod(FisherMethod):
@@ -85,15 +111,18 @@ class MKRidge(LeastSquares, KernelRegressor):
         As in `MKFDA`. The regression has an intercept only if kernels are centered, by "center" or by
         `dmkl.residualize`, which may occur once.
     weights
-        None (they are learnt), given weights as in `MKFDA`, or "shared": all targets share random candidates γ on the
-        simplex, and `dmkl.search` chooses one of them and λ for each target by its own R² in validation. The search has
-        an axis "candidate" in addition to its grid, and decomposes K(γ) once for each candidate and fold, for all
-        targets and all λ.
+        None (they are learnt); given weights as in `MKFDA`, or those of each target, as an array (kernels, targets), a
+        DataArray over kernel and target such as `weights_`, or a mapping from kernels to a number for each target; or
+        "shared": all targets share candidates γ, and `dmkl.search` chooses one of them and λ for each target by its own
+        R² in validation. The search has an axis "candidate" in addition to its grid, and decomposes K(γ) once for each
+        candidate and fold, for all targets and all λ.
     n_candidates
-        Number of candidates for weights="shared". The first one is uniform, the others are from Dirichlet distributions
-        of concentrations 0.1 and 1 in turn.
+        Number of random candidates on the simplex for weights="shared". The first one is uniform, the others are from
+        Dirichlet distributions of concentrations 0.1 and 1 in turn.
+    candidates
+        Own candidates in place of random ones: an array (candidates, kernels), each as `weights`; or their number.
     random_state
-        Seed of the random numbers of the candidates.
+        Seed of the random candidates.
     candidate
         Position of the candidate that is fitted, for several targets also one for each; a search sets it.
     refine
@@ -162,14 +191,15 @@ class MKRidge(LeastSquares, KernelRegressor):
     kernel_groups: KernelGroups = None
     sigma: Prices = 1.0
     constraints: Constraints = None
-    weights: Given | Literal["shared"] = None
+    weights: Given | OfTargets | Literal["shared"] = None
     n_candidates: int = 50
+    candidates: int | Sequence[Sequence[float]] | None = None
     random_state: int = 0
     candidate: int | Sequence[int] | None = None
     refine: int = 0
 
     traits = LeastSquares.traits.but(
-        plain_sum=PLAIN_SUM | {"candidate": None, "refine": 0},
+        plain_sum=PLAIN_SUM | {"candidates": None, "candidate": None, "refine": 0},
         rules={"refine": partial(check_count, least=0)},
         covariate_effects=True,
     )
@@ -178,32 +208,70 @@ class MKRidge(LeastSquares, KernelRegressor):
 
     @property
     def _judges(self) -> bool:
-        return isinstance(self.weights, str)
+        return isinstance(self.weights, str) and not _is_several(self.candidate)  # otherwise each target is a fit
+
+    @property
+    def _decomposes(self) -> bool:
+        """Whether targets have given weights or candidates, whose combined kernels are decomposed."""
+        return isinstance(self.weights, str) or _by_target(self.weights)
+
+    def _given(self, names: Sequence[str]) -> Float:
+        """The candidates, or the weights of each target, (…, kernels)."""
+        rows: Any = self.candidates if isinstance(self.weights, str) else _of_targets(self.weights)
+        if _is_several(rows):
+            return np.stack([given_weights(row, names) for row in rows])
+        return candidate_weights(len(names), self._count(), self.random_state)
+
+    def _count(self) -> int:
+        """The number of candidates."""
+        given: Any = self.candidates
+        if _is_several(given):
+            return len(given)
+        return check_count("n_candidates", self.n_candidates) if given is None else check_count("candidates", given)
 
     def _own_grid(self) -> dict[str, tuple[Any, ...]]:
-        searched = self._judges and self.candidate is None
-        return {"candidate": tuple(range(check_count("n_candidates", self.n_candidates)))} if searched else {}
+        searched = isinstance(self.weights, str) and self.candidate is None
+        return {"candidate": tuple(range(self._count()))} if searched else {}
+
+    def _weight_rules(self) -> WeightRules:
+        return replace(super()._weight_rules(), given=None) if self._decomposes else super()._weight_rules()
+
+    def _needs_statistics(self, lens: Lens) -> bool:
+        return self._decomposes or super()._needs_statistics(lens)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        own = "candidates" if isinstance(self.weights, str) else "weights"
+        is_given = self._decomposes and (own == "weights" or _is_several(self.candidates))
+        return super()._parameter_texts(names) | ({own: repr(self._given(names).tolist())} if is_given else {})
 
     def _of_plain_sum(self, grid: Mapping[str, tuple[Any, ...]]) -> tuple[KernelLearner, dict[str, Any]] | None:
         plain = super()._of_plain_sum(grid)
         if plain is None or not self._judges:
             return plain
-        return clone(self).set_params(candidate=0, refine=0), plain[1]
+        random = None if _is_several(self.candidates) else self.candidates  # of which the first is the sum
+        return clone(self).set_params(candidates=random, candidate=0, refine=0), plain[1]
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if not self._judges:
+        if not isinstance(self.weights, str):
+            if self.candidates is not None:
+                refuse("candidates are weights to choose from, for weights='shared'; give both, or neither")
             if self.candidate is not None:
                 refuse("candidate is a position among the candidates of weights='shared'; give both, or neither")
             if self.refine:
                 refuse("refine starts at the candidates of weights='shared'; give both, or leave refine out")
+        if not self._decomposes:
             return
-        if self.weights != "shared":
+        shared = isinstance(self.weights, str)
+        if shared and self.weights != "shared":
             refuse(f"weights must be 'shared', or a weight for each kernel, got {self.weights!r}")
-        for name in ("p", "sigma", "kernel_groups", "constraints", "solver"):
+        what = "weights='shared' takes random weights" if shared else "weights of each target are given"
+        for name in ("sigma", "kernel_groups", "constraints", *(("p", "solver") if shared else ())):
             if repr(getattr(self, name)) != repr(type(self)().get_params()[name]):
-                refuse(f"weights='shared' takes random weights, which {name} has no effect on; leave {name} out")
-        n = check_count("n_candidates", self.n_candidates)
+                refuse(f"{what}, which {name} has no effect on; leave {name} out")
+        if not shared:
+            return
+        n = self._count()
         if self.candidate is None:
             refuse(
                 "with weights='shared' targets choose among candidates by validation; let dmkl.search (dmkl search) "
@@ -231,10 +299,11 @@ class MKRidge(LeastSquares, KernelRegressor):
         With `Fit.truth` its weights are refined, and a fit of a search after that takes them from `Fit.starts`.
         """
         problems, judge = data.problems, data.fit.judge
-        weights = candidate_weights(data.training.n_kernels, self.n_candidates, self.random_state)
+        weights = self._given(data.training.names)
         if data.fit.kernels is not None:
             weights[:, np.setdiff1d(np.arange(data.training.n_kernels), data.fit.kernels)] = 0.0
-        chosen = one_for_each("candidate", check_numbers("candidate", self.candidate), len(problems))
+        own = [*range(len(weights))] if self.candidate is None else check_numbers("candidate", self.candidate)
+        chosen = one_for_each("weights" if self.candidate is None else "candidate", own, len(problems))
         ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
         if self.refine and judge is None:
             if data.fit.starts is None:
@@ -263,10 +332,10 @@ class MKRidge(LeastSquares, KernelRegressor):
         ]
 
     def _method(self) -> Any:
-        return SharedMethod(self.tol) if self._judges else RidgeMethod(name_of(self.solver), self._options())
+        return SharedMethod(self.tol) if self._decomposes else RidgeMethod(name_of(self.solver), self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        return self._shared_jobs(data) if self._judges else super()._jobs(data, prepared)
+        return self._shared_jobs(data) if self._decomposes else super()._jobs(data, prepared)
 
     def _target(self, data: TrainingSet, number: int) -> tuple[Float, Float]:
         # Problems with the same object H are points of one target for solvers: they share directions and passes.
