@@ -42,6 +42,7 @@ from dmkl.progress import PHASES
 from dmkl.searching.chance import chance
 from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import (
+    LAM_DENSE,
     LAM_TRACE,
     MOST_VARIATION,
     Choice,
@@ -664,8 +665,8 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     own = "lam" in question.estimator.traits.grid
     if own or (not default and lams != LAM_TRACE):
         return question
-    by_chain = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
-    if LAM_TRACE in by_chain.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
+    by_chain = {chain: lams_of(chain, question.estimator) if default else LAM_TRACE for chain in chains}
+    if {LAM_TRACE, LAM_DENSE} & {*by_chain.values()} and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
         first = {name: values[:1] for name, values in question.grid.items() if name == "candidate"}
         of_chains = question.at(grid=first | {"steps": tuple(chains)})
         of_fits = least_lam(Plan(question.K, of_chains.plan_fits(), duals=False))
