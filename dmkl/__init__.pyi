@@ -80,6 +80,7 @@ from .searching.figures import plot_survival as plot_survival
 from .searching.paired import compare_predictions as compare_predictions
 from .searching.search import SearchResult as SearchResult
 from .searching.search import search as search
+from .searching.targets import KernelScores as KernelScores
 from .solvers.fisher.mkfda import solve_mkfda as solve_mkfda
 from .solvers.fisher.problem import CG as CG
 from .solvers.fisher.problem import Direct as Direct

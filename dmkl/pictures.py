@@ -214,9 +214,9 @@ def name_rows(ax: Axes, names: Sequence[str]) -> None:
     ax.set_ylim(len(names) - 0.4, -0.6)
 
 
-def color_bar(ax: Axes, image: Any, label: str) -> None:
-    """The scale of colors of a map."""
-    bar = ax.figure.colorbar(image, ax=ax, pad=0.02)
+def color_bar(ax: Axes, image: Any, label: str, extend: str = "neither") -> None:
+    """The scale of colors of a map; it is to `extend` beyond the values that have the colors of its ends."""
+    bar = ax.figure.colorbar(image, ax=ax, pad=0.02, extend=extend)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)

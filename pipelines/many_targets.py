@@ -5,8 +5,8 @@
 
 Each target is a sum of responses to one, two or three of six feature spaces, and noise. The first command chooses λ and
 one of the random candidates of kernel weights for each target by cross-validation (`MKRidge(weights="shared")`). The
-second predicts held-out samples, and writes R² and correlation of each target, split by feature space. The script then
-compares these parts with the true parts of the targets.
+second predicts held-out samples, writes R² and correlation of each target, split by feature space, and a page of them.
+The script then compares these parts with the true parts of the targets.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
     for step in (
         "search kernels.zarr found --model mkridge --weights shared "
         f"--n-candidates {options.candidates} --lam 1e-4,1e-3,1e-2,0.1 --cv 5 --split 0",
-        "predict found/best kernels.zarr --split 0 --kernel-scores by_space.csv",
+        "predict found/best kernels.zarr --split 0 --kernel-scores by_space.csv --report page.html",
     ):
         print(f"$ dmkl {step} --overwrite", flush=True)
         subprocess.run([sys.executable, "-m", "dmkl", *step.split(), "--overwrite"], cwd=options.output, check=True)

@@ -90,6 +90,14 @@ SAVED = {
         "attributes": ("family", "n_samples", "n_covariates"),
         "nodes": ("excess", "p_value", "q_value", "omnibus_p_value", "kernel"),
     },
+    "dmkl-kernel-scores": {
+        "version": 1,
+        "attributes": (),
+        "nodes": (
+            *("kernel_r2", "kernel_correlation", "rest_r2", "rest_correlation", "total_r2", "total_correlation"),
+            "kernel",
+        ),
+    },
 }
 """Models and results: the newest version, attributes of the root, arrays and groups."""
 

@@ -448,6 +448,7 @@ _KINDS = {
     "dmkl-importance": _Kind("importance of kernels", _result_facts),
     "dmkl-stability": _Kind("result of resampling", _result_facts),
     "dmkl-association": _Kind("result of association tests", _result_facts),
+    "dmkl-kernel-scores": _Kind("scores by kernel", _result_facts),
     "dmkl-permutation-test": _Kind("result of a permutation test", _result_facts),
     "dmkl-combined-kernel": _Kind("weighted kernel", _labeled_facts),
     "dmkl-table": _Kind("table", _labeled_facts),

@@ -246,10 +246,10 @@ def predict(
     if contributions is not None and shares is not None:
         frame = as_frame(shares, "kernel")
         write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
+    parts = None
     if kernel_scores is not None and shares is not None and truth is not None:
         parts = dmkl.kernel_scores(shares[scored], pd.DataFrame(with_unknown(truth, unknown), scores["sample"])[scored])
-        frame = parts.to_dataframe(["target", "kernel"][2 - parts["kernel_r2"].ndim :]).reset_index()
-        write_table(as_place(kernel_scores), frame, parts, overwrite=overwrite)
+        write_table(as_place(kernel_scores), parts.table(), parts.data, overwrite=overwrite)
     if result is not None and result.figures:
         save_figure(result.figures["Confusion matrix"].draw, plot)
     region_lines = []
@@ -262,7 +262,8 @@ def predict(
         from dmkl.reports.predictions import describe_prediction
 
         known = None if truth is None else estimator._truth(None, truth, unknown=unknown)
-        dmkl.report(describe_prediction(estimator, scores, known, result, where, region_lines), report)
+        description = describe_prediction(estimator, scores, known, result, where, region_lines, parts)
+        dmkl.report(description, report)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(

@@ -61,7 +61,8 @@ def weights_table(weights: xr.DataArray, most_columns: int) -> Table:
     """A row for each kernel, the largest weight first, with a column for each class, pair, task or model.
 
     Of more than `most_columns` the weights of each are divided by their sum, with columns for the mean of these shares,
-    their standard deviation, the smallest and the largest, and the class that has the largest.
+    their standard deviation, the smallest and the largest, the class that has the largest, and how many classes the
+    kernel wins.
     """
     flat, kernels = columns_of(weights), weights["kernel"].values
     values = flat.values.reshape(len(kernels), -1)
@@ -75,10 +76,14 @@ def weights_table(weights: xr.DataArray, most_columns: int) -> Table:
         dim = str(flat.dims[1])
         frame = pd.DataFrame(shares).agg(["mean", "std", "min", "max"], axis=1)
         frame[dim] = flat[dim].values[shares.argmax(axis=1)].astype(str)
+        single = np.sum(shares >= (1 - 1e-9) * shares.max(axis=0), axis=0) == 1
+        frame["wins"] = np.bincount(shares.argmax(axis=0)[single], minlength=len(kernels))
         over = " × ".join(count(size, str(name)) for name, size in weights.sizes.items() if name != "kernel")
         columns = [Column("mean", f"share, mean of {over}", bar=0.0), Column("std", "standard deviation")]
         columns += [Column("min", "smallest"), Column("max", "largest"), Column(dim, f"{dim} of the largest")]
-        note = "Shares are weights divided by their sum; all weights are in weights_ of the model."
+        columns.append(Column("wins"))
+        note = "Shares are weights divided by their sum; all weights are in weights_ of the model. A kernel wins where "
+        note += "its share is the largest."
     frame.insert(0, "kernel", kernels.astype(str))
     frame = frame.iloc[np.argsort(-np.abs(shares).mean(axis=1), kind="stable")]
     return Table(frame, [Column("kernel", form="kernel"), *columns], "Weights", kernels=kernels, note=note)

@@ -110,6 +110,8 @@ def _model(model: KernelLearner) -> Page:
         answer += f" Proven: {model.traits.bounded} is within {percent} of the best possible."
     default, params = type(model)().get_params(deep=False), model.get_params(deep=False)
     changed = {name: value for name, value in params.items() if plain_repr(value) != plain_repr(default[name])}
+    shapes = {name: np.shape(changed[name]) for name in {"weights", "candidates"} & changed.keys()}
+    changed |= {name: f"({' × '.join(map(str, of))} numbers)" for name, of in shapes.items() if len(of) == 2}
     facts = {
         "model": type(model).__name__,
         "parameters": point_text(changed) or "all at their defaults",

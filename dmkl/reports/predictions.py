@@ -13,19 +13,28 @@ import xarray as xr
 import dmkl
 from dmkl.arrays import Array, is_known
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
+from dmkl.searching.assessing import measures_of
+from dmkl.searching.targets import FEW, KernelScores, ManyTargets
 
 _LEAST_SURE = 20  # Samples with a row in the table of the least sure ones.
 _SURE = 3.0  # Standard errors by which means differ more than by chance.
 
 
 def describe_prediction(
-    model: Any, scores: xr.DataArray, truth: Array | None, scored: Description | None, of: str, lines: list[str]
+    model: Any,
+    scores: xr.DataArray,
+    truth: Array | None,
+    scored: Description | None,
+    of: str,
+    lines: list[str],
+    by_kernel: KernelScores | None = None,
 ) -> Description:
     """A prediction in words, tables and figures.
 
     `scores` are those of `decision_function`, or predicted numbers; `truth` are the true labels, None if none is
-    known, and `scored` compares the two. `of` names the samples, and `lines` are further sentences about them.
-    Probabilities of classes, and errors of numbers, are compared with those of rows that training held out.
+    known, and `scored` compares the two. `of` names the samples, `lines` are further sentences about them, and
+    `by_kernel` are the scores of a regression. Probabilities of classes, and errors of numbers, are compared with those
+    of rows that training held out.
     """
     tables, figures = dict(scored.tables if scored else {}), dict(scored.figures if scored else {})
     said = [*(scored.lines() if scored else ["The true labels are not known."])]
@@ -36,10 +45,14 @@ def describe_prediction(
     drift: dict[Key, list[str]] = {}
     if regression and truth is not None:
         data["prediction"] = scores
-        caption = "Predicted against observed numbers."
-        figures["Observed and predicted"] = Figure(
-            caption, partial(dmkl.plot_predictions, data, "observed", by="group")
-        )
+        several, of_targets = scores.size > FEW * len(scores), None if by_kernel is None else by_kernel.by_target
+        if several and of_targets is None:
+            of_targets = _by_target(model, scores, truth)
+        if of_targets is not None:
+            tables, figures = tables | of_targets.tables(), figures | of_targets.figures()
+        if not several:
+            draw = partial(dmkl.plot_predictions, data, "observed", by="group")
+            figures["Observed and predicted"] = Figure("Predicted against observed numbers.", draw)
         errors = np.abs(np.asarray(truth, dtype=float).reshape(scores.shape) - scores.values)
         drift = _drift("The mean absolute error", errors[np.isfinite(errors)], held_out, lambda table: table)
     elif model.kind_ in ("binary", "multiclass") and getattr(model, "calibrated_on_", None) is not None:
@@ -62,6 +75,14 @@ def describe_prediction(
     }
     title = f"Prediction by {type(model).__name__} of {count(len(scores), 'sample')}"
     return Description(title, "", {"scores": [*said, *lines], **drift}, lambda: facts, tables, figures)
+
+
+def _by_target(model: Any, scores: xr.DataArray, truth: Array) -> ManyTargets:
+    """R² of each target, and the shares of the kernels in its weights."""
+    r2 = measures_of(model, scores.values, np.asarray(truth, dtype=float), "r2")["r2"]
+    score = xr.DataArray(r2, {"target": scores["target"].values.astype(str)})
+    shares = (model.weights_ / np.abs(model.weights_).sum("kernel")).drop_vars("target", errors="ignore")
+    return ManyTargets(score, "r2", "", shares.broadcast_like(score), "share of the weight")
 
 
 def _drift(what: str, here: Array, held_out: xr.Dataset | None, of_training: Any) -> dict[Key, list[str]]:

@@ -19,6 +19,7 @@ from dmkl.learners.learner import KernelClassifier, KernelRegressor
 from dmkl.learners.predicting import beside_features, decision_to_score
 from dmkl.numerics.survival import brier_scores, dynamic_auc, mean_over_times, survival_labels
 from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.targets import KernelScores
 from dmkl.variables import describe
 
 
@@ -162,7 +163,7 @@ def survival_scores(
     return describe(data.assign(integrated_brier_score=integrated, mean_dynamic_auc=mean_over_times(areas, at, labels)))
 
 
-def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
+def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> KernelScores:
     """R² and correlation of predictions, split by kernel: the product measure.
 
     With contributions f_ij of kernels j, f_i = Σ_j f_ij, the rest b_i (intercept and covariates) and p_i = b_i + f_i,
@@ -180,9 +181,10 @@ def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
 
     Returns
     -------
-    Dataset
+    KernelScores
         kernel_r2, kernel_correlation over kernel and target, rest_r2, rest_correlation, total_r2, total_correlation
-        over target; without target for a model of one. NaN where the true values are constant.
+        over target; without target for a model of one. NaN where the true values are constant. ``plot()`` draws the
+        parts, `dmkl.report` writes a page of them, and ``data`` is the Dataset.
 
     Raises
     ------
@@ -202,7 +204,7 @@ def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
     >>> y = K.labels.astype(float)
     >>> model = dmkl.MKRidge().fit(K[train, train], y[train])
     >>> parts = dmkl.kernel_scores(model.contributions(K[test, train]), y[test])
-    >>> bool(abs(parts.kernel_r2.sum() + parts.rest_r2 - parts.total_r2) < 1e-12)
+    >>> bool(abs(parts["kernel_r2"].sum() + parts["rest_r2"] - parts["total_r2"]) < 1e-12)
     True
     """
     several, names = "target" in contributions.dims, contributions["sample"].values
@@ -235,7 +237,7 @@ def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> xr.Dataset:
     scores = xr.Dataset({name: (("kernel", "target")[-v.ndim :], v) for name, v in parts.items()}, coords)
     for name in ("r2", "correlation"):
         scores[f"total_{name}"] = scores[f"kernel_{name}"].sum("kernel", skipna=False) + scores[f"rest_{name}"]
-    return describe(scores if several else scores.isel(target=0))
+    return KernelScores((scores if several else scores.isel(target=0)).assign_attrs(n_passes=0.0))
 
 
 def confusion(

@@ -23,11 +23,20 @@ from dmkl.errors import InputError, refuse
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice
 from dmkl.learners.decisions import predicted_labels
-from dmkl.learners.learner import KernelLearner
+from dmkl.learners.learner import KernelLearner, KernelRegressor
 from dmkl.learners.plan import Answers, Fit, FitOutcome
 from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.assessing import class_facts, class_scores, class_tables, confusion, records, survival_scores
+from dmkl.passes.execute import machine
+from dmkl.searching.assessing import (
+    class_facts,
+    class_scores,
+    class_tables,
+    confusion,
+    kernel_scores,
+    records,
+    survival_scores,
+)
 from dmkl.searching.baselines import COVARIATES, TITLES, concat_baselines, fit_with_sum, prefixed
 from dmkl.searching.fits import (
     Arguments,
@@ -50,6 +59,7 @@ from dmkl.searching.search import (
     fold_models,
     refine,
 )
+from dmkl.searching.targets import FEW
 from dmkl.searching.texts import approximate_notes, chosen_text, cost_and_proof, data_notes, edge_notes
 from dmkl.solvers.interface import WORDS
 from dmkl.store.saved import Saved, task_dim
@@ -77,6 +87,7 @@ class EvaluationResult(GridResult):
         name of a parameter    fold[, task]                     its chosen value
         confusion              fold[, task], true, predicted    number of test rows by true and predicted class
         weight                 fold, kernel[, task]             β of the tested model
+        kernel_r2              fold, kernel, target             of more than 12 targets, as in `dmkl.kernel_scores`
         gap, objective, status fold[, task]                     of that model, as in `SearchResult.scores`
         n_train, n_test        fold                             rows
         ``held_out_…``         held_out[, class]                of `predictions`
@@ -288,12 +299,16 @@ class EvaluationResult(GridResult):
             "notes": [*([attrs["hint"]] if "hint" in attrs else []), *self.notes()],
             "costs": [f"{n_fits} fits and {count(scores.sizes['fold'], 'refit')} in {costs}"],
         }
+        of_targets = self._many_targets()
         tables = {"folds": self._folds_table, "choices": self._choices_table}
+        tables = tables if of_targets is None else of_targets.tables()
         tables |= {"comparison": self._comparison_table} if sentences["baselines"] else {}
         figures = {
             "Compared with simpler models": Figure("Test scores of each outer fold, and their means.", self.plot),
             "Weights": Figure("Kernel weights of the tested models.", self.plot_weights),
         }
+        if of_targets is not None:
+            figures = {"Compared with simpler models": figures["Compared with simpler models"], **of_targets.figures()}
         if attrs["estimator"] == "MKCox":
             caption = "Test samples in thirds by predicted risk. The log-rank test takes the thirds as given."
             figures["Survival by predicted risk"] = Figure(caption, self.plot_survival)
@@ -449,13 +464,15 @@ def evaluate_on(
         predictions[COVARIATES] = question.predictions(parts)
         tests |= {f"{COVARIATES}_{name}": values for name, values in of_covariates.items()}
     tests |= paired_variables(question.predictions(_test_parts(answers.fits)), predictions)
+    models = fold_models(list(searches), answers.fits)
+    tests |= _split_r2(question, models, folds, answers)
     scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)
     scores.attrs["seconds"] = time.monotonic() - started
     scores.attrs |= copies_between_folds(question.K, folds)
     if question.hint:
         scores.attrs["hint"] = question.hint
     result = EvaluationResult(scores, searches)
-    result._models = fold_models(list(searches), answers.fits)
+    result._models = models
     return result, question, folds
 
 
@@ -476,6 +493,28 @@ def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], f
         except InputError as error:
             refuse(f"{fold.title}: {error}", error)
     return fits
+
+
+def _split_r2(
+    question: Question, models: Mapping[str, KernelLearner], folds: Sequence[Fold], answers: Answers
+) -> dict[str, Any]:
+    """R² of many targets on the test rows, split by kernel: a pass over the kernels of these rows.
+
+    Empty for few targets, models that do not predict the sum of the parts of kernels, and parts that do not fit in the
+    memory of a task.
+    """
+    n_bytes = 8 * len(question.K) * question.n_tasks * max(len(fold.test) for fold in folds)
+    many = question.n_tasks > FEW and 2 * n_bytes <= machine().task_bytes
+    kinds = {type(model) for model in models.values()}
+    sums = all(issubclass(kind, KernelRegressor) and kind._response is KernelLearner._response for kind in kinds)
+    if not many or not sums:
+        return {}
+    parts = []
+    for model, fold in zip(models.values(), folds, strict=True):
+        shares = model.contributions(question.K[fold.test, fold.train])
+        answers.tally.n_passes += model.n_prediction_passes_
+        parts.append(kernel_scores(shares, question.labels[fold.test])["kernel_r2"].transpose("target", "kernel"))
+    return {"kernel_r2": question.variable(("fold", "task", "kernel"), np.stack(parts))}
 
 
 def _test_parts(outcomes: Sequence[FitOutcome]) -> list[Part]:

@@ -33,6 +33,7 @@ from dmkl.pictures import (
     GRAY,
     RED,
     ROOM_FOR_LABELS,
+    SKY,
     bars,
     color_bar,
     dress,
@@ -46,12 +47,16 @@ from dmkl.pictures import (
 )
 from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
+from dmkl.searching.targets import ManyTargets
 from dmkl.store.saved import of_task, task_dim
 
 _LINE = 56  # Characters in a line above a panel.
 _AXES = {"p": "norm p", "lam": "ridge λ", "C": "cost C"}  # Labels of axes by parameter.
 _MOST_NUMBERS = 20  # Most classes whose confusion matrix has numbers.
 _LONGEST_CLASS = 20
+_MOST_RINGS = 12  # Most points of a map with a ring.
+_MOST_POINTS = 1000  # Most points of a picture that are drawn as vectors.
+_LEAST_R2 = -0.2  # Below this R² colors and places are the same: a few targets may be far below.
 _Rings = Mapping[tuple[int, ...], int]  # How often each point is chosen, by its position.
 
 
@@ -78,8 +83,9 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     `ax` are the axes of maps and curve, or those of the curve for one parameter; those of a new figure by default. They
     are returned, several as an array; ``figure`` of each is the figure, which notebooks show. `task` is a task of a
     multilabel problem. By default the scores are means over the tasks, with the standard error of these means, and each
-    chosen point has a ring with the number of tasks; likewise for folds with separate choices. InputError if there is
-    no such task, no point can be chosen, or `ax` has a wrong number of axes.
+    chosen point has a ring with the number of tasks, the 12 most frequent of many; likewise for folds with separate
+    choices. Points with an R² below -0.2 have the color of -0.2. InputError if there is no such task, no point can be
+    chosen, or `ax` has a wrong number of axes.
     """
     result._check_task(task)
     index, by = _choices(result, task)
@@ -97,6 +103,7 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
         maps = [f"map of {_setting('steps', result.grid['steps'][k])}" for k in chains] if len(chains) > 1 else ["map"]
         sizes = dict.fromkeys([*maps, "curve"], (side, max(3.6, 1.2 + 0.3 * len(labels[1]))))
     axes = panels(ax, sizes)
+    lowest = _lowest(result.scores.attrs["scoring"])
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is not None:
         mean = f"mean of {len(result.tasks)} {task_dim(result.scores)}s"
@@ -110,19 +117,25 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
         for k, panel in zip(chains, axes, strict=False):
             of_chain = [place for place, chain in zip(places, chosen["steps"], strict=True) if chain == k]
             shown = _scored(points.isel(fixed | {"steps": k}).transpose(*names), labels, Counter(of_chain))
-            _draw_map(panel, *shown, scoring)
+            _draw_map(panel, *shown, scoring, lowest)
             settings = [_setting(name, result.grid[name][at]) for name, at in (fixed | {"steps": k}).items()]
             _label_panel(panel, names[0], shown[1][0], _AXES.get(names[1], names[1]), [*settings, "rings: chosen"])
         scoring = f"{scoring}, best {symbol(names[1])}"
     elif len(names) > 1:
         several = f"rings: chosen by a {' and '.join(by)}, or as many as the number says"
+        several += f"; of {len({*places})} points the {_MOST_RINGS} chosen most" if len({*places}) > _MOST_RINGS else ""
         legend += ["ring: chosen" if len(places) == 1 else several, "dots: within one standard error of the best"]
-        _draw_map(axes[0], at_chosen, labels, Counter(places), scoring)
+        _draw_map(axes[0], at_chosen, labels, Counter(places), scoring, lowest)
         _label_panel(axes[0], names[0], labels[0], _AXES.get(names[1], names[1]), legend)
         scoring, legend = f"{scoring}, best {symbol(names[1])}", []
     legend += _draw_curve(axes[-1], at_chosen, labels[0], Counter(places))
     _label_panel(axes[-1], names[0], labels[0], scoring, legend)
     return axes if len(axes) > 1 else axes[0]
+
+
+def _lowest(scoring: str) -> float:
+    """The least score with a color or a place of its own."""
+    return _LEAST_R2 if scoring == "r2" else -np.inf
 
 
 def _points(result: Any, task: str | None, by: Sequence[str]) -> xr.Dataset:
@@ -194,16 +207,19 @@ def _scored(
     return points.isel(dict(zip(scored.dims, kept, strict=True))), shown, at
 
 
-def _draw_map(ax: Axes, points: xr.Dataset, labels: Sequence[list[str]], rings: _Rings, scoring: str) -> None:
+def _draw_map(
+    ax: Axes, points: xr.Dataset, labels: Sequence[list[str]], rings: _Rings, scoring: str, lowest: float
+) -> None:
     ax.set_facecolor("#dddddd")  # for points without a score
     mean = np.ma.masked_invalid(points["mean_score"].values.T)
-    image = ax.pcolormesh(mean, cmap="viridis", edgecolors="white", linewidth=0.4)
+    low = bool(mean.count()) and mean.min() < lowest < mean.max()
+    image = ax.pcolormesh(mean, cmap="viridis", vmin=lowest if low else None, edgecolors="white", linewidth=0.4)
     x_near, y_near = np.nonzero(points["near"].values)
     (dots,) = ax.plot(x_near + 0.5, y_near + 0.5, ".", color="black", markersize=4, markeredgewidth=0)
     dots.set_path_effects([Stroke(linewidth=1.2, foreground="white"), Normal()])
-    for (column, row), times in rings.items():
+    for (column, row), times in Counter(rings).most_common(_MOST_RINGS):
         _ring(ax, column + 0.5, row + 0.5, times)
-    color_bar(ax, image, scoring)
+    color_bar(ax, image, scoring, "min" if low else "neither")
     ax.set_xticks(np.arange(len(labels[0])) + 0.5, labels[0])
     ax.set_yticks(np.arange(len(labels[1])) + 0.5, labels[1])
     dress(ax, ":")
@@ -228,8 +244,11 @@ def _draw_curve(ax: Axes, points: xr.Dataset, labels: list[str], rings: _Rings) 
     # A single choice is at its score; choices of tasks or folds, whose scores are not drawn, are on the curve.
     single = sum(rings.values()) == 1
     scores = {place[0]: points["mean_score"].values[place] if single else mean[place[0]] for place in rings}
-    for column, score in scores.items():
-        _ring(ax, column, float(score), sum(n for place, n in rings.items() if place[0] == column), zorder=1)
+    times = Counter[int]()
+    for place, n in rings.items():
+        times[place[0]] += n
+    for column, n in times.most_common(_MOST_RINGS):
+        _ring(ax, column, float(scores[column]), n, zorder=1)
     ax.set_xticks(places, labels)
     dress(ax, ["top", "right"], grid="y")
     ax.tick_params(length=3.5)
@@ -441,6 +460,31 @@ def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:
     ax.set_xlabel("share of its samples (recall),\nof those predicted as it (precision)", fontsize=9)
     ax.legend(ncols=2, fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), handletextpad=0.1)
     dress(ax, ["top", "right", "left"], grid="both")
+
+
+def plot_targets(targets: ManyTargets, ax: Axes | Sequence[Axes] | None = None) -> Any:
+    """Draw the distribution of the scores of targets, and each score beside that of the plain sum, if it is known.
+
+    Values of R² below -0.2 are drawn there.
+    """
+    title, lowest, score = targets.title, _lowest(targets.scoring), targets.score.values
+    sizes = {"the histogram": (3.6, 2.8)} | ({} if targets.of_sum is None else {"the plain sum": (3.6, 3.4)})
+    axes, known = panels(ax, sizes), score[np.isfinite(score)]
+    axes[0].hist(np.maximum(known, lowest), bins=min(40, max(10, len(known) // 10)), color=SKY)
+    axes[0].axvline(np.median(known), color=RED, linewidth=1.2)
+    axes[0].set_ylabel("targets", fontsize=9)
+    if targets.of_sum is not None:
+        beside = np.maximum([targets.of_sum.values, score], lowest)
+        axes[1].plot(*beside, ".", color=BLUE, markersize=3, alpha=0.5, rasterized=len(score) > _MOST_POINTS)
+        axes[1].axline((0.0, 0.0), slope=1.0, color=GRAY, linestyle=":", linewidth=1.0, zorder=0)
+        axes[1].set_ylabel(title, fontsize=9)
+    for panel, label in zip(axes, (title, f"{title}, plain sum of the kernels"), strict=False):
+        panel.set_xlabel(label, fontsize=9)
+        dress(panel, ["top", "right"], grid="both")
+    n_low = np.count_nonzero(known < lowest)
+    below = f"{n_low:,} below {lowest:g} are drawn there" if n_low else ""
+    set_title(axes, f"{title} of {len(score):,} targets (line: the median, {np.median(known):.2g})", below)
+    return axes
 
 
 _Kind = Literal["roc", "precision_recall", "calibration", "observed", "confusion"]

@@ -35,7 +35,7 @@ from dmkl.learners.plan import Fit, FitOutcome
 from dmkl.learners.saving import read, write_model
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.assessing import records
-from dmkl.searching.baselines import Baselines, choose_baselines, compare, comparison, fit_with_baselines
+from dmkl.searching.baselines import SUM, TITLES, Baselines, choose_baselines, compare, comparison, fit_with_baselines
 from dmkl.searching.fits import (
     MOST_OUTPUTS,
     OF_TASKS,
@@ -61,6 +61,7 @@ from dmkl.searching.grid import (
     mean_over_folds,
 )
 from dmkl.searching.paired import paired_variables
+from dmkl.searching.targets import FEW, ManyTargets
 from dmkl.searching.texts import (
     approximate_notes,
     chosen_text,
@@ -87,6 +88,23 @@ MOST_LINES = 10
 
 class _NoModel(InputError, AttributeError):
     """There is no refitted model; hasattr(result, "best_") is then false."""
+
+
+class ChosenPoint(xr.Dataset):  # type: ignore[no-untyped-call]
+    """The chosen point, or that of each fold and task, which prints as a table of parameters and scores."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        names = [*json.loads(self.attrs.get("parameters_searched", "[]")), "mean_score", "standard_error"]
+        if not {*names} <= {*self.variables}:
+            return super().__repr__()
+        shown = self[names].reset_coords()[names]
+        others = ", ".join(str(name) for name in self.data_vars if name not in names)
+        frame = shown.to_dataframe() if shown.sizes else pd.DataFrame([{name: shown[name].item() for name in names}])
+        return (
+            f"{frame.to_string(max_rows=MOST_LINES, index=bool(shown.sizes))}\nAlso has {others}; .data_vars shows all"
+        )
 
 
 class GridResult(Result):
@@ -213,6 +231,24 @@ class GridResult(Result):
             columns += [Column("test", "same rows"), Column("p_value", "p")]
             note += " Same rows: a test of the two models as they were fitted, by the test rows one by one."
         return Table(frame, columns, "Compared with simpler models", kernels=kernels, note=note)
+
+    def _many_targets(self) -> ManyTargets | None:
+        """The mean scores of many targets over the folds; None of few, or where no point can be chosen."""
+        if task_dim(self._data) != "target" or self._data.sizes["target"] <= FEW:
+            return None
+        data = self.chosen if isinstance(self, SearchResult) else self._data
+        rows, baselines = "test" if "test_score" in data else "validation", self.baselines
+        name = "test_score" if rows == "test" else "score"
+        parts, of_parts = data.get("kernel_r2"), "part in R²"
+        if parts is None:
+            parts, of_parts = data["weight"] / abs(data["weight"]).sum("kernel"), "share of the weight"
+        if not bool((score := data[name].mean("fold")).notnull().any()):
+            return None
+        parts = parts.mean([dim for dim in parts.dims if dim not in ("kernel", "target")]).broadcast_like(score)
+        of_sum = None
+        if baselines is not None and TITLES[SUM] in baselines["baseline"].values:
+            of_sum = baselines[name].sel(baseline=TITLES[SUM]).mean("fold")
+        return ManyTargets(score, str(data.attrs["scoring"]), rows, parts, of_parts, of_sum)
 
     def _shared_facts(self) -> dict[str, Any]:
         """Baselines, p-values under permuted labels, and the score of the kernels' part given covariates."""
@@ -460,10 +496,14 @@ class SearchResult(GridResult):
 
     @property
     def chosen(self) -> xr.Dataset:
-        """The chosen point: what `scores` has of points, at `best_index_`, over fold and task if these choose alone."""
+        """The chosen point: what `scores` has of points, at `best_index_`, over fold and task if these choose alone.
+
+        It prints as a short table of parameters and scores.
+        """
         of_any = {*self._data["score"].dims, *self._data["weight"].dims} - {*self.parameters}
         of_points = [n for n, of in self._data.items() if {*self.parameters} & {*of.dims} or of_any >= {*of.dims}]
-        return self._data[of_points].isel(self.best_index_)
+        chosen = self._data[of_points].isel(self.best_index_)
+        return ChosenPoint(chosen.data_vars, chosen.coords, chosen.attrs)
 
     @property
     def best_params_(self) -> dict[str, Any]:
@@ -563,7 +603,8 @@ class SearchResult(GridResult):
             sentences |= {"baselines": self.baseline_lines(), "notes": self.notes()}
         except InputError as error:
             sentences["notes"] = [str(error)]
-        tables = {"points": self._points_table}
+        of_targets = self._many_targets() if "choice" in sentences else None
+        tables = {"points": self._points_table} if of_targets is None else of_targets.tables()
         if sentences.get("baselines"):
             tables["comparison"] = self._comparison_table
         sentences["notes"] += [attrs["hint"]] if "hint" in attrs else []
@@ -580,6 +621,8 @@ class SearchResult(GridResult):
             "Weights": Figure("Kernel weights of the chosen point.", self.plot_weights),
             "Scores": Figure("Mean validation scores over the grid; a ring marks the choice.", self.plot_scores),
         }
+        if of_targets is not None:
+            figures = of_targets.figures()
         if scores.sizes.get("p", 1) > 1:
             figures["Weights over p"] = Figure("From few kernels to equal weights.", self.plot_weights_over)
         return Description(title, f"{grid}, {folds}{tasks}", sentences, self._facts, tables, figures)

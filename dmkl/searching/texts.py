@@ -20,19 +20,28 @@ def point_text(params: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value of a parameter as text. Values by class are listed; those of many classes have their range and mean."""
+    """A value of a parameter as text. Values by class are listed; those of many classes have their range and mean.
+
+    Those of many targets are counted.
+    """
     if isinstance(value, Mapping):
         if len(value) <= _MOST_CLASSES:
             return ",".join(f"{label}={value_text(of_class)}" for label, of_class in value.items())
         values = list(value.values())
         return f"{min(values)} to {max(values)} by class, {statistics.mean(map(float, values)):.3g} on average"
+    if isinstance(value, list | tuple) and len(value) > _MOST_VALUES:
+        return _counted(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def chosen_text(name: str, values: Sequence[Any]) -> str:
     """The values of a parameter and how often each was chosen, the most frequent first."""
+    return f"{name} = {_counted(values)}"
+
+
+def _counted(values: Sequence[Any]) -> str:
     counts = Counter(map(value_text, values)).most_common()
-    return f"{name} = {listed([f'{text} ({n}×)' for text, n in counts], _MOST_VALUES)}"
+    return listed([f"{text} ({n}×)" for text, n in counts], _MOST_VALUES)
 
 
 def p_text(values: Iterable[float]) -> str:

@@ -131,13 +131,16 @@ def test_weights_of_many_classes_are_told_by_their_mean_and_the_largest():
     coords = {"kernel": list(NAMES), "class": np.arange(3, 13)}
     weights = xr.DataArray(np.random.default_rng(0).random((4, 10)), dims=("kernel", "class"), coords=coords)
     table = weights_table(weights, 4)
-    titles = ["share, mean of 10 classes", "standard deviation", "smallest", "largest", "class of the largest"]
+    titles = ["share, mean of 10 classes", "standard deviation", "smallest", "largest", "class of the largest", "wins"]
     assert [column.heading for column in table.shown] == ["kernel", *titles]
     shares = (weights / weights.sum("kernel")).values
     shares = shares[np.argsort(-shares.mean(axis=1))]
-    for row, (_, mean, _, _, largest, label) in zip(shares, table.cells(table.frame), strict=True):
+    for k, (row, (_, mean, _, _, largest, label, wins)) in enumerate(
+        zip(shares, table.cells(table.frame), strict=True)
+    ):
         assert (mean.text, largest.text) == (f"{row.mean():#.3g}", f"{row.max():#.3g}")
         assert label.text == str(3 + row.argmax())
+        assert wins.text == str(np.count_nonzero(shares.argmax(axis=0) == k))
 
 
 # --- dmkl search -----------------------------------------------------------------------------------------------------

@@ -314,7 +314,9 @@ def test_commands(tmp_path, dense, Y, output_of, error_of):
     K, train, test = dmkl.open(store), np.arange(36), np.arange(36, M)
     result = dmkl.search(shared(), K[train, train], None, {"lam": LAMS}, FOLDS)
     assert dmkl.load(out).best_params_ == result.best_params_
-    output_of("predict", out / "best", store, "--split", 0, "--kernel-scores", tmp_path / "r2.csv")
+    page = tmp_path / "page.html"
+    output_of("predict", out / "best", store, "--split", 0, "--kernel-scores", tmp_path / "r2.csv", "--report", page)
+    assert "targets won" in page.read_text()
     table = pd.read_csv(tmp_path / "r2.csv").set_index(["target", "kernel"])
     parts = dmkl.kernel_scores(
         result.best_.contributions(K[test, train]), pd.DataFrame(K.labels[test], K.samples[test])
@@ -392,7 +394,7 @@ def test_scores_by_kernel_sum_to_those_of_predictions(Y, K):
     parts = dmkl.kernel_scores(model.contributions(K[rows, train]), truth)
     for t in range(T):
         known = ~np.isnan(truth[:, t])
-        of_target = parts.isel(target=t)
+        of_target = parts.data.isel(target=t)
         assert float(of_target["total_r2"]) == pytest.approx(r2_score(truth[known, t], predicted[known, t]), rel=1e-10)
         r = np.corrcoef(truth[known, t], predicted[known, t])[0, 1]
         assert float(of_target["total_correlation"]) == pytest.approx(r, rel=1e-10)

@@ -19,12 +19,19 @@ def permuted(K):
     return dmkl.permutation_test(dmkl.MKFDA(p=2), K, grid={"lam": [1e-2]}, n_permutations=9, cv=3)
 
 
+def many_targets(K):
+    Y = np.random.default_rng(1).normal(size=(60, 16)) + 2 * (np.arange(60) % 3)[:, None]
+    learner = dmkl.MKRidge(weights="shared", n_candidates=4)
+    return dmkl.evaluate(learner, K, Y, {"lam": [0.1, 1]}, outer=2, inner=2)
+
+
 MADE = {
     "search": lambda K, found: found(),
     "model": lambda K, found: found().best_,
     "machine": lambda K, found: dmkl.MKSVM().fit(K),
     "groups": lambda K, found: dmkl.GSMKL(n_groups=2).fit(K),
     "evaluation": lambda K, found: dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1]}, outer=2, inner=2),
+    "many targets": lambda K, found: many_targets(K),
     "analysis": lambda K, found: dmkl.analyze(K),
     "permutation test": lambda K, found: permuted(K),
     "variance components": lambda K, found: dmkl.VarianceComponents().fit(K, np.arange(60) % 3 + np.sin(np.arange(60))),

@@ -251,7 +251,7 @@ def test_thousands_of_targets_have_their_distribution():
     assert len(text) < 200_000
     page, weights = Reader(text), model.weights_.transpose("kernel", ...).values
     shares = weights / weights.sum(axis=0)
-    over = ["share, mean of 300 targets", "standard deviation", "smallest", "largest", "target of the largest"]
+    over = ["share, mean of 300 targets", "standard deviation", "smallest", "largest", "target of the largest", "wins"]
     assert page.of("th") == ["kernel", *over]
     largest = shares[np.argmax(shares.mean(axis=1))]
     expected = [largest.mean(), largest.std(ddof=1), largest.min(), largest.max()]

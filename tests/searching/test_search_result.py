@@ -194,6 +194,24 @@ def test_folds_choose_each_for_itself():
     assert_weights(ax, shares(chosen["weight"]).mean("fold").values)
 
 
+def test_the_chosen_point_prints_as_a_short_table():
+    result = SearchResult(make(means=planted((2, 1))))
+    header, row, *others = str(result.chosen).splitlines()
+    assert header.split() == ["p", "lam", "mean_score", "standard_error"]
+    assert row.split()[:3] == ["1.5", "0.001", "0.9"]
+    assert len(others) == 1
+    assert "weight" in others[0]
+    tasks = [f"voxel {k}" for k in range(500)]
+    of_tasks = SearchResult(make({"lam": LAM}, tasks=tasks)).chosen
+    lines = str(of_tasks).splitlines()
+    assert len(lines) < 16
+    assert "voxel 499" in lines[-2]
+    assert "voxel 3" in str(of_tasks.sel(task=["voxel 3"]))  # a part of it is a table too
+    assert "<xarray" in str(of_tasks[["weight"]])
+    axes = result.plot_scores()
+    assert axes.figure is axes[0].figure
+
+
 def test_statuses_of_an_older_file_are_translated():
     given = make()
     given["status"].attrs["flag_meanings"] = "certified finished open failed"
@@ -476,6 +494,18 @@ def test_tasks_have_rings_each():
     surface, curve, bar = drawn(result.plot_scores(task="boat")).axes
     assert (rings(surface), rings(curve)) == ([(4.5, 2.5)], [(4, pytest.approx(0.9))])
     assert bar.get_ylabel() == "mean class accuracy, boat"
+
+
+def test_many_targets_have_few_rings_and_no_color_of_the_worst_points():
+    rng, grid = np.random.default_rng(0), {"candidate": tuple(range(20)), "lam": LAM}
+    means = rng.uniform(0.0, 0.5, (20, 4, 60))
+    means[3] = -30.0
+    scores = make(grid, tasks=[str(k) for k in range(60)], means=means).assign_attrs(scoring="r2")
+    surface, curve, _ = drawn(SearchResult(scores).plot_scores()).axes
+    assert len(rings(surface)) == 12
+    assert len(rings(curve)) <= 12
+    assert surface.collections[0].get_clim()[0] == -0.2
+    assert "the 12 chosen most" in " ".join(surface.get_title(loc="left").split())
 
 
 def test_axes_of_ones_own():
