@@ -114,6 +114,7 @@ VARIABLES: Final = {
         "product of targets per unit of the kernel",
     ),
     "trait_correlation": Variable("correlation of targets", NUMBERS, ("term", "target", "target_2")),
+    "trait_p_value": Variable("p-value of no covariance of two targets", NUMBERS, ("term", "target", "target_2")),
     "effect": Variable("change of the prediction by one unit of the covariate", NUMBERS, ("covariate",)),
     "log_likelihood": Variable("restricted log-likelihood", NUMBERS),
     "residual_variance": Variable("variance of the residual", NUMBERS),

@@ -124,6 +124,7 @@ def _trait_covariances(model: Any) -> Table:
     place = frame[["target", "target_2"]].apply(pd.Index(model.trait_covariances_["target"].values).get_indexer)
     columns = [Column("target", form="text"), Column("target_2", "and", form="text"), Column("term", form="kernel")]
     columns += [Column(f"trait_{name}", name, error=f"trait_{name}_se") for name in ("covariance", "correlation")]
+    columns.append(Column("trait_p_value", "p"))
     rows = frame[place["target"] < place["target_2"]].reset_index(drop=True)
     return Table(rows, columns, "Covariances of targets", kernels=model.kernel_names_)
 

@@ -127,8 +127,8 @@ class VarianceComponents(KernelRegressor):
     n_probes
         Number of random vectors.
     tests
-        Whether p-values are those of likelihood ratios, which maximizes the likelihood once more without each kernel.
-        Without them, with probes and with "he" they are Wald's.
+        Whether p-values are those of likelihood ratios, which maximizes the likelihood once more without each kernel,
+        or without each covariance of two targets. Without them, with probes and with "he" they are Wald's.
     shares
         The units of shares: "variance" for σ_j²/(Σσ² + σ_e²), as GCTA's V(G)/Vp, which suits kernels whose mean
         diagonal is one; "diagonal" multiplies each σ_j² by the mean diagonal of its kernel; "auto" does so where one of
@@ -168,7 +168,8 @@ class VarianceComponents(KernelRegressor):
         the variances are those of the last pair. By "he" they are Haseman-Elston estimates, which takes three passes
         for a pair; a correlation is not cut off at ±1, and errors are those of normal targets. NaN for kernels that
         fixed effects explain, for the residual of targets without common samples, and for correlations where the
-        estimate of a variance is not positive. Errors of correlations are by the delta method.
+        estimate of a variance is not positive. Errors of correlations are by the delta method. `trait_p_value` is that
+        of a covariance of zero, by χ² of one degree of freedom (see `tests`; that of the total is always Wald's).
     dual_coef_ : DataArray
         Py = V⁻¹(y − Zb), over sample and target. The prediction of e is σ_e²Py.
     intercept_, covariate_effects_ : DataArray
@@ -402,7 +403,7 @@ class VarianceComponents(KernelRegressor):
             of_pair = residuals[:, [s, t]], known[:, [s, t]], [bases[s], bases[t]]
             kernels = np.intersect1d(estimated[s], estimated[t])
             both = Traits(*of_pair, kernels, n, self.n_probes, self.random_state)
-            likelihood = partial(trait_likelihood, tol=self.tol, max_iter=self.max_iter, exact=exact)
+            likelihood = partial(trait_likelihood, tol=self.tol, max_iter=self.max_iter, tests=self.tests, exact=exact)
             solvers.append((lens, (trait_covariances if self.method == "he" else likelihood)(both)))
         results, n_passes = drive(solvers, at_once=1)
         for status in {result.status for result in results if result.status.word == "open"}:

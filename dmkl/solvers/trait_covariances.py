@@ -26,6 +26,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+from scipy.special import chdtrc
 
 from dmkl.arrays import Float, Index, Mask
 from dmkl.numerics.alignment import sign_probes
@@ -41,7 +42,8 @@ FEW_SAMPLES = 1000  # Samples up to which traces, and so the covariance of estim
 PAIRS = ((0, 0), (0, 1), (1, 1))
 """Traits of the columns of the estimates: the variance of the first, the covariance, the variance of the second."""
 
-TRAIT_VARIABLES = ("trait_covariance", "trait_covariance_se", "trait_correlation", "trait_correlation_se")
+_ESTIMATES = ("trait_covariance", "trait_covariance_se", "trait_correlation", "trait_correlation_se")
+TRAIT_VARIABLES = (*_ESTIMATES, "trait_p_value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +82,20 @@ class TraitCovariances:
 
     `estimable` (n + 1,) says which have an estimate: not kernels that fixed effects explain, nor the residual of traits
     that are known for no common sample, and none if matrices are linearly dependent. The others are zero. Without an
-    error the covariance is NaN.
+    error the covariance is NaN. `ratios` (n + 1,) are the likelihood ratio statistics of a covariance of zero.
     """
 
     values: Float
     covariance: Float
     estimable: Mask
     status: Status = Status.CONVERGED
+    ratios: Float | None = None
 
     def by_term(self) -> Float:
-        """`TRAIT_VARIABLES` (4, n + 2, 3) over kernels, residual and the sum of all kernels, NaN without an estimate.
+        """`TRAIT_VARIABLES` (5, n + 2, 3) over kernels, residual and the sum of all kernels, NaN without an estimate.
 
-        Errors of the correlations, of which those of a trait with itself are 1, are from the delta method.
+        Errors of the correlations, of which those of a trait with itself are 1, are from the delta method. p-values are
+        those of the `ratios`, and of Wald's quotients where there are none, by χ² of one degree of freedom.
         """
         sums = np.vstack([np.eye(len(self.values)), np.append(np.ones(len(self.values) - 1), 0.0)])
         values = np.where((sums @ self.estimable > 0)[:, None], sums @ self.values, np.nan)
@@ -104,7 +108,12 @@ class TraitCovariances:
         squares = np.stack([covariance.diagonal(axis1=1, axis2=2) + 0 * values, variances[:, None] * [0, 1, 0]])
         errors = np.sqrt(np.maximum(squares, 0.0))
         errors[:, :-1][:, np.isnan(np.einsum("ipip->ip", self.covariance)).any(axis=1)] = np.nan
-        return np.stack([values, errors[0], np.stack([itself, correlation, itself], axis=1), errors[1]])
+        error, nothing = errors[0, :, 1], np.full(len(values), np.nan)
+        quotients = np.divide(shared, error, out=nothing.copy(), where=error > 0)
+        ratios = nothing if self.ratios is None else np.append(self.ratios, np.nan)
+        p = chdtrc(1.0, np.where(np.isnan(ratios), quotients**2, ratios))
+        correlations = np.stack([itself, correlation, itself], axis=1)
+        return np.stack([values, errors[0], correlations, errors[1], np.stack([nothing, p, nothing], axis=1)])
 
 
 def trait_covariances(pair: Traits) -> Steps:

@@ -194,11 +194,12 @@ def _combined(weights: Float) -> Steps:
     return answer.factor @ answer.factor.T if isinstance(answer, Root) else np.array(answer, dtype=np.float64)
 
 
-def trait_likelihood(traits: Traits, tol: float, max_iter: int, *, exact: bool | None = None) -> Steps:
+def trait_likelihood(traits: Traits, tol: float, max_iter: int, *, tests: bool, exact: bool | None = None) -> Steps:
     """Estimate the (co)variances of two traits by restricted maximum likelihood; returns `TraitCovariances`.
 
     It is exact where four matrices over the observations of both traits fit in memory, unless `exact` says otherwise.
-    Errors are from the inverse of the average information; they are NaN for terms whose estimate is singular.
+    Errors are from the inverse of the average information; they are NaN for terms whose estimate is singular. With
+    `tests` the likelihood without each covariance is maximized too, unless it is estimated by random vectors.
     """
     degrees = traits.known.sum(axis=0) - [Q.shape[1] for Q in traits.bases]
     scale = np.sqrt(np.sum(traits.residuals**2, axis=0) / degrees)
@@ -222,4 +223,10 @@ def trait_likelihood(traits: Traits, tol: float, max_iter: int, *, exact: bool |
     free = np.flatnonzero((estimable & inside[:, None]).ravel())
     covariance[np.ix_(free, free)] = np.linalg.inv(information[np.ix_(free, free)])
     covariance = covariance.reshape(*estimates.shape, *estimates.shape) * units[:, None, None] * units
-    return TraitCovariances(estimates * units, covariance, estimable[:, 1], status)
+    ratios, places = np.full(len(estimates), np.nan), np.arange(estimates.size)
+    for term in np.flatnonzero(estimable[:, 1]) if tests and exact else ():
+        at = len(PAIRS) * term + PAIRS.index((0, 1))
+        without = np.where(places == at, 0.0, point.variances)
+        reduced, *_ = yield from maximize(system, without, active[active != at])
+        ratios[term] = 2.0 * max(0.0, point.log_likelihood - reduced.log_likelihood)
+    return TraitCovariances(estimates * units, covariance, estimable[:, 1], status, ratios)

@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 from helpers.references import in_memory
 from scipy.optimize import minimize
+from scipy.stats import chi2, norm
 
 import dmkl
 from dmkl.errors import InputError
@@ -90,6 +91,8 @@ def test_covariances_and_errors_are_those_of_dense_regression(rows, tmp_path):
     for p, (s, t) in enumerate(PAIRS):
         np.testing.assert_allclose(table.trait_covariance[:, s, t], sums @ values[s, t], rtol=1e-8)
         np.testing.assert_allclose(table.trait_covariance_se[:, t, s], np.sqrt(joint[:, p, p]), rtol=1e-8)
+    quotients = table.trait_covariance[:, 0, 1] / table.trait_covariance_se[:, 0, 1]
+    np.testing.assert_allclose(table.trait_p_value[:, 0, 1], 2.0 * norm.sf(np.abs(quotients)), rtol=1e-8)
     estimates = np.stack([sums @ values[pair] for pair in PAIRS], axis=1)
 
     def correlation(v):
@@ -147,6 +150,11 @@ def check_maximum(kernels, Z, Y, n_singular):
     free = np.flatnonzero(np.repeat(~singular, 3))
     expected = np.sqrt(np.linalg.inv(information[np.ix_(free, free)]).diagonal())
     np.testing.assert_allclose(errors.ravel()[free], expected, rtol=1e-5)
+    without = np.delete(best.x, 1)  # the first matrix is then diagonal
+    reduced = minimize(lambda x: likelihood(from_roots(np.insert(x, 1, 0.0)), kernels, Z, Y)[0], without)
+    p = chi2.sf(2.0 * (reduced.fun - value), 1)
+    assert table.trait_p_value[0, 0, 1] == pytest.approx(p, rel=1e-2, abs=1e-6)
+    assert np.isnan(table.trait_p_value[0, 0, 0])
 
 
 def test_the_likelihood_is_at_its_maximum():
@@ -163,7 +171,7 @@ def test_the_likelihood_of_traits_that_are_nearly_equal_is_at_its_maximum():
 @pytest.mark.slow
 def test_the_likelihood_by_random_vectors_comes_near():
     kernels, Z, Y = case()
-    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True, "n_probes": 100}
+    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True, "n_probes": 100, "tests": False}
     exact, probes = (
         dmkl.VarianceComponents(traces=traces, **options).fit(in_memory(kernels, 25), Y).trait_covariances_
         for traces in ("exact", "probes")
@@ -190,7 +198,7 @@ def test_targets_without_common_samples_have_no_residual_covariance():
     kernels, Z, Y = case()
     Y[:30, 0] = Y[30:, 1] = np.nan
     table = fitted(kernels, Z, Y).trait_covariances_
-    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True}
+    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True, "tests": False}
     of_likelihood = dmkl.VarianceComponents(**options).fit(in_memory(kernels, 25), Y).trait_covariances_
     assert np.isnan(of_likelihood.trait_covariance[2, 0, 1])
     assert np.isfinite(of_likelihood.trait_covariance[:2]).all()
