@@ -6,7 +6,9 @@ Over all samples of a set no pass is needed, as the diagonal and the row sums ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -20,6 +22,7 @@ from dask.delayed import Delayed, delayed
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.steps import ChainState, Fitted, FittedStep
+from dmkl.passes.execute import machine
 from dmkl.passes.run import alone, pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
@@ -35,12 +38,18 @@ class _Means:
     weights: Array | None = None  # Weight of each column; None for equal weights.
     vectors: Array | None = None  # The block that is multiplied instead of the weights, (cols, b).
 
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether they are means of a square view before its steps."""
+        return self.weights is None and self.vectors is None and not self.view.steps and self.view.is_square
+
     def kept(self) -> Array | None:
-        """The means that the solver for factors has computed; None if there are none."""
-        if self.weights is None and self.vectors is None and not self.view.steps and self.view.is_square:
-            for kernels, cols, means in _MEANS.get(self.view.source, []):
-                if np.array_equal(kernels, self.view.kernels) and np.array_equal(cols, self.view.cols):
-                    return means.T
+        """The means that the solver for factors, or a pass in `sharing_means`, has computed; None if there are none."""
+        source, shared = self.view.source, _SHARED.get()
+        kept = _MEANS.get(source, []) + ([] if shared is None else shared.get(source, []))
+        for kernels, cols, means in kept if self.can_be_kept else []:
+            if np.array_equal(kernels, self.view.kernels) and np.array_equal(cols, self.view.cols):
+                return means.T
         return None
 
     def columns(self, lens: int = 0) -> Columns:
@@ -53,8 +62,20 @@ class _Means:
         return Columns(block, "each", None, np.dtype(np.float64), lens)
 
 
-_MEANS: WeakKeyDictionary[Any, list[tuple[Index, Index, Float]]] = WeakKeyDictionary()
+_Kept = WeakKeyDictionary[Any, list[tuple[Index, Index, Float]]]
+_MEANS: _Kept = WeakKeyDictionary()
 """For each source kernels, samples, and means (samples, kernels) over these, while the source exists."""
+_SHARED: ContextVar[_Kept | None] = ContextVar("means that later passes need", default=None)
+
+
+@contextmanager
+def sharing_means() -> Iterator[None]:
+    """Keep the means of passes in this context, as of models on the same folds, if they take little memory."""
+    before = _SHARED.set(WeakKeyDictionary())
+    try:
+        yield
+    finally:
+        _SHARED.reset(before)
 
 
 def keep_means(means: Sequence[tuple[View, Float]]) -> None:
@@ -236,6 +257,12 @@ def _run(fittings: Sequence[_Fitting]) -> tuple[list[ChainState], float]:
         lenses = [Lens(means.view, means.fitted) for means in wanted]
         results, passes = run_pass(lenses, [means.columns(k) for k, means in enumerate(wanted)], "center")
         n_passes += passes
-        return [r[:, :, 0] if means.vectors is None else r for means, r in zip(wanted, results, strict=True)]
+        computed = [r[:, :, 0] if means.vectors is None else r for means, r in zip(wanted, results, strict=True)]
+        if (shared := _SHARED.get()) is not None and sum(r.nbytes for r in computed) <= machine().total_bytes // 8:
+            for request, values in zip(wanted, computed, strict=True):
+                if request.can_be_kept:
+                    entry = request.view.kernels, request.view.cols, values.T
+                    shared.setdefault(request.view.source, []).append(entry)
+        return computed
 
     return _drive(fittings, answer), n_passes

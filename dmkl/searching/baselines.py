@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import xarray as xr
+from dask.base import tokenize
 from sklearn.base import clone
 
 import dmkl
@@ -61,7 +62,7 @@ Each needs directions of its own in the subspaces of a search."""
 
 
 def fit_with_baselines(
-    question: Question, choice: Choice, rule: Rule, which: Baselines
+    question: Question, choice: Choice, rule: Rule, which: Baselines, kept: dict[str, GridFits] | None = None
 ) -> tuple[GridFits, xr.Dataset, dict[str, xr.Dataset]]:
     """Fit a grid on every fold, together with the baselines of `dmkl.search`.
 
@@ -70,9 +71,13 @@ def fit_with_baselines(
     single kernel needs few passes, but solutions that have little in common with those of the grid.
 
     The first result has the costs of everything, the second the scores of the baselines, NaN for kernels not tried; the
-    third are the predictions of the test rows by each baseline at its choice, by prefix.
+    third are the predictions of the test rows by each baseline at its choice, by prefix. `kept` is for "none", as in
+    `fit_with_sum`.
     """
-    plain, choosing = _plain_question(question, which), joint_choices(choice, len(question.folds))
+    choosing = joint_choices(choice, len(question.folds))
+    if which == "none":
+        return fit_with_sum(question, choosing, rule, which, kept)[0], xr.Dataset(), {}
+    plain = _plain_question(question, which)
     alone = which == "all" and plain is not None
     later = alone and len(question.K) > FEW
     with question.open_workspace(continued=later) as workspace:
@@ -103,10 +108,10 @@ def fit_with_baselines(
         joined = xr.concat(of_alone, tried, combine_attrs="drop")
         results.append(joined.reindex(kernel=list(plain.K.names)))
         baselines[ALONE] = _alone_fits(plain, of_kernels)
-    of_covariates, parts = question.covariates_alone(question.folds) if which != "none" else ({}, [])
+    of_covariates, parts = question.covariates_alone(question.folds)
     results.append(prefixed(COVARIATES, xr.Dataset(of_covariates)))
     attrs = {"n_baseline_passes": n_passes} | ({"svm_left_out": left_out} if left_out else {})
-    scores = xr.merge(results, combine_attrs="drop").assign_attrs(attrs if which != "none" else {})
+    scores = xr.merge(results, combine_attrs="drop").assign_attrs(attrs)
     by, predictions = ("fold", *question.task_coords())[choice == "joint" :], {COVARIATES: question.predictions(parts)}
     for prefix, of_baseline in baselines.items() if any(len(fold.test) for fold in question.folds) else ():
         asked = of_baseline.question
@@ -121,23 +126,38 @@ def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Basel
     by_largest = {}
     for prefix, fits in ({"": search} | baselines if which == "rules" else {}).items():
         estimator = clone(fits.question.estimator).set_params(decision="largest")
-        largest = fits.question.at(estimator=estimator)
-        decided: list[Sequence[Float]] = [
-            [model.decisions_of(scores) for model, scores in zip(largest.models, of_fold, strict=True)]
-            for of_fold in fits.decisions
-        ]
-        by_largest[LARGEST[prefix]] = replace(fits, question=largest, decided=decided, approximate=None)
+        by_largest[LARGEST[prefix]] = _by_largest(fits, fits.question.at(estimator=estimator))
     return baselines | by_largest
 
 
+def _by_largest(fits: GridFits, question: Question) -> GridFits:
+    """The same fits as answers to a question in which the largest score decides; no further pass."""
+    decided: list[Sequence[Float]] = [
+        [model.decisions_of(scores) for model, scores in zip(question.models, of_fold, strict=True)]
+        for of_fold in fits.decisions
+    ]
+    return replace(fits, question=question, decided=decided, approximate=None, n_passes=0.0)
+
+
 def fit_with_sum(
-    question: Question, choosing: Sequence[slice], rule: Rule, which: Baselines
+    question: Question,
+    choosing: Sequence[slice],
+    rule: Rule,
+    which: Baselines,
+    kept: dict[str, GridFits] | None = None,
 ) -> tuple[GridFits, dict[str, GridFits]]:
     """Fit a grid on every fold, and in the same passes the sum of all kernels with weights one, unless "none".
 
     Each of the slices `choosing` are folds with a joint choice. Returns the baselines by prefix too: no sum if the
     learner has none. If the grid has no parameter of the sum, the sum has the λ and the C of the learner.
+
+    `kept` are fits of other questions on the same folds, to which those in which class means decide are added. A
+    question that differs by the rule alone, the largest score, reads them again.
     """
+    parameters = question.estimator.get_params(deep=False) | {"decision": None}
+    key = tokenize(type(question.estimator), parameters, question.grid, question.chain_lams) if kept is not None else ""
+    if kept and key in kept and not question.by_means:
+        return _by_largest(kept[key], question), {}
     plain = _plain_question(question, which)
     if plain is not None and not plain.grid:
         params = plain.estimator.get_params(deep=False)
@@ -147,6 +167,8 @@ def fit_with_sum(
         answers = _fit_blocks(question, plain, workspace)
         fits = with_exact_choices(_questions(question, plain, answers), answers, choosing, rule, workspace)
     search = fits["search"]
+    if kept is not None and question.by_means:
+        kept[key] = replace(search, decided=[])
     return search, _with_largest(search, {SUM: fits["sum"]} if "sum" in fits else {}, which)
 
 
@@ -240,7 +262,7 @@ def _fit_machines(
     diagonal = n / m if "trace" in question.estimator._steps() else float(n)
     costs = tuple(float(f"{cost / diagonal:.3g}") for cost in COSTS)
     asked = question.estimator
-    if which == "none" or not (asked.traits.leaves_one_out and asked.traits.plain_sum):  # others are machines, or sums
+    if not (asked.traits.leaves_one_out and asked.traits.plain_sum):  # others are machines, or sums
         return {}, ""
     shared = {name: getattr(asked, name) for name in ("class_weight", "decision", "steps")}
     learner = dmkl.MKSVM(np.inf, costs[0], **shared)

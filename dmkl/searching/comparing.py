@@ -25,14 +25,15 @@ from dmkl.learners.learner import KernelLearner
 from dmkl.learners.saving import models as classes_of_models
 from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.statistics import sharing_means
 from dmkl.searching.baselines import row_test, verdict
 from dmkl.searching.evaluation import EvaluationResult, evaluate_on
-from dmkl.searching.fits import Arguments, Part, Question, values_of
+from dmkl.searching.fits import Arguments, GridFits, Part, Question, values_of
 from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, mean_and_margin, mean_over_folds
 from dmkl.searching.paired import compare_predictions, rows_test
 from dmkl.searching.scoring import evaluate, limits
-from dmkl.searching.search import SearchResult, search
+from dmkl.searching.search import SearchResult, refit_choice, search_on
 from dmkl.searching.texts import chosen_text, cost_and_proof
 from dmkl.store.saved import Result, Saved
 from dmkl.variables import describe
@@ -208,6 +209,7 @@ def _values(evaluation: EvaluationResult, parameter: str) -> list[Any]:
 
 
 @one_blas_thread
+@sharing_means()
 def compare(
     models: Iterable[str | KernelLearner] | Mapping[str, str | KernelLearner] | None,
     K: Kernels,
@@ -260,6 +262,10 @@ def compare(
     -----
     `dmkl.evaluate` has the references. The best of several models on the same test rows is optimistic by the choice.
 
+    A model that differs from one before it by ``decision="largest"`` alone, as "mkridge" from "mkfda" for classes,
+    reads the inner fits of that one: its passes and seconds are those of the refits. All models share the statistics of
+    the training sets, which the first one measures; their solvers have passes of their own.
+
     Examples
     --------
     >>> import dmkl
@@ -275,6 +281,7 @@ def compare(
     folds: list[Fold] = []
     question: Question | None = None
     evaluations: dict[str, EvaluationResult] = {}
+    to_read = _to_read(asked)
 
     def make(*args: Any, **of_rows: Any) -> list[Fold]:
         return folds or nest_folds(outer, inner, *args, **of_rows)  # splitters may be random
@@ -284,7 +291,7 @@ def compare(
         grid = (grids or {}).get(name, default)
         folder = None if state is None else Path(state) / name
         arguments = Arguments(learner, K, y, grid, scoring, groups, unknown, folder)
-        evaluations[name], question, folds = evaluate_on(make, "compare", arguments, rule, "none")
+        evaluations[name], question, folds = evaluate_on(make, "compare", arguments, rule, "none", to_read)
     assert question is not None
     first = next(iter(evaluations.values())).scores
     measures = [name for name in map(str, first.data_vars) if name.startswith("test_score")]
@@ -340,6 +347,7 @@ def compare(
 
 
 @one_blas_thread
+@sharing_means()
 def auto(
     K: Kernels,
     y: npt.ArrayLike | None = None,
@@ -405,14 +413,19 @@ def auto(
     K = as_kernel_set(K, "auto")
     asked, _ = _named_models(models, K, y, unknown, grids, AUTO)
     searches: dict[str, SearchResult] = {}
-    options: dict[str, Any] = {"scoring": scoring, "groups": groups, "unknown": unknown, "rule": rule}
-    for name, (learner, default) in asked.items():
+    fits, to_read = dict[str, GridFits](), _to_read(asked)
+    # After the sum, only the model that was searched last can become the choice, so that the fits of one are kept.
+    for name in sorted(asked, key=lambda name: name != SUM):
         progress.current().part(f"model {name}")
+        learner, default = asked[name]
         folds = next((each.folds for each in searches.values()), cv)  # splitters may be random
-        options |= {"choice": "joint", "baselines": "none", "state": None if state is None else Path(state) / name}
-        searches[name] = search(learner, K, y, (grids or {}).get(name, default), folds, **options)
-    name, scores = choose_model(searches)
-    first, result = next(iter(searches.values())), searches[name]
+        grid, folder = (grids or {}).get(name, default), None if state is None else Path(state) / name
+        arguments = Arguments(learner, K, y, grid, scoring, groups, unknown, folder)
+        fits[name], searches[name] = search_on(arguments, folds, rule, "joint", "none", refit=True, kept=to_read)
+        chosen, _ = choose_model(searches)
+        fits = {chosen: fits[chosen]}
+    name, scores = choose_model({name: searches[name] for name in asked})
+    first, result = next(iter(searches.values())), refit_choice(fits[name], searches[name])
     totals = {key: sum(each.scores.attrs[key] for each in searches.values()) for key in ("n_passes", "seconds")}
     attrs = totals | {"model_chosen": name, "splitter": first.scores.attrs["splitter"]}
     result._data = describe(result.scores.assign(model_score=scores).assign_attrs(attrs))
@@ -457,6 +470,11 @@ def _named_models(models: Any, K: Any, y: Any, unknown: Any, grids: Any, caller:
         refuse(f"grids has {strange[0]!r}, which is none of the models compared: {', '.join(by_name)}")
     asked = {name: _as_learner(each, K.names, numbers=numbers) for name, each in by_name.items()}
     return asked, choice is not None
+
+
+def _to_read(asked: _Asked) -> dict[str, GridFits] | None:
+    """A place for fits that another model may read again, by the largest score; None if none does."""
+    return {} if any(getattr(learner, "decision", None) == "largest" for learner, _ in asked.values()) else None
 
 
 def _as_learner(model: Any, kernels: Sequence[str], *, numbers: bool) -> tuple[Any, Mapping[str, Any] | None]:

@@ -429,8 +429,12 @@ def evaluate_on(
     arguments: Arguments,
     rule: Rule,
     baselines: Literal["sum", "rules", "none"],
+    kept: dict[str, GridFits] | None = None,
 ) -> tuple[EvaluationResult, Question, list[Fold]]:
-    """Evaluate as `evaluate` does, on folds that `make_folds` makes as `nest_folds` does; `caller` is for messages."""
+    """Evaluate as `evaluate` does, on folds that `make_folds` makes as `nest_folds` does.
+
+    `caller` is for messages, and `kept` is as in `fit_with_sum`.
+    """
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, ("sum", "rules", "none"))
@@ -438,7 +442,7 @@ def evaluate_on(
     check_memory_of_refinement(question, [fold.inner for fold in folds])
     ends = np.cumsum([0, *(len(fold.inner) for fold in folds)]).tolist()
     choosing = list(itertools.starmap(slice, itertools.pairwise(ends)))
-    fits, of_baselines = fit_with_sum(question, choosing, rule, baselines)
+    fits, of_baselines = fit_with_sum(question, choosing, rule, baselines, kept)
     searches = _inner_searches(fits, folds, choosing, rule, time.monotonic() - started)
     for fold in folds:
         searches[fold.name] = refine(replace(question, folds=fold.inner), searches[fold.name])

@@ -924,14 +924,32 @@ def search(
     WorkerLostError
         If workers died repeatedly.
     """
+    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
+    fits, result = search_on(arguments, cv, rule, choice, baselines, refit=refit)
+    return refit_choice(fits, result) if refit else result
+
+
+def search_on(
+    arguments: Arguments,
+    cv: Any,
+    rule: Rule,
+    choice: Choice | None,
+    baselines: Baselines,
+    *,
+    refit: bool,
+    kept: dict[str, GridFits] | None = None,
+) -> tuple[GridFits, SearchResult]:
+    """Search as `search` does, but for the refitted model, for which `refit` makes checks.
+
+    `kept` is as in `dmkl.searching.baselines.fit_with_sum`.
+    """
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, get_args(Baselines))
-    arguments = Arguments(estimator, K, y, grid, scoring, groups, unknown, state)
     question, folds = make_question("search", arguments, partial(make_folds, cv), refit=refit)
     choice = as_choice(choice, folds, question.K.individuals)
     check_memory_of_refinement(question, [[fold] for fold in folds] if choice == "fold" else [folds])
-    fits, of_baselines, predictions = fit_with_baselines(question, choice, rule, baselines)
+    fits, of_baselines, predictions = fit_with_baselines(question, choice, rule, baselines, kept)
     scores = fits.to_dataset(choice, time.monotonic() - started)
     scores = scores.merge(of_baselines, join="exact").assign_attrs(of_baselines.attrs)
     scores.attrs |= copies_between_folds(question.K, folds)
@@ -947,8 +965,7 @@ def search(
         if tested:
             held_out |= paired_variables(question.predictions(parts), predictions)
         result = SearchResult(result.scores.assign(held_out), rule=rule)
-    result = refine(question, result)
-    return _refit(fits, result) if refit else result
+    return fits, refine(question, result)
 
 
 def held_out_parts(fits: GridFits, result: SearchResult) -> list[Part]:
@@ -1004,7 +1021,7 @@ def refine(question: Question, result: SearchResult) -> SearchResult:
     return SearchResult(result.scores.assign(refined_weight=of_weights, refined_score=of_scores), rule=result.rule)
 
 
-def _refit(searched: GridFits, result: SearchResult) -> SearchResult:
+def refit_choice(searched: GridFits, result: SearchResult) -> SearchResult:
     """Add the model of the chosen point, and its scores on the test rows."""
     question, folds = searched.question, searched.question.folds
     if "fold" in result.choosers or any(len(fold.test) for fold in folds):

@@ -96,10 +96,12 @@ def test_auto_is_the_search_of_the_model_that_its_rule_chooses(tables, tmp_path,
     assert dmkl.load(tmp_path / "chosen").summary() == found.summary()
 
 
-def test_auto_takes_the_largest_mean_where_no_sum_is_among_the_models(K):
+def test_auto_takes_the_largest_mean_where_no_sum_is_among_the_models(K, monkeypatch):
+    monkeypatch.setattr(dmkl.MKFDA, "_set_attributes", lambda *_: pytest.fail("a model that is not chosen is refitted"))
     K = K[:24, :24]
     found = dmkl.auto(K, models={"weak": dmkl.MKFDA(1, 1e6), "stack": dmkl.Stack()}, grids={"weak": {"p": [1]}}, cv=2)
     assert found.scores.attrs["model_chosen"] == "stack"
+    assert isinstance(found.best_, dmkl.Stack)
 
 
 @pytest.mark.slow
@@ -173,6 +175,20 @@ def test_a_state_continues_each_model(K, tmp_path):
     again = dmkl.compare(["mkfda", "stack"], K, **options)
     np.testing.assert_array_equal(again.data["test_score"], first.data["test_score"])
     assert {path.name for path in (tmp_path / "state").iterdir()} >= {"mkfda", "stack"}
+
+
+@pytest.mark.slow
+def test_a_model_that_only_decides_otherwise_reads_the_fits_of_another(K):
+    grids, largest = dict.fromkeys(("mkfda", "mkridge"), GRIDS["mkfda"]), dmkl.MKFDA(decision="largest")
+    alone = dmkl.evaluate(largest, K, None, GRIDS["mkfda"], outer=OUTER, inner=INNER, baselines="none")
+    found = dmkl.compare([*grids], K, grids=grids, outer=OUTER, inner=INNER).evaluations["mkridge"]
+    # The refits remain, without the pass for the statistics of their training sets.
+    assert found.n_passes_ == alone.scores.attrs["n_refit_passes"] - 1
+    for name, search in found.searches.items():
+        np.testing.assert_array_equal(search.scores["score"], alone.searches[name].scores["score"])
+        np.testing.assert_allclose(search.scores["weight"], alone.searches[name].scores["weight"], rtol=1e-6)
+    for name in ("test_score", "lam", "p", "held_out_predicted_label"):
+        np.testing.assert_array_equal(found.scores[name], alone.scores[name])
 
 
 @pytest.mark.slow
