@@ -117,6 +117,12 @@ def human_names(names: Iterable[Any]) -> tuple[list[str], str, str]:
     return (human if len(set(human)) == len(set(labels)) else labels), start, end
 
 
+def short_names(names: Iterable[Any]) -> dict[str, str]:
+    """The label of each kernel by its name, of all kernels; see `human_names`."""
+    every = list(map(str, names))
+    return dict(zip(every, human_names(every)[0], strict=True))
+
+
 def _common_start(names: Sequence[str]) -> str:
     """The longest common beginning of all names, shorter than any name."""
     return commonprefix(names)[: min(map(len, names)) - 1]  # noqa: RUF071  by characters
@@ -234,9 +240,7 @@ class Table:
 
     def cells(self, frame: pd.DataFrame) -> list[list[Cell]]:
         """The cells of some rows of the data, as they are shown."""
-        labels, *_ = human_names(self.kernels)
-        short = dict(zip(map(str, self.kernels), labels, strict=True))
-        columns = []
+        short, columns = short_names(self.kernels), []
         for column in self.shown:
             texts = column.texts(frame)
             cells = [Cell(text) for text in texts]
@@ -297,6 +301,7 @@ class Description:
     facts: Callable[[], Mapping[str, Any]] = dict  # data by key
     tables: Mapping[str, Callable[[], Table]] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)  # that of the title of a table belongs to the table
+    code: Mapping[str, str] = field(default_factory=dict)  # lines to copy that repeat it, by their title
 
     @property
     def headline(self) -> str:

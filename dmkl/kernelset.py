@@ -16,6 +16,7 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import SampleOrderWarning, refuse, warn
+from dmkl.files.urls import as_given
 from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data, matched
 from dmkl.inputs.labels import Labels, labels_in
@@ -85,6 +86,7 @@ class KernelSet:
     ) -> None:
         self._view, self._fitted = view, fitted
         self._labels, self._tasks, self._splits, self._provenance = labels, tasks, splits, provenance
+        self._labels_given = ""  # the place of other labels than the stored ones; "..." if they were in memory
 
     # --- properties ----------------------------------------------------------------------------------------------
 
@@ -159,6 +161,21 @@ class KernelSet:
         return self._view.source.content_id
 
     @property
+    def origin(self) -> dict[str, Any]:
+        """What results say of their kernels: set, the place as it was given; labels, that of other labels; and source.
+
+        n_samples is the number of samples of the set. The source is "whole" if all kernels and samples of the set are
+        used unchanged, "part" if some of them are, and "changed" if steps came before. The place is empty for sets in
+        memory; that of labels in memory is "...".
+        """
+        view = self._view
+        every, source = np.arange(len(view.source.samples)), "changed" if view.is_transformed else "part"
+        if source == "part" and len(view.kernels) == len(view.source.names):
+            source = "whole" if all(np.array_equal(at, every) for at in view.final_positions()) else source
+        place = {"set": getattr(view.source, "given", ""), "labels": self._labels_given}
+        return {**place, "source": source, "n_samples": len(every)}
+
+    @property
     def bytes_per_pass(self) -> int:
         """Bytes that one pass over this view reads."""
         return self._view.bytes_per_pass
@@ -206,7 +223,9 @@ class KernelSet:
 
     def _with(self, view: View, fitted: Fitted | None = None) -> KernelSet:
         stored = {"labels": self._labels, "tasks": self._tasks, "splits": self._splits}
-        return KernelSet(view, **stored, provenance=self._provenance, fitted=fitted)
+        K = KernelSet(view, **stored, provenance=self._provenance, fitted=fitted)
+        K._labels_given = self._labels_given
+        return K
 
     def __getitem__(self, key: Any) -> KernelSet:
         if not isinstance(key, tuple) or len(key) != 2:
@@ -325,6 +344,7 @@ class KernelSet:
         nodes = Labels(labels=table.values, tasks=table.columns).checked(n, n, rectangular=False)
         K = self._with(self._view, self._fitted)
         K._labels, K._tasks = labels_in(nodes), nodes["task"]
+        K._labels_given = as_given(labels) if isinstance(labels, str | os.PathLike) else "..."
         return K
 
     def repeat(self, index: Any, names: Sequence[Any] | Array | None = None) -> KernelSet:

@@ -17,8 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 
-from dmkl.arrays import Array, Float, weight_shares
+from dmkl.arrays import Array, Float, Index, weight_shares
 from dmkl.description import human_names
 from dmkl.errors import FontWarning, printable, refuse, warn
 
@@ -214,9 +215,38 @@ def name_rows(ax: Axes, names: Sequence[str]) -> None:
     ax.set_ylim(len(names) - 0.4, -0.6)
 
 
+def label_ends(*axes: Any) -> None:
+    """End axes at the ticks that enclose their data, so that both ends have a number; at powers of ten if logarithmic.
+
+    It is called when all is drawn.
+    """
+    for axis in axes:
+        low, high = sorted(axis.get_view_interval())
+        if axis.get_scale() == "log":
+            ticks: Any = 10.0 ** np.array([np.floor(np.log10(low)), np.ceil(np.log10(high))])
+        else:
+            ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+            axis.set_ticks(ticks)
+        getattr(axis.axes, f"set_{axis.axis_name}lim")(ticks[0], ticks[-1])
+
+
+def spread(n: int, every: int) -> Index:
+    """Places of about every so many of n labels, with the first and the last."""
+    return np.linspace(0, n - 1, -(-n // every)).round().astype(np.int64)
+
+
+def interval(mean: Any, margin: Any, ends: tuple[float, float]) -> Float:
+    """The lower and the upper end, between the ends of the score; both are the mean where the margin is unknown."""
+    signs = np.array([-1.0, 1.0]).reshape(2, *(1,) * np.ndim(mean))
+    return np.asarray(np.clip(mean + np.nan_to_num(margin) * signs, *ends))
+
+
 def color_bar(ax: Axes, image: Any, label: str, extend: str = "neither") -> None:
-    """The scale of colors of a map; it is to `extend` beyond the values that have the colors of its ends."""
+    """The scale of colors of a map, with numbers at both ends; it is to `extend` beyond the values of its ends."""
     bar = ax.figure.colorbar(image, ax=ax, pad=0.02, extend=extend)
+    low, high = image.get_clim()
+    if None not in (low, high) and low < high:
+        bar.set_ticks(ticks := np.linspace(low, high, 5).tolist(), labels=[f"{tick:.3g}" for tick in ticks])
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)
@@ -263,6 +293,7 @@ def bars(
         else:
             ax.hlines(rows, *np.quantile(drawn, [0.05, 0.95], axis=1), color=RED, linewidth=1.2)
             each = " (lines: 5th to 95th percentile)"
+    ax.margins(x=0)
     right = ax.get_xlim()[1]
     if few and not label:
         rest = np.abs(np.delete(values, shown)).sum()
@@ -274,6 +305,7 @@ def bars(
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     ax.set_xlabel(label or (f"share of the weight in each {over}" if n_columns > 1 else "kernel weight β"), fontsize=9)
     dress(ax, ["top", "right", "bottom"], grid="x")
+    label_ends(ax.xaxis)
     set_title([ax], f"{title}{means}{each}", few, shared)
     return ax
 
@@ -296,8 +328,9 @@ def heat_map(
     labels = [labels[j] for j in shown]
     margin = 2.2 + 0.075 * max(map(len, labels))
     across_width = min(max(2.4, 0.36 * len(columns)), 10.0, widest.get() - margin + 1.4)
-    every = -(-len(columns) // min(MOST_BARS, int(7 * across_width)))
-    heads, turned = columns[::every], len(columns) * longest_shown(columns) > min(ROOM_FOR_LABELS, 12 * across_width)
+    at = spread(len(columns), -(-len(columns) // min(MOST_BARS, int(7 * across_width))))
+    heads = [columns[k] for k in at]
+    turned = len(columns) * longest_shown(columns) > min(ROOM_FOR_LABELS, 12 * across_width)
     height = 1.3 + 0.24 * max(len(shown), 5) + (0.06 * max(map(len, heads)) if turned else 0.0)
     width = margin + across_width
     (ax,) = panels(ax, {"the map": (width, height)})
@@ -307,7 +340,7 @@ def heat_map(
     edges: dict[str, Any] = {"edgecolors": "white", "linewidth": 0.4} if len(columns) <= 60 else {"rasterized": True}
     image = ax.pcolormesh(part, cmap="viridis", vmin=lowest, **edges)
     color_bar(ax, image, label)
-    ax.set_xticks(np.arange(0, len(columns), every) + 0.5, heads, rotation=90 if turned else 0)
+    ax.set_xticks(at + 0.5, heads, rotation=90 if turned else 0)
     ax.set_yticks(np.arange(len(shown)) + 0.5, labels)
     ax.invert_yaxis()
     ax.set_xlabel(across, fontsize=9)

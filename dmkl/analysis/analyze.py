@@ -44,7 +44,7 @@ from scipy.spatial.distance import squareform
 
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index
-from dmkl.description import Column, Description, Figure, Table, count, human_names, listed
+from dmkl.description import Column, Description, Figure, Table, count, human_names, listed, short_names
 from dmkl.errors import IndefiniteKernelWarning, refuse
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.alignment import (
@@ -183,23 +183,24 @@ class Analysis(Result):
         kernels = "centered kernels" if attrs["centered"] else "kernels as they are"
         title = f"{len(self.names)} {kernels} over {attrs['n_samples']:,} samples; alignments: {attrs['method']}; "
         title += count(self.n_passes_, "pass")
-        lines = []
+        lines, short = [], short_names(self.names)
         for what, matrix in (("alignments", data["alignment"]), ("unbiased alignments", self.similarity)):
             values = matrix.values[np.triu_indices(len(self.names), 1)]
             if np.isfinite(values).any():
                 low, middle, high = np.nanquantile(values, [0, 0.5, 1])
                 lines.append(f"{what} of different kernels from {low:.3f} to {high:.3f}, median {middle:.3f}")
-        repeated = [name for name, first in zip(self.names, data["repeats"].values, strict=True) if first]
+        repeated = [short[name] for name, first in zip(self.names, data["repeats"].values, strict=True) if first]
         if repeated:
             lines.append(f"multiples of earlier kernels: {listed(repeated, _MOST_NAMES)}")
-        lines += [f"alike ({attrs['threshold']:g} or more): {listed(names, _MOST_NAMES)}" for names in self.groups()]
+        alike = (listed(map(short.get, names), _MOST_NAMES) for names in self.groups())
+        lines += [f"alike ({attrs['threshold']:g} or more): {names}" for names in alike]
         if "is_labels" in data and data["is_labels"].values.any():
             flagged = data["kernel"].values[data["is_labels"].values.astype(bool)].tolist()
             lines.append(f"the labels under another name, to be left out: {listed(flagged, _MOST_NAMES)}")
         if "target_alignment" in data:
             fit = data["target_alignment"] if self.tasks is None else data["target_alignment"].mean("task")
             best = np.argsort(-np.nan_to_num(fit.values, nan=-np.inf), kind="stable")[:3]
-            fits = ", ".join(f"{self.names[j]} {fit.values[j]:.3f}" for j in best)
+            fits = ", ".join(f"{short[self.names[j]]} {fit.values[j]:.3f}" for j in best)
             lines.append(f"best aligned with the labels{'' if self.tasks is None else ' on average'}: {fits}")
         tables = {"kernels": self._kernels_table, "pairs": self._pairs_table}
         tables |= {"relevant": self._relevant_table} if set(_RELEVANT) <= set(data) else {}
@@ -373,7 +374,7 @@ def analyze(
     data = _to_dataset(seen, gram, sketch, Z, ideal, labels, n_eigenvalues, threshold, centered=centered)
     method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
     data.attrs |= {"centered": int(centered), "steps": ", ".join(map(str, chain)), "method": method}
-    data.attrs |= {"threshold": float(threshold), "n_samples": m, "n_passes": n_passes}
+    data.attrs |= {"threshold": float(threshold), "n_samples": m, "n_passes": n_passes, "set": K.origin["set"]}
     return Analysis(data)
 
 

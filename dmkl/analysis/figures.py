@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from dmkl.pictures import bars, dress, kernel_labels, panels, set_title, shortened, widest
+from dmkl.pictures import bars, color_bar, dress, kernel_labels, label_ends, panels, set_title, shortened, widest
 
 
 def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
@@ -48,8 +48,7 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
             text = f"{value:.2f}".replace("0.", ".", 1).replace("1.00", "1")
             ax.text(b, a, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     dress(ax, ":")
-    bar = ax.figure.colorbar(image, ax=ax, shrink=0.8)
-    bar.ax.tick_params(labelsize=8)
+    color_bar(ax, image, "")
     set_title([ax], f"{kind.replace('_', ' ').capitalize()} of {_title(data)}", shared)
     return ax
 
@@ -97,6 +96,7 @@ def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("share of the trace", fontsize=9)
     dress(ax, ["top", "right"], grid="y")
     if len(shown):
+        label_ends(ax.yaxis)
         title = "effective rank" if len(shown) <= 10 else "effective rank (the smallest 10)"
         beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
         ax.legend(title=title, fontsize=8, title_fontsize=8, frameon=False, **beside)

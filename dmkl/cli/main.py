@@ -17,9 +17,9 @@ import typer
 from dmkl import _version
 from dmkl.cli.commands import COMMANDS, line_of_help, with_options
 from dmkl.cli.interruption import Ended, orderly_end
-from dmkl.cli.output import locking_outputs, log_option, logging_to, plain_warnings, say_aside
+from dmkl.cli.output import command_line, locking_outputs, log_option, logging_to, plain_warnings, say_aside
 from dmkl.errors import DmklError
-from dmkl.progress import LOGGER
+from dmkl.progress import LOGGER, inside
 
 
 def _print_version(wanted: bool) -> None:
@@ -99,7 +99,7 @@ def _run(given: list[str], logged: ExitStack, *, debug: bool) -> int:
         if path is not None:
             logged.enter_context(logging_to(path))
         LOGGER.info("dmkl %s: %s", _version.version(), shlex.join(["dmkl", *given]))
-        with orderly_end(), plain_warnings(), locking_outputs():
+        with orderly_end(), plain_warnings(), locking_outputs(), inside(command_line, tuple(given)):
             _app(given)(given, prog_name="dmkl")
     except SystemExit as stop:
         if isinstance(stop, Ended):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dmkl.files.urls import Place
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+command_line: ContextVar[tuple[str, ...]] = ContextVar("command-line", default=())
+"""The words of the command that runs, without the program's name."""
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +14,7 @@ from dmkl.cli import options, parsing
 from dmkl.cli.cluster import Resources
 from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
-from dmkl.cli.output import lock_output, lock_pictures, print_json, save_figure, say, say_aside
+from dmkl.cli.output import command_line, lock_output, lock_pictures, print_json, save_figure, say, say_aside
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, open_kernels, select_rows
 from dmkl.description import count
 from dmkl.errors import refuse
@@ -262,7 +263,8 @@ def predict(
         from dmkl.reports.predictions import describe_prediction
 
         known = None if truth is None else estimator._truth(None, truth, unknown=unknown)
-        description = describe_prediction(estimator, scores, known, result, where, region_lines, parts)
+        code = {"Command that repeats this": shlex.join(["dmkl", *command_line.get()])}
+        description = describe_prediction(estimator, scores, known, result, where, region_lines, parts, code)
         dmkl.report(description, report)
     if as_json:
         files = None if features is None else [str(file) for file in features]
@@ -609,6 +611,9 @@ def report(
         dmkl report result estimate significance trust added -o report.html
     """
     lock_output(output, overwrite=overwrite)
-    results = [dmkl.load(path) for path in paths]
-    dmkl.report(results[0] if len(results) == 1 else results, output, source=", ".join(paths))
+    results: Any = [dmkl.load(path) for path in paths]
+    if len(paths) == 1:
+        dmkl.report(results[0], output, source=paths[0])
+    else:
+        dmkl.report(results, output, source=paths)
     say(f"Saved in {output}; open it in a browser.")

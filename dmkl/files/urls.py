@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -128,6 +128,14 @@ def is_url(path: object) -> bool:
     """Whether a path is a URL, other than a URL of a local file."""
     text = str(path)
     return "://" in text and not text.startswith("file://")
+
+
+def as_given(path: object) -> str:
+    """A path as a user would write it here: as it was given, or relative to the current folder if that contains it."""
+    text = str(path)
+    with suppress(ValueError, OSError):  # it is elsewhere, or the current folder is gone
+        return text if is_url(text) else str(Path(text).relative_to(Path.cwd()))
+    return text
 
 
 def as_place(path: str | os.PathLike[str] | Url) -> Place:

@@ -35,7 +35,7 @@ from scipy.special import expit
 from scipy.stats import cauchy, false_discovery_control
 
 from dmkl.arrays import Array, Float, Index, is_known
-from dmkl.description import Column, Description, Figure, Key, Table, count, listed
+from dmkl.description import Column, Description, Figure, Key, Table, count, listed, short_names
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels, as_kernel_set, given_labels
 from dmkl.numerics.covariates import Covariates, basis, residualize
@@ -99,12 +99,14 @@ class Association(Result):
         n, covariates = data.sizes["kernel"], attrs["n_covariates"]
         scope = f"{count(n, 'kernel')}, {count(attrs['n_samples'], 'sample')}, {attrs['family']} labels"
         scope += f", given {count(covariates, 'covariate')}" if covariates else ""
-        lines = []
+        lines, short = [], short_names(data["kernel"].values)
         for name in self.tasks or (None,):
             part = of_task(data, name)
             frame = part[["p_value", "q_value"]].to_dataframe().sort_values("p_value", kind="stable")
             selected = frame[frame["q_value"] <= _LEVEL]
-            names = listed((f"{kernel} (p = {p:.2g})" for kernel, p in selected["p_value"].items()), _MOST_NAMES)
+            names = listed(
+                (f"{short[str(kernel)]} (p = {p:.2g})" for kernel, p in selected["p_value"].items()), _MOST_NAMES
+            )
             found = f"{len(selected)} of {n} at a false discovery rate of {_LEVEL:g}"
             lines.append(
                 f"{'' if name is None else f'{name}: '}{found}{f': {names}' if names else ''}; all kernels "
@@ -229,6 +231,7 @@ def association_test(
         data["permutation_p_value"] = (dims, values[..., 2] if dim else values[:, 0, 2])
     counted = {"n_samples": K.shape[1], "n_covariates": n_covariates, "n_permutations": n_permutations}
     data.attrs |= {"family": chosen, "small_sample": int(small_sample), **counted, "n_passes": n_passes + 1.0}
+    data.attrs |= {"set": K.origin["set"]}
     return Association(data)
 
 

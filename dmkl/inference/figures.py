@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from dmkl.arrays import Array
 from dmkl.errors import refuse
@@ -17,7 +16,9 @@ from dmkl.pictures import (
     RED,
     SKY,
     dress,
+    interval,
     kernel_labels,
+    label_ends,
     largest,
     name_rows,
     panels,
@@ -59,12 +60,13 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     _draw_bars(axes[0], loss.round(12)[shown], error[shown], colors, f"loss in {scoring} without it", of_difference)
     # Scores of single sources with that of all kernels; the axis need not begin at zero.
     whole, spread = (part.values for part in mean_and_margin(values["score"], values, rows))
-    axes[1].axvspan(*_interval(whole, spread, ends), color="#eeeeee", zorder=0)
+    axes[1].axvspan(*interval(whole, spread, ends), color="#eeeeee", zorder=0)
     axes[1].axvline(float(whole), color=GRAY, linestyle=":", linewidth=1.2)
     alone, margin = (part[shown].values for part in mean_and_margin(values["score_alone"], values, rows))
     places = np.arange(len(shown))
-    axes[1].hlines(places, *_interval(alone, margin, ends), color="#555555", linewidth=1)
+    axes[1].hlines(places, *interval(alone, margin, ends), color="#555555", linewidth=1)
     axes[1].scatter(alone, places, color=colors, s=22, zorder=3)
+    label_ends(axes[1].xaxis)
     axes[1].set_xlabel(f"{scoring} of it alone (dotted: of all)", fontsize=9)
     if "shapley" in data:
         shapley = values[["shapley", "shapley_standard_error"]].rename(player="source").reindex(source=names)
@@ -73,9 +75,9 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     for panel in axes:
         name_rows(panel, labels)
     of_tasks = "" if dim is None else f", mean of {data.sizes[dim]} {plural(dim)}" if task is None else f", {task}"
-    interval = " (± 95 % interval, paired over folds)" if data.sizes["fold"] > 2 else ""
+    paired = " (± 95 % interval, paired over folds)" if data.sizes["fold"] > 2 else ""
     sources = "kernel or group (darker)" if data.sizes["source"] > data.sizes["kernel"] else "kernel"
-    lines = [f"Loss in {scoring} without each {sources}{shortened(of_tasks)}{interval}"]
+    lines = [f"Loss in {scoring} without each {sources}{shortened(of_tasks)}{paired}"]
     lines += ["Shapley values: ± 1 s.e. by the sampled orders"] if "shapley" in data else []
     set_title(axes, *lines, few and f"{few}, by loss", shared)
     return axes
@@ -92,21 +94,15 @@ def _draw_bars(
     """Bars of the sources with a value, with their errors, as intervals between `ends`."""
     rows = np.flatnonzero(np.isfinite(mean.values))
     value = mean.values[rows]
-    spread = np.abs(_interval(value, error.values[rows], ends) - value)
+    spread = np.abs(interval(value, error.values[rows], ends) - value)
     ax.barh(rows, value, height=0.72, color=colors[rows], xerr=spread, error_kw={"elinewidth": 1})
     ax.axvline(0.0, color=GRAY, linewidth=0.8)
-    ax.xaxis.set_major_locator(MaxNLocator(5))
+    label_ends(ax.xaxis)
     ax.set_xlabel(label, fontsize=9)
 
 
-def _interval(mean: Array, margin: Array, ends: tuple[float, float]) -> Array:
-    """The lower and the upper end; both are the mean where the margin is unknown."""
-    signs = np.array([-1.0, 1.0]).reshape(2, *(1,) * np.ndim(mean))
-    return np.asarray(np.clip(mean + np.nan_to_num(margin) * signs, *ends))
-
-
-def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> Any:
-    """See `dmkl.Stability.plot`."""
+def plot_stability(result: Any, task: str | None, ax: Any, top: int | None, note: str) -> Any:
+    """See `dmkl.Stability.plot`; `note` is a line of the title."""
     result._check_task(task)
     dim = task_dim(result.data)
     values = of_task(result.data[["mean_weight", "lower", "upper", "selection_frequency"]], task)
@@ -128,6 +124,7 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> A
     weights.plot(mean[shown], rows, "o", color=BLUE, markersize=5, markeredgecolor="white", clip_on=False, zorder=3)
     weights.set_xlabel(unit, fontsize=9)
     weights.set_xlim(left=0)
+    label_ends(weights.xaxis)
     shares.barh(rows, part["selection_frequency"], height=0.72, color=SKY, zorder=2)
     shares.axvline(result.threshold, color=RED, linestyle=":", linewidth=1.4, zorder=3)
     shares.set_xlabel(f"selection frequency (dotted: {result.threshold:g})", fontsize=9)
@@ -140,7 +137,7 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None) -> A
     title = f"Kernel weights over resamples{about} (dots: means, lines: 95 % of the resamples)"
     if few:
         few += f"; the others have {100 * (1 - mean[shown].sum() / mean.sum()):.0f} % of the weight"
-    set_title(axes, title, few, shared)
+    set_title(axes, title, note, few, shared)
     return axes
 
 
@@ -177,6 +174,7 @@ def plot_permutations(data: xr.Dataset, ax: Any = None, task: str | None = None)
         panel.set_xlabel(f"{scoring}, mean of {n_folds} folds", fontsize=9)
         panel.set_ylabel("permutations", fontsize=9)
         dress(panel, ["top", "right", "left"], grid="y")
+        label_ends(panel.xaxis, panel.yaxis)
         panel.legend(frameon=False, fontsize=8)
         about = "" if name is None else f" of {shortened(name)}"
         panel.set_title(f"Scores{about} with permuted labels\n{p_value_text(values)}", fontsize=9, loc="left")
@@ -200,6 +198,7 @@ def plot_association(data: xr.Dataset, ax: Any) -> Any:
             ax.annotate(labels[k], (excess[k], size[k]), fontsize=8, **where)
     ax.set_xlabel("statistic over its mean without association", fontsize=9)
     ax.set_ylabel("−log₁₀ p", fontsize=9)
+    label_ends(ax.xaxis, ax.yaxis)
     n = np.count_nonzero(selected)
     set_title([ax], f"{n} of {len(p)} kernels associated at a false discovery rate of 5 % (blue)", shared)
     return ax

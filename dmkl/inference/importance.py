@@ -17,7 +17,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Index
-from dmkl.description import Column, Description, Figure, Key, Table, count, with_interval
+from dmkl.description import Column, Description, Figure, Key, Table, count, short_names, with_interval
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
@@ -160,16 +160,17 @@ class Importance(Result):
         score = with_interval(mean, margin, limits(attrs["scoring"]))
         of_score = f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {depends}"
         loss = self._mean_and_margin(self._over_tasks(data["score"] - data["score_without"]))
-        losses = [f"Lost without: {_largest(*loss, limits(attrs['scoring'], of_difference=True))}"]
+        largest_of = partial(_largest, short_names(data["kernel"].values))
+        losses = [f"Lost without: {largest_of(*loss, limits(attrs['scoring'], of_difference=True))}"]
         alone = self._mean_and_margin(self._over_tasks(data["score_alone"]))
-        losses.append(f"Alone: {_largest(*alone, limits(attrs['scoring']))}")
+        losses.append(f"Alone: {largest_of(*alone, limits(attrs['scoring']))}")
         interval = (
             "± is half the width of a 95 % interval, of procedures: Student's t, corrected for training rows in "
             "common; its ends where the limits of the score cut it off"
         )
         if "shapley" in data:
             shapley, error = (self._over_tasks(data[name]) for name in ("shapley", "shapley_standard_error"))
-            largest = _largest(shapley.rename(player="source"), error.rename(player="source"))
+            largest = largest_of(shapley.rename(player="source"), error.rename(player="source"))
             losses.append(f"Shapley values by {count(attrs['n_orders'], 'order')}, ± their standard error: {largest}")
         gap = max(float(data[name].max()) for name in ("gap", "gap_without", "gap_alone"))
         of_search = f". The search took {attrs['n_search_passes']:g} of the passes" if attrs["n_search_passes"] else ""
@@ -221,11 +222,14 @@ class Importance(Result):
         return plot_importance(self, task, ax, top)
 
 
-def _largest(mean: xr.DataArray, error: xr.DataArray, ends: tuple[float, float] = (-np.inf, np.inf)) -> str:
-    """The sources with the largest means, with their errors, as intervals between `ends`."""
+def _largest(
+    short: Mapping[str, str], mean: xr.DataArray, error: xr.DataArray, ends: tuple[float, float] = (-np.inf, np.inf)
+) -> str:
+    """The sources with the largest means, by their labels, with their errors, as intervals between `ends`."""
     order = np.argsort(-np.nan_to_num(mean.values, nan=-np.inf), kind="stable")
     names, means, errors = mean["source"].values, mean.values, error.values
-    largest = [f"{names[k]} {with_interval(means[k], errors[k], ends)}" for k in order[:_MOST_NAMES]]
+    labels = [short.get(name, name) for name in names]
+    largest = [f"{labels[k]} {with_interval(means[k], errors[k], ends)}" for k in order[:_MOST_NAMES]]
     return f"{', '.join(largest)}{' …' if len(order) > _MOST_NAMES else ''}"
 
 

@@ -19,7 +19,7 @@ import xarray as xr
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed
+from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed, short_names
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
@@ -220,7 +220,8 @@ class Stability(Result):
     def _stable_lines(self) -> list[str]:
         stable, dim = self.stable(), task_dim(self.data)
         if dim is None:
-            selected = listed(stable["kernel"].values[stable.values], _MOST_NAMES) or "none"
+            names = np.array(list(short_names(stable["kernel"].values).values()))
+            selected = listed(names[stable.values], _MOST_NAMES) or "none"
         else:
             n_stable = stable.sum("kernel")
             selected = f"{int(n_stable.min())} to {int(n_stable.max())} kernels by {dim}"
@@ -252,7 +253,10 @@ class Stability(Result):
         """
         from dmkl.inference.figures import plot_stability
 
-        return plot_stability(self, task, ax, top)
+        attrs, n = self.data.attrs, self.data.sizes["resample"]
+        n_distinct = attrs.get("n_distinct", n)
+        note = f"{n_distinct} of {n} {TITLES[attrs['how']]} are distinct" if n_distinct < n else ""
+        return plot_stability(self, task, ax, top, note)
 
 
 @one_blas_thread

@@ -131,6 +131,7 @@ def plot_convergence(model: Any, *, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("proven relative gap", fontsize=9)
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
+    pictures.label_ends(ax.yaxis)
     return ax
 
 
@@ -207,6 +208,7 @@ def plot_contributions(
     pictures.name_rows(ax, names)
     ax.set_xlabel(f"contributions to the {score} (dotted: their sum, {ends[-1]:.4g})", fontsize=9)
     pictures.dress(ax, ":", grid="x")
+    pictures.label_ends(ax.xaxis)
     sample = pictures.shortened(str(sample))
     pictures.set_title([ax], f"Contribution of each kernel to the {score} of sample {sample}", shared)
     return ax

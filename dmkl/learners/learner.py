@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cache, partial
 from itertools import combinations, zip_longest
 from typing import Any, ClassVar, Self
@@ -473,6 +474,8 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             K, weights = K[kept, kept], weights[kept]
         row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=weights)
         self._take(run(Plan(K, [row])).fits[0])
+        given = {"y": y, "sample_weight": sample_weight, "unknown": unknown}
+        self.history_.attrs["given"] = ",".join(name for name, value in given.items() if value is not None)
         return self
 
     def _take(self, outcome: FitOutcome) -> None:
@@ -506,7 +509,9 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         self.status_ = status.advice
         self.n_iter_ = max(len(solution.steps) for solution in outcomes)
         self.n_passes_ = float(outcome.n_passes)
-        self.history_ = history(outcomes, problems, kernels)
+        self.history_ = history(outcomes, problems, kernels).assign_attrs(
+            created_on=date.today().isoformat(), **data.kernels.origin
+        )
         self.statistics_ = self._statistics(data)
         self._set_decisions(outcome)
         self._set_attributes(outcome)

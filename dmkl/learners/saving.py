@@ -71,7 +71,7 @@ def write_compact(model: Any, path: Path) -> None:
     }
     compact = copy(model)
     vars(compact).update(of_kernels)
-    compact.history_ = xr.Dataset(attrs={"compact": 1})
+    compact.history_ = xr.Dataset(attrs=model.history_.attrs | {"compact": 1})
     compact.kernel_names_ = tuple(model.kernel_names_[k] for k in used)
     compact.statistics_ = tuple(
         part._replace(steps=tuple(step.select(used) for step in part.steps)) for part in model.statistics_

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import singledispatch
@@ -17,7 +18,7 @@ import sklearn.model_selection
 import xarray as xr
 
 from dmkl.arrays import plain_repr, weight_shares
-from dmkl.description import Description, Table, count, listed, with_error
+from dmkl.description import Column, Description, Table, count, listed, number, short_names, with_error
 from dmkl.errors import refuse
 from dmkl.files.writing import write_whole
 from dmkl.inference.importance import Importance
@@ -27,28 +28,30 @@ from dmkl.learners.checks import decode, encode
 from dmkl.learners.learner import KernelLearner
 from dmkl.learners.saving import decode_parameters, model_class
 from dmkl.learners.tables import ON_WEIGHTS, describe_model
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import STEPS, as_steps
 from dmkl.progress import inside
 from dmkl.reports.page import WIDTH, Page, Section, render, sentences
+from dmkl.reports.predictions import lines_that_predict
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.folds import SPLITS
 from dmkl.searching.search import GridResult, SearchResult
 from dmkl.searching.texts import p_value_text, point_text, value_text
-from dmkl.store.saved import Result
+from dmkl.store.saved import Result, task_dim
 
 _TOO_GOOD = (
     "The best score of a search is too optimistic: it is the best of many, on the rows that chose it. dmkl.evaluate "
     "estimates the score of the same search on new samples."
 )
 
-_AGAIN = "Code that repeats this"
+_AGAIN, _USED, _TYPED = "Code that repeats this", "Code that predicts", "Command that predicts"
 _MOST_COLUMNS = 12  # Most classes, tasks or targets with a column of weights; more have their distribution.
 _TOO_SMALL = (
     "The standard error assumes that outer folds are independent; they share training samples, so it is too small."
 )
 
 
-def report(result: Any, path: str | Path | None = None, *, source: str = "") -> str:
+def report(result: Any, path: str | Path | None = None, *, source: str | Sequence[str] = "") -> str:
     """Write a report on a model or a result as one page of HTML.
 
     It has the question and the data, the answer in a sentence, warnings, tables, figures, certificates, and the code
@@ -63,7 +66,8 @@ def report(result: Any, path: str | Path | None = None, *, source: str = "") -> 
     path
         The file to write, which is replaced if it exists; None writes no file.
     source
-        Where the result is saved, which the page names for the rows of long tables that it leaves out.
+        Where the result is saved, or each of several: the code of the page loads it from there, and the page names it
+        for the rows of long tables that it leaves out.
 
     Returns
     -------
@@ -78,15 +82,16 @@ def report(result: Any, path: str | Path | None = None, *, source: str = "") -> 
     from dmkl.pictures import widest
 
     with inside(widest, WIDTH):
-        text = render(replace(page_of(result), source=source))
+        page = page_of(result, source)
+    text = render(replace(page, source=source if isinstance(source, str) else ", ".join(source)))
     if path is not None:
         write_whole(Path(path), text.encode())
     return text
 
 
 @singledispatch
-def page_of(result: Any) -> Page:
-    """The page of a model or a result."""
+def page_of(result: Any, source: Any = "") -> Page:
+    """The page of a model or a result, which is saved at `source` if that is not empty."""
     refuse(
         f"there is no report of a {type(result).__name__}; give a fitted model, or a result of dmkl.search, "
         "dmkl.evaluate, dmkl.analyze and so on"
@@ -94,7 +99,7 @@ def page_of(result: Any) -> Page:
 
 
 @page_of.register
-def _model(model: KernelLearner) -> Page:
+def _model(model: KernelLearner, source: str = "") -> Page:
     model._check_fitted()
     gap = float(np.max(np.asarray(model.gap_)))
     answer = _largest_weights(model.weights_)
@@ -102,7 +107,7 @@ def _model(model: KernelLearner) -> Page:
         components = model.components_
         pairs = zip(components.variance_share.values, components.variance_share_se.values, strict=True)
         *shares, _, total = (with_error(share, error) for share, error in pairs)
-        named = zip(components.term.values, shares, strict=False)
+        named = zip(short_names(model.kernel_names_).values(), shares, strict=False)
         each = listed([f"{name} {share}" for name, share in named], _MOST_COLUMNS)
         answer = f"The kernels explain {total} of the variance: {each} (shares ± one standard error)."
     if np.isfinite(gap):
@@ -112,22 +117,30 @@ def _model(model: KernelLearner) -> Page:
     changed = {name: value for name, value in params.items() if plain_repr(value) != plain_repr(default[name])}
     shapes = {name: np.shape(changed[name]) for name in {"weights", "candidates"} & changed.keys()}
     changed |= {name: f"({' × '.join(map(str, of))} numbers)" for name, of in shapes.items() if len(of) == 2}
+    origin = model.history_.attrs
     facts = {
-        "model": type(model).__name__,
-        "parameters": point_text(changed) or "all at their defaults",
+        "set": str(origin.get("set", "")),
         "learns": model.kind_ + (f": {listed(model.classes_, _MOST_COLUMNS)}" if len(model.classes_) else ""),
         "training samples": f"{model.n_features_in_:,}",
+        "date": str(origin.get("created_on", "")),
+        "model": type(model).__name__,
+        "parameters": point_text(changed) or "all at their defaults",
         "status": model.status_,
         "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
     }
     description = describe_model(model, _MOST_COLUMNS)
     lead, sections = _sections(description)
+    warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
+    if "components_" in model.traits.fitted:
+        warnings = ["Variances are estimates: their standard errors and p-values say how sure they are."]
+        sections.insert(0, _hsq(model))
     with suppress(_NotCodeError):
         call = _call(type(model), {name: encode(value) for name, value in params.items()})
-        kernels = f"{count(len(model.kernel_names_), 'kernel')} of the training samples, with labels"
-        code = f"import dmkl\n\nK = dmkl.open(...)  # {kernels}\nmodel = {call}.fit(K)"
-        sections.append(Section(_AGAIN, code=code))
-    warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
+        part = f"dmkl.load({_literal(source) if source else '...'})  # this model", "train_samples_", "kernel_names_"
+        lines = _opening(origin, len(model.kernel_names_), *part)
+        given = "".join(f", {name}=..." for name in str(origin.get("given", "")).split(",") if name)
+        sections.append(Section(_AGAIN, code="\n".join([*lines, f"model = {call}.fit(K{given})"])))
+    sections += _predicting(model, source, origin)
     if np.isfinite(gap) and model.traits.bounded != KernelLearner.traits.bounded:
         warnings.append(f"The gap is that of {model.traits.bounded}, and says nothing about the weights.")
     warnings += description.lines()
@@ -137,8 +150,19 @@ def _model(model: KernelLearner) -> Page:
     return Page(title, answer, facts, tuple(warnings), tuple(sections), lead)
 
 
+def _hsq(model: Any) -> Section:
+    """The table that GCTA writes of variance components, of each target if there are several."""
+    several = "target" in model.components_.dims
+    targets = model.components_["target"].values.astype(str).tolist() if several else [None]
+    tables = [model.hsq_table(target).assign(target=target or "") for target in targets]
+    numbers = (Column(name, form="exact") for name in ("Variance", "SE"))
+    shown = [Column("target", form="text"), Column("Source"), *numbers]
+    note = "In the form of GCTA's file .hsq, which dmkl export writes."
+    return Section("Variances and likelihood", (note,), Table(pd.concat(tables, ignore_index=True), shown))
+
+
 @page_of.register(GridResult)
-def _of_grid(result: SearchResult | EvaluationResult) -> Page:
+def _of_grid(result: SearchResult | EvaluationResult, source: str = "") -> Page:
     scores, description, is_search = result.scores, result.describe(), isinstance(result, SearchResult)
     search = result if isinstance(result, SearchResult) else next(iter(result.searches.values()))
     searched = []
@@ -147,6 +171,7 @@ def _of_grid(result: SearchResult | EvaluationResult) -> Page:
         short = len(texts) <= 6
         searched.append(f"{name} = {', '.join(texts) if short else f'{texts[0]} … {texts[-1]} ({len(texts)} values)'}")
     facts = {
+        **_top(scores),
         "searched": " × ".join(searched),
         "folds" if is_search else "outer folds": _describe_folds(scores),
         "measures": ", ".join(json.loads(scores.attrs.get("measures", "[]")) or [str(scores.attrs["scoring"])]),
@@ -154,7 +179,9 @@ def _of_grid(result: SearchResult | EvaluationResult) -> Page:
         "took": _took(result, description),
     }
     lead, sections = _sections(description)
-    sections += _called_again(result, search)
+    sections += _called_again(result, search, source)
+    if is_search and hasattr(result, "best_"):
+        sections += _predicting(result.best_, source, json.loads(scores.attrs.get("asked", "{}")), "best_")
     too_good = [] if "test_score" in scores else [_TOO_GOOD]
     notes = [*too_good, ON_WEIGHTS] if is_search else [_TOO_SMALL]
     notes += [f"{note.removesuffix('.')}." for note in description.lines("notes")]
@@ -196,19 +223,37 @@ def _largest_weights(weights: xr.DataArray) -> str:
     means = np.abs(weight_shares(weights.values.reshape(len(weights), -1), 0)).mean(axis=1)
     shares = 100 * means / (means.sum() or 1.0)
     order, n_used = np.argsort(-shares, kind="stable"), int(np.count_nonzero(shares))
+    names = list(short_names(weights["kernel"].values).values())
     if n_used == len(shares) > 1 and np.ptp(shares) < 1e-9:
         return f"All {n_used} kernels have the same weight."
-    largest = listed([f"{weights['kernel'].values[j]} ({shares[j]:.2g} %)" for j in order[: min(3, n_used)]], 3)
+    largest = listed([f"{names[j]} ({number(shares[j])} %)" for j in order[: min(3, n_used)]], 3)
     return f"{n_used} of {count(len(shares), 'kernel')} have weight; the largest: {largest}."
 
 
 @page_of.register
-def _result(result: Result) -> Page:
+def _result(result: Result, source: str = "") -> Page:
     description = result.describe()
-    facts = {"question": description.headline, "took": _took(result, description)}
+    facts = {**_top(result.data), "question": description.headline, "took": _took(result, description)}
     facts |= {"steps before": steps} if (steps := result.data.attrs.get("steps")) else {}
     answer = sentences(description.lines(without={"costs"}))
     return Page(result.TITLE.capitalize(), answer, facts, (), tuple(_sections(description)[1]))
+
+
+def _top(data: xr.Dataset) -> dict[str, str]:
+    """The set, the trait, the number of samples and the day of a result, as far as it knows them."""
+    asked = json.loads(data.attrs.get("asked", "{}"))
+    n_samples = data.sizes.get("sample", int(data.attrs.get("n_samples", 0)))
+    outputs: Any = data[dim].values if (dim := task_dim(data)) else []
+    sizes = asked.get("classes")
+    classes = [f"{name} ({size})" for name, size in sizes.items()] if isinstance(sizes, dict) else []
+    named = asked.get("trait") or asked.get("labels")
+    of = [str(named or "") if named != "..." else "", listed(classes or outputs, _MOST_COLUMNS)]
+    return {
+        "set": str(asked.get("set") or data.attrs.get("set", "")),
+        "trait": ": ".join(text for text in of if text),
+        "samples": f"{n_samples:,}" if n_samples else "",
+        "date": str(data.attrs.get("created_on", "")),
+    }
 
 
 def _took(result: Result, description: Description) -> str:
@@ -218,8 +263,9 @@ def _took(result: Result, description: Description) -> str:
 
 
 @page_of.register
-def _described(description: Description) -> Page:
+def _described(description: Description, source: str = "") -> Page:
     lead, sections = _sections(description)
+    sections += [Section(title, code=code) for title, code in description.code.items()]
     answer, notes = sentences(description.lines(without={"notes"})), tuple(description.lines("notes"))
     return Page(description.headline, answer, dict(description.facts()), notes, tuple(sections), lead)
 
@@ -237,18 +283,22 @@ _HEADINGS: dict[type[Any], str] = {
 """The kinds of results in the order of a page: the answer, then the evidence; others follow."""
 
 
+_ASKED = ("searched", "question", "model")
+"""The fact of a page that says what was asked."""
+
+
 class _Part:
     """A result, with what the page says of it."""
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: Any, source: str) -> None:
         kernels: Any
         samples: Any
-        self.result, self.page = result, page_of(result)
+        self.result, self.page = result, page_of(result, source)
         self.heading = next((name for kind, name in _HEADINGS.items() if isinstance(result, kind)), self.page.title)
         if isinstance(result, KernelLearner):
             attrs = {"estimator": type(result).__name__, "solver": getattr(result, "solver_", "")}
             kernels, samples, parameters = result.kernel_names_, result.train_samples_, result.get_params(deep=False)
-            self.data = xr.Dataset(attrs=attrs)
+            self.data = xr.Dataset(attrs=dict(result.history_.attrs) | attrs)
         else:
             self.data = result.data
             kernels, samples = self.data["kernel"].values, self.data["sample"].values if "sample" in self.data else []
@@ -260,11 +310,12 @@ class _Part:
 
 @page_of.register(list)
 @page_of.register(tuple)
-def _several(results: Sequence[Any]) -> Page:
+def _several(results: Sequence[Any], source: str | Sequence[str] = "") -> Page:
     """One page of results in any order, from the page of each."""
     if not results:
         refuse("a report of several results needs one at least, got none; give models or results")
-    parts = [_Part(result) for result in results]
+    sources = [""] * len(results) if isinstance(source, str) else source
+    parts = list(map(_Part, results, sources))
     order = [*_HEADINGS.values()]
     parts.sort(key=lambda part: order.index(part.heading) if part.heading in order else len(order))
     names = [part.heading for part in parts]
@@ -288,9 +339,10 @@ def _several(results: Sequence[Any]) -> Page:
             evidence.append(sentences(result.describe().lines("scores")[:1]))
         elif isinstance(result, PermutationTest) and result.data["p_value"].ndim == 0:
             evidence.append(f"Against permuted labels: {p_value_text(result.data)}.")
+    asked = [next(part.page.facts[name] for name in _ASKED if name in part.page.facts) for part in parts]
     facts = {
-        "question": "; ".join(f"{part.heading}: {next(iter(part.page.facts.values()))}" for part in parts),
         **_describe_data(parts),
+        "question": "; ".join(f"{part.heading}: {text}" for part, text in zip(parts, asked, strict=True)),
         "folds": "; ".join(f"{p.heading}: {_describe_folds(p.data)}" for p in parts if "fold" in p.data.sizes),
     }
     return Page(
@@ -328,7 +380,8 @@ def _differences(first: _Part, part: _Part) -> list[str]:
 
 def _describe_data(parts: Sequence[_Part]) -> dict[str, str]:
     """Samples, classes, kernels and steps, as far as results know them."""
-    first, facts = parts[0], {"samples": f"{len(parts[0].samples):,}"}
+    first = parts[0]
+    facts = _top(first.data) | {"samples": f"{len(first.samples):,}"}
     for name, noun in (("sample_group", "group"), ("sample_block", "block")):
         values = next((part.data[name].values for part in parts if name in part.data), None)
         facts["samples"] += "" if values is None else f", in {count(len(np.unique(values)), noun)}"
@@ -337,7 +390,8 @@ def _describe_data(parts: Sequence[_Part]) -> dict[str, str]:
     if tested is not None and "task" not in tested.dims:
         sizes = tested.sum("predicted").to_series()
         classes = [f"{name} ({size:,} tested)" for name, size in sizes.items()]
-    facts |= {"classes": listed(classes, _MOST_COLUMNS), "kernels": listed(first.kernels, _MOST_COLUMNS)}
+    kernels = short_names(first.kernels).values()
+    facts |= {"classes": listed(classes, _MOST_COLUMNS), "kernels": listed(kernels, _MOST_COLUMNS)}
     steps = as_steps(first.parameters.get("steps"))
     titles = {name: (type(step).__doc__ or "").split(".\n")[0].rstrip(".").lower() for name, step in STEPS.items()}
     titles = {name: title.replace("column samples", "training samples") for name, title in titles.items()}
@@ -377,7 +431,49 @@ class _NotCodeError(ValueError):
     """A value that no Python literal gives, such as a callable."""
 
 
-def _called_again(result: SearchResult | EvaluationResult, search: SearchResult) -> list[Section]:
+def _opening(
+    origin: Mapping[str, Any], n_kernels: int, saved: str, samples: str, kernels: str, further: Sequence[str] = ()
+) -> list[str]:
+    """Imports, also `further` ones, and lines that open the set of a result as K.
+
+    Of a part of the set, `samples` and `kernels` are attributes of what is `saved`.
+    """
+    place, labels = (str(origin.get(name, "")) for name in ("set", "labels"))
+    if origin.get("source") == "changed":
+        raise _NotCodeError
+    opened = f"dmkl.open({_literal(place) if place else '...'})"
+    opened += f".with_labels({'...' if labels == '...' else _literal(labels)})" if labels else ""
+    lines = ["import dmkl", *further, "", f"K = {opened}  # {count(n_kernels, 'kernel')}"]
+    if origin.get("source") != "part":
+        return lines
+    return [
+        *["import dmkl", "import pandas as pd", *lines[1:], f"result = {saved}"],
+        f"rows = pd.Index(K.samples.astype(str)).get_indexer(result.{samples})",
+        f"K = K[rows, rows].select(list(result.{kernels}))",
+    ]
+
+
+def _predicting(model: KernelLearner, source: str, origin: Mapping[str, Any], best: str = "") -> list[Section]:
+    """Code and a command that predict by a saved model: further samples of its set, or else those of training.
+
+    `best` is the attribute of what is saved at `source` that is the model. Models that take covariates or offsets of
+    new samples have none, nor those of sets in memory.
+    """
+    further = any(isinstance(step, Covariates) for step in as_steps(getattr(model, "steps", ())))
+    further |= getattr(model, "offset", None) is not None
+    if origin.get("source") not in ("whole", "part") or not origin.get("set") or further:
+        return []
+    path, place, n = source or "model", str(origin["set"]), model.n_features_in_
+    every = origin.get("n_samples", n) == n
+    note = "" if source else f"The model is there after {best or 'model'}.save({path!r}). "
+    note += f"New samples are in a set of their own, instead of {place}, whose columns are the samples of training."
+    command = ["dmkl", "predict", path, place, *(["--rows", f"0:{n}"] if every else [])]
+    loaded = f"dmkl.load({_literal(path)}){f'.{best}' if source and best else ''}"
+    lines = lines_that_predict(loaded, f"dmkl.open({_literal(place)})", every=every)
+    return [Section(_USED, (note,), code=lines), Section(_TYPED, code=shlex.join(command))]
+
+
+def _called_again(result: SearchResult | EvaluationResult, search: SearchResult, source: str) -> list[Section]:
     """Code that repeats a search, or an evaluation whose first search is given; empty if its result would differ."""
     scores, outer = result.scores, _splitter_code(result.scores) or "result.folds"
     given = {} if search.rule == "best" else {"rule": _literal(search.rule)}
@@ -407,18 +503,13 @@ def _called_again(result: SearchResult | EvaluationResult, search: SearchResult)
     arguments += ["groups=result.scores.sample_group"] if call["groups"] else []
     arguments += [f"{name}={code}" for name, code in given.items()]
     splitters = sorted({code.split("(")[0] for code in folds.values() if "(" in code})
-    lines = [f"from sklearn.model_selection import {', '.join(splitters)}"] if splitters else []
-    lines += ["", f"K = dmkl.open(...)  # {count(scores.sizes['kernel'], 'kernel')}"]
-    if call["source"] == "part" or any("result." in text for text in arguments):
-        lines.append("result = dmkl.load(...)  # this result")
-    if call["source"] == "part":
-        lines.insert(0, "import pandas as pd")
-        lines += [
-            "rows = pd.Index(K.samples.astype(str)).get_indexer(result.scores.sample)",
-            "K = K[rows, rows].select(result.scores.kernel.values)",
-        ]
+    further = [f"from sklearn.model_selection import {', '.join(splitters)}"] if splitters else []
+    saved = f"dmkl.load({_literal(source) if source else '...'})  # this result"
+    lines = _opening(call, scores.sizes["kernel"], saved, "scores.sample", "scores.kernel.values", further)
+    if call["source"] == "whole" and any("result." in text for text in arguments):
+        lines.append(f"result = {saved}")
     lines += ["y = ...  # the labels, in the order of the samples of K"] if call["y"] else []
-    return [Section(_AGAIN, code="\n".join(["import dmkl", *lines, f"dmkl.{function}({', '.join(arguments)})"]))]
+    return [Section(_AGAIN, code="\n".join([*lines, f"dmkl.{function}({', '.join(arguments)})"]))]
 
 
 def _splitter_code(scores: xr.Dataset) -> str | None:

@@ -17,8 +17,9 @@ FIRST_ROWS, MOST_ROWS = 10, 200
 """Rows of a table that are shown at once, and after it is unfolded."""
 _CSV_BYTES = 2**18  # Most characters of a table that a page holds as a CSV file.
 _WRAPPED = 16  # Least width of a column of long texts, in characters; twice that in broad windows.
-_ON_PAPER = 80  # Width of a table on paper in characters, without the gaps between its columns.
-_IN_COLUMN = 64  # Width of a table in one of the two columns of a broad window, in characters.
+_ROOM = {"screen": 116, "tablet": 72, "phone": 44, "paper": 80}
+"""Characters that fit into a line of a table, with two for the gap beside each column, in broad windows and others."""
+_IN_COLUMN = 60  # The same in one of the two columns of a broad window, with three for each gap.
 WIDTH = 4.2
 """Inches of the broadest pictures. On a phone of 400 pixels their texts, of 8 pt or more, have 9 pixels."""
 
@@ -36,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: paragraphs, a table, a picture, code to copy."""
+    """A part of a page: paragraphs, a table, a picture, code or a command to copy."""
 
     title: str
     texts: tuple[str, ...] = ()
@@ -84,17 +85,24 @@ class Section:
         return f"data:text/csv;base64,{b64encode(text.encode()).decode()}" if 0 < len(text) <= _CSV_BYTES else ""
 
     @property
-    def parts(self) -> list[list[int]]:
-        """Numbers of the columns that fit side by side on paper; all parts of a broad table begin with the first."""
-        first, *others = [column.least for column in self.columns]
-        parts, room = [[0]], _ON_PAPER - first
-        for k, least in enumerate(others, 1):
-            if least + 2 > room and len(parts[-1]) > 1:
-                parts.append([0])
-                room = _ON_PAPER - first
-            parts[-1].append(k)
-            room -= least + 2
-        return parts
+    def layouts(self) -> dict[str, list[list[int]]]:
+        """Where tables are shown, and the columns that fit side by side there; all parts begin with the first column.
+
+        Places of the same parts are joined by spaces.
+        """
+        places: dict[str, list[list[int]]] = {}
+        for place, room in _ROOM.items():
+            widths = [2 + (column.broad if place == "screen" else column.least) for column in self.columns]
+            parts, left = [[0]], room - widths[0]
+            for k, width in enumerate(widths[1:], 1):
+                if width > left and len(parts[-1]) > 1:
+                    parts.append([0])
+                    left = room - widths[0]
+                parts[-1].append(k)
+                left -= width
+            same = next((known for known, of in places.items() if of == parts), "")
+            places[f"{same} {place}".strip()] = places.pop(same, parts)
+        return places
 
     @property
     def drawn_width(self) -> float:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from datetime import date
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,12 +15,21 @@ import xarray as xr
 
 import dmkl
 from dmkl.arrays import Array, is_known
-from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
+from dmkl.description import Column, Description, Figure, Key, Table, count, listed, short_names, with_error
 from dmkl.searching.assessing import measures_of
 from dmkl.searching.targets import FEW, KernelScores, ManyTargets
 
 _LEAST_SURE = 20  # Samples with a row in the table of the least sure ones.
 _SURE = 3.0  # Standard errors by which means differ more than by chance.
+
+
+def lines_that_predict(loaded: str, opened: str, *, every: bool) -> str:
+    """Code that predicts by a model for new rows of a set, or `every` row; the two are given as code."""
+    lines = ["", f"model = {loaded}", f"K = {opened}", "model.predict(K)"]
+    if not every:
+        chosen = "new = ~np.isin(K.samples.astype(str), model.train_samples_)"
+        lines = ["import numpy as np", *lines[:-1], chosen, "model.predict(K[new, :])"]
+    return "\n".join(["import dmkl", *lines])
 
 
 def describe_prediction(
@@ -28,13 +40,14 @@ def describe_prediction(
     of: str,
     lines: list[str],
     by_kernel: KernelScores | None = None,
+    code: Mapping[str, str] = MappingProxyType({}),
 ) -> Description:
     """A prediction in words, tables and figures.
 
     `scores` are those of `decision_function`, or predicted numbers; `truth` are the true labels, None if none is
-    known, and `scored` compares the two. `of` names the samples, `lines` are further sentences about them, and
-    `by_kernel` are the scores of a regression. Probabilities of classes, and errors of numbers, are compared with those
-    of rows that training held out.
+    known, and `scored` compares the two. `of` names the samples, `lines` are further sentences about them, `by_kernel`
+    are the scores of a regression, and `code` repeats it. Probabilities of classes, and errors of numbers, are compared
+    with those of rows that training held out.
     """
     tables, figures = dict(scored.tables if scored else {}), dict(scored.figures if scored else {})
     said = [*(scored.lines() if scored else ["The true labels are not known."])]
@@ -68,13 +81,16 @@ def describe_prediction(
         expected = (probability**2).sum("class").values
         drift = _drift("The probability of the true class", expected, held_out, lambda table: 1.0 - table)
     facts = {
+        "set": of,
+        "trait": f"{model.kind_}{': ' if len(model.classes_) else ''}{listed(model.classes_, 12)}",
+        "samples": f"{len(scores):,}",
+        "date": date.today().isoformat(),
         "model": f"{type(model).__name__}, trained on {count(len(model.train_samples_), 'sample')}",
-        "kernels": listed(model.kernel_names_, 12),
-        "samples": of,
+        "kernels": listed(short_names(model.kernel_names_).values(), 12),
         "probabilities": f"calibrated on {model.calibrated_on_}" if "probability" in data else "none",
     }
     title = f"Prediction by {type(model).__name__} of {count(len(scores), 'sample')}"
-    return Description(title, "", {"scores": [*said, *lines], **drift}, lambda: facts, tables, figures)
+    return Description(title, "", {"scores": [*said, *lines], **drift}, lambda: facts, tables, figures, code)
 
 
 def _by_target(model: Any, scores: xr.DataArray, truth: Array) -> ManyTargets:

@@ -337,6 +337,7 @@ def compare(
     attrs = {
         "scoring": first.attrs["scoring"],
         "measures": first.attrs["measures"],
+        "asked": first.attrs["asked"],
         "n_competitors": len(asked) - len(evaluations) - chooses,
         "row_test": next((title for title, _ in tests.values() if title), ""),
         "n_passes": sum(each.n_passes_ for each in evaluations.values()),

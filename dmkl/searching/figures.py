@@ -38,15 +38,19 @@ from dmkl.pictures import (
     color_bar,
     dress,
     heat_map,
+    interval,
+    label_ends,
     longest_shown,
     name_rows,
     panels,
     set_title,
     shortened,
+    spread,
     symbol,
 )
 from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
+from dmkl.searching.scoring import limits
 from dmkl.searching.targets import ManyTargets
 from dmkl.store.saved import of_task, task_dim
 
@@ -128,7 +132,8 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
         _draw_map(axes[0], at_chosen, labels, Counter(places), scoring, lowest)
         _label_panel(axes[0], names[0], labels[0], _AXES.get(names[1], names[1]), legend)
         scoring, legend = f"{scoring}, best {symbol(names[1])}", []
-    legend += _draw_curve(axes[-1], at_chosen, labels[0], Counter(places))
+    ends = limits(str(result.scores.attrs["scoring"]))
+    legend += _draw_curve(axes[-1], at_chosen, labels[0], Counter(places), ends)
     _label_panel(axes[-1], names[0], labels[0], scoring, legend)
     return axes if len(axes) > 1 else axes[0]
 
@@ -225,18 +230,22 @@ def _draw_map(
     dress(ax, ":")
 
 
-def _draw_curve(ax: Axes, points: xr.Dataset, labels: list[str], rings: _Rings) -> list[str]:
-    """Draw the scores over the first parameter, at the best value of the second; return the legend."""
+def _draw_curve(ax: Axes, points: xr.Dataset, labels: list[str], rings: _Rings, ends: tuple[float, float]) -> list[str]:
+    """Draw the scores over the first parameter, at the best value of the second, with bars between the ends of scores.
+
+    Returns the legend.
+    """
     filled = points["mean_score"].fillna(-np.inf)
     best = points.isel({name: filled.argmax(str(name)) for name in filled.dims[1:]})
     mean, error, places = best["mean_score"].values, best["standard_error"].values, np.arange(len(labels))
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 1}
-    ax.errorbar(places, mean, np.nan_to_num(error), color=BLUE, marker="o", label="validation", **style)
+    bars_of = np.abs(interval(mean, error, ends) - mean)
+    ax.errorbar(places, mean, bars_of, color=BLUE, marker="o", label="validation", **style)
     legend = []
     if "test_score" in best:
-        test, spread = (best[name].where(np.isfinite(mean)).values for name in ("test_score", "test_error"))
+        test, deviation = (best[name].where(np.isfinite(mean)).values for name in ("test_score", "test_error"))
         style |= {"color": "#333333", "marker": "s", "linestyle": "--"}
-        ax.errorbar(places, test, np.nan_to_num(spread), label="test", **style)
+        ax.errorbar(places, test, np.abs(interval(test, deviation, ends) - test), label="test", **style)
         legend += ["blue: validation", "squares: test, at the same points"]
     if np.any(error > 0):
         ax.axhline(points.attrs["threshold"], color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
@@ -250,6 +259,7 @@ def _draw_curve(ax: Axes, points: xr.Dataset, labels: list[str], rings: _Rings) 
     for column, n in times.most_common(_MOST_RINGS):
         _ring(ax, column, float(scores[column]), n, zorder=1)
     ax.set_xticks(places, labels)
+    label_ends(ax.yaxis)
     dress(ax, ["top", "right"], grid="y")
     ax.tick_params(length=3.5)
     return legend
@@ -382,7 +392,9 @@ def plot_test_scores(
     ax.plot(np.array(scores), rows, ".-", color=GRAY, linewidth=0.6, markersize=5, alpha=0.6)
     mean, error = np.array([mean_over_folds(score) for score in scores]).T
     style: dict[str, Any] = {"color": BLUE, "markersize": 6, "elinewidth": 2, "zorder": 3}
-    ax.errorbar(mean, rows, xerr=np.nan_to_num(error), fmt="o", **style)
+    ends = limits(str(data.attrs["scoring"]))
+    ax.errorbar(mean, rows, xerr=np.abs(interval(mean, error, ends) - mean), fmt="o", **style)
+    label_ends(ax.xaxis)
     name_rows(ax, [fill(name, 24) for name in of_models])
     ax.set_xlabel(shortened(str(data.attrs["scoring"]).replace("_", " ")) + task, fontsize=9)
     dress(ax, ["top", "right", "left"], grid="x")
@@ -440,8 +452,8 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
     matrix.set_xlabel("predicted class", fontsize=9)
     matrix.set_ylabel("true class", fontsize=9)
     dress(matrix)
-    every = -(-len(labels) // int(8 * width))
-    matrix.set_xticks(np.arange(0, len(labels), every), labels[::every])
+    at = spread(len(labels), -(-len(labels) // int(8 * width)))
+    matrix.set_xticks(at, [labels[k] for k in at])
     if len(labels) * max(map(len, labels)) > 30:
         matrix.tick_params(axis="x", rotation=90)
     _draw_class_scores(of_classes, scores, labels)
@@ -538,6 +550,8 @@ def plot_predictions(
         ax.legend(fontsize=8, frameon=False)
         if kind != "precision_recall":
             ax.axline((0.0, 0.0), slope=1.0, color=GRAY, linestyle=":", linewidth=1.0, zorder=0)
+        if kind == "observed":
+            label_ends(ax.xaxis, ax.yaxis)
         dress(ax, ["top", "right"])
     ax.set_xlabel(_CURVE_AXES[kind][0], fontsize=9)
     ax.set_ylabel(_CURVE_AXES[kind][1], fontsize=9)
@@ -624,10 +638,10 @@ def _draw_curves(ax: Axes, kind: str, label: str, truth: Array, values: Array, p
             ax.plot(_AT, y, label=f"{start}{part}: {area} {size:.3f}")
     elif curves:
         y, sizes = (np.array(values) for values in list(zip(*curves, strict=True))[1:])
-        spread, wide = (np.std(v, axis=0, ddof=1) if len(v) > 1 else 0 * v[0] for v in (y, sizes))
+        deviation, wide = (np.std(v, axis=0, ddof=1) if len(v) > 1 else 0 * v[0] for v in (y, sizes))
         (line,) = ax.plot(_AT, y.mean(axis=0), label=f"{start}{area} {sizes.mean():.3f} ± {wide:.2g}")
-        edges = (y.mean(axis=0) - spread, y.mean(axis=0) + spread)
-        ax.fill_between(_AT, *edges, color=line.get_color(), alpha=0.2, linewidth=0)
+        band = interval(y.mean(axis=0), deviation, (0.0, 1.0))
+        ax.fill_between(_AT, *band, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
 def _curve(kind: str, truth: Array, scores: Array) -> tuple[Float, float]:

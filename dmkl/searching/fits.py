@@ -25,7 +25,7 @@ from sklearn.base import clone
 
 from dmkl import progress
 from dmkl._version import version
-from dmkl.arrays import Array, Float, Index, Mask, plain_repr
+from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
@@ -459,20 +459,17 @@ class Question:
     def with_folds(self, data: xr.Dataset, folds: Sequence[Fold]) -> xr.Dataset:
         """Add the folds and samples, variables and attributes of `SearchResult.scores` that reproduce a result.
 
-        The attribute asked has the arguments that folds and scores depend on, and "source": "whole" if all kernels and
-        samples of their source were used unchanged, "part" if some of them were, "changed" if steps came before.
+        The attribute asked has the arguments that folds and scores depend on, those of `KernelSet.origin`, and the
+        labels: the name of `y`, and the number of samples of each class.
         """
         view, given, groups = self.K.view, self.arguments, self.arguments.groups
-        source, scoring = "part", encode(given.scoring)
-        every = np.arange(len(view.source.samples))
-        if view.is_transformed:
-            source = "changed"
-        elif len(view.kernels) == len(view.source.names) and all(
-            np.array_equal(at, every) for at in view.final_positions()
-        ):
-            source = "whole"
-        arguments = {"y": given.y is not None, "scoring": scoring, "unknown": encode(given.unknown), "source": source}
+        scoring = encode(given.scoring)
+        arguments = {"y": given.y is not None, "scoring": scoring, "unknown": encode(given.unknown), **self.K.origin}
         arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
+        arguments["trait"] = str(getattr(given.y, "name", None) or "")
+        if self.targets.kind in ("binary", "multiclass"):
+            named = zip(*np.unique(self.labels[is_known(self.labels)].astype(str), return_counts=True), strict=True)
+            arguments["classes"] = {str(name): int(size) for name, size in named}
         names = np.array(self.K.samples).astype(str)
         variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
         if self.groups is not None:

@@ -30,7 +30,7 @@ from dmkl.errors import (
     one_line,
 )
 from dmkl.files.arrays import crc32c
-from dmkl.files.urls import as_place, is_url
+from dmkl.files.urls import as_given, as_place, is_url
 from dmkl.files.writing import current
 from dmkl.store.format import FORMAT, FORMAT_VERSION, Header, check_metadata, kept_as_factors, text_array
 from dmkl.store.tiles import FileVersion, chunk_folder, chunk_reader, root_version
@@ -91,6 +91,7 @@ class StoreReader:
 
     def __init__(self, location: Location) -> None:
         self.location = as_location(location)
+        self.given = "" if isinstance(location, Store) else as_given(location)
         if isinstance(self.location, str) and not is_url(self.location):
             self.location = str(current(Path(self.location)))
         self._version = root_version(self.location)

@@ -11,6 +11,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -202,6 +203,7 @@ class Result(ABC):
             refuse(f"{rule}, found {present}; dmkl.load reads such")
         self._data = data.copy()
         self._data.attrs.setdefault("created_by", f"dmkl {version()}")
+        self._data.attrs.setdefault("created_on", date.today().isoformat())
         for name, variable in self._data.variables.items():
             if name in self.MEANINGS:
                 variable.attrs.setdefault("long_name", self.MEANINGS[str(name)])
@@ -273,6 +275,7 @@ class Result(ABC):
             for name in ("format", "format_version"):
                 data.attrs.pop(name)
             data.attrs.pop(CHECKSUM, None)
+            data.attrs.setdefault("created_on", "")  # earlier versions did not keep the day
             _check_attributes(data.attrs, cls.NEEDED_ATTRIBUTES)
             strings = {  # names are NumPy strings
                 name: (variable.dims, variable.values.astype(object).astype(str), variable.attrs)
@@ -291,7 +294,7 @@ class Result(ABC):
 
 _TEXTS = {"estimator", "scoring", "kind", "choice", "solver", "created_by", "splitter", "steps", "method", "rows"}
 _TEXTS |= {"choose", "permuted", "default_price", "hint", "asked", "parameters", "parameters_searched"}
-_TEXTS |= {"how", "parameters_by_class", "measures"}
+_TEXTS |= {"how", "parameters_by_class", "measures", "set", "created_on"}
 _OBJECTS, _LISTS = {"asked", "parameters"}, {"parameters_searched", "parameters_by_class", "measures"}
 _NUMBERS = {"seconds", "threshold", "centered", "bandwidths_from_all_samples", "largest_gap", "has_model"}
 _NUMBERS |= {"covariates", "folds_without_a_class"}

@@ -133,6 +133,7 @@ def test_few_distinct_resamples_are_told():
     assert n_distinct < 20
     assert result.data.attrs["n_distinct"] == n_distinct
     assert f"Only {n_distinct} of the 20 half-samples are distinct" in result.summary()
+    assert f"{n_distinct} of 20 half-samples are distinct" in result.plot()[0].figure.get_suptitle()
 
 
 # --- selection ---------------------------------------------------------------------------------------------------

@@ -56,6 +56,18 @@ def test_a_model_of_one_weight_each_has_bars_and_no_map(K):
     np.testing.assert_allclose([bar.get_width() for bar in bars], np.sort(model.weights_)[::-1])
 
 
+def test_axes_and_scales_of_colors_have_numbers_at_both_ends(K):
+    ax = dmkl.MKFDA(p=2, lam=0.1).fit(K).plot_weights()
+    assert (ax.get_xticks()[0], ax.get_xticks()[-1]) == ax.get_xlim()
+    many = np.random.default_rng(0).normal(size=(45, 43))
+    ax = dmkl.MKRidge(p=2).fit(K, many).plot_weight_map()
+    assert ax.get_xticks()[[0, -1]].tolist() == [0.5, 42.5]
+    scale, image = ax.figure.axes[-1], ax.collections[0]
+    np.testing.assert_allclose(scale.get_yticks()[[0, -1]], image.get_clim())
+    gap = dmkl.MKSVM(p=2).fit(K).plot_convergence()
+    assert np.log10(gap.get_ylim()) == pytest.approx(np.round(np.log10(gap.get_ylim())))
+
+
 def contributions(n_kernels=3):
     values = np.random.default_rng(0).standard_normal((2, n_kernels, 3))
     kernels = [f"kernel_{k}" for k in range(n_kernels)]

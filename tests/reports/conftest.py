@@ -1,13 +1,16 @@
 """Small kernel sets, and the pages of models and results on them, each created once in a session."""
 
+import tempfile
 import warnings
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
+from dmkl.cli.main import main
 from dmkl.errors import ConvergenceWarning
 
 
@@ -25,6 +28,15 @@ def many_targets(K):
     return dmkl.evaluate(learner, K, Y, {"lam": [0.1, 1]}, outer=2, inner=2)
 
 
+def predicted(K, model):
+    """The page of a prediction."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model")
+        page, place = Path(folder) / "page.html", K.view.source.location
+        assert main(["predict", f"{folder}/model", place, "--rows", "0:60", "--report", str(page)]) == 0
+        return page.read_text(encoding="utf-8")
+
+
 MADE = {
     "search": lambda K, found: found(),
     "model": lambda K, found: found().best_,
@@ -38,11 +50,27 @@ MADE = {
     "several": lambda K, found: [found(), dmkl.stability(dmkl.MKFDA(lam=1e-2), K, n_resamples=4), permuted(K)],
 }
 """Functions of a kernel set and of a function that returns its search."""
+GRID_OF_CHAINS = {"p": [1, 2], "lam": [1e-2, 1], "steps": [("cosine", "center"), ("center", "multiplicative")]}
+FURTHER = {
+    "chains": lambda K, found: dmkl.search(dmkl.MKFDA(), K, grid=GRID_OF_CHAINS, cv=3),
+    "stability": lambda K, found: dmkl.stability(dmkl.MKFDA(), K, n_resamples=10, groups=np.arange(60) % 4),
+    "importance": lambda K, found: dmkl.importance(dmkl.MKFDA(), K, grid={"lam": [1e-2]}, cv=3),
+    "association": lambda K, found: dmkl.association_test(K, np.arange(60) % 2),
+    "comparison": lambda K, found: dmkl.compare(["mkfda", "sum"], K, outer=2, inner=2),
+    "prediction": lambda K, found: predicted(K, found().best_),
+}
+"""Further kinds, whose pages are looked at in a browser alone."""
 
 
 @pytest.fixture(params=MADE)
 def kind(request):
     """A kind of `MADE`."""
+    return request.param
+
+
+@pytest.fixture(params=[*MADE, *FURTHER])
+def every_kind(request):
+    """A kind of `MADE` or `FURTHER`."""
     return request.param
 
 
@@ -85,6 +113,7 @@ def _reports(K, result):
     def report(kind):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return dmkl.report(MADE[kind](K, result))
+            made = (MADE | FURTHER)[kind](K, result)
+            return made if isinstance(made, str) else dmkl.report(made)
 
     return report

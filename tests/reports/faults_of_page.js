@@ -39,8 +39,17 @@
       if (broader && scrolls(element)) scrolled.push(element.localName + (element.className ? `.${element.classList[0]}` : ""));
       if ((broader && /hidden|clip/.test(style.overflowX)) || (higher && /hidden|clip/.test(style.overflowY)))
         faults.push(`cut off: ${name(element)}`);
+      else if (broader && /^(TABLE|TD|TH|FIGURE|PRE)$/.test(element.tagName)) faults.push(`its content is broader: ${name(element)}`);
     }
   }
+
+  // Parts of the page are beside or below each other.
+  const parts = [...document.querySelectorAll("section, h1, dl, p.answer, p.warning")].map((part) => [part, part.getBoundingClientRect()]);
+  const overlap = (a, b, least) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > least && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > least;
+  for (const [k, [part, box]] of parts.entries())
+    for (const [other, place] of parts.slice(k + 1))
+      if (!part.contains(other) && hasArea(box) && hasArea(place) && overlap(box, place, 1))
+        faults.push(`parts overlap: ${name(part)} and ${name(other)}`);
 
   // Every text is large enough to be read.
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -72,6 +81,7 @@
     }
     // Matplotlib: a group text_N for each text, its words as a comment, and letters of 100 units below a group that scales.
     let least = smallestDrawn, fine = "";
+    const level = []; // texts that are not rotated, whose boxes have little more than their letters
     for (const group of svg.querySelectorAll('g[id^="text_"]')) {
       const words = [...group.childNodes].find((node) => node.nodeType === Node.COMMENT_NODE)?.data ?? "";
       const place = group.getBoundingClientRect();
@@ -79,9 +89,13 @@
       if (place.left < box.left - 1 || place.right > box.right + 1 || place.top < box.top - 1 || place.bottom > box.bottom + 1)
         faults.push(`text cut off in a picture: "${told(words)}", ${title}`);
       const letters = group.querySelector("use")?.parentElement.getScreenCTM();
+      if (letters && Math.abs(letters.b) < 1e-6) level.push([words, place]);
       const size = letters ? 100 * Math.sqrt(Math.abs(letters.a * letters.d - letters.b * letters.c)) : Infinity;
       if (size < least) [least, fine] = [size, words];
     }
+    for (const [k, [words, place]] of level.entries())
+      for (const [others, box] of level.slice(k + 1))
+        if (overlap(place, box, 1)) faults.push(`texts overlap in a picture: "${told(words)}" and "${told(others)}", ${title}`);
     if (fine) faults.push(`text of ${least.toFixed(1)} px in a picture: "${told(fine)}", ${title}`);
   }
 

@@ -2,11 +2,14 @@
 
 import ast
 import base64
+import datetime
 import html
 import io
 import json
 import re
+import shlex
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,7 @@ from sklearn.metrics import balanced_accuracy_score, make_scorer
 from sklearn.model_selection import GroupKFold, KFold
 
 import dmkl
+from dmkl.cli.main import main
 from dmkl.description import Table
 from dmkl.reports.page import FIRST_ROWS, MOST_ROWS, Page, Section, render
 
@@ -28,6 +32,8 @@ class Reader(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.opened, self.texts, self.attributes = [], [], []
+        # Tables that are parted elsewhere are read as a screen shows them.
+        text = re.sub(r'<div class="wide at (?!screen)[a-z ]+">.*?</div>', "", text, flags=re.DOTALL)
         self.feed(text.replace("<wbr>", ""))
         assert self.opened == []
 
@@ -90,12 +96,17 @@ def test_a_page_of_a_search_answers_at_once(result, report):
     assert page.of("th")[4:10] == ["p", "λ", "accuracy", "worst gap", "status", "chosen"]
 
 
-def run_again(text, K, result, **given):
-    """Run the code on a page for this set: the files that it opens exist."""
-    code = html.unescape(re.search(r"<pre>(.*?)</pre>", text, flags=re.DOTALL).group(1))
-    code = code.replace("dmkl.open(...)", "K_").replace("dmkl.load(...)", "result_").replace("y = ...", "y = y_")
-    *lines, last = code.splitlines()
-    names = {"K_": K, "result_": result, **{f"{name}_": value for name, value in given.items()}}
+def code_of(text):
+    """The code and the commands on a page, in its order."""
+    sections = re.findall(r'<section style="order: (\d+)">(.*?)</section>', text, flags=re.DOTALL)
+    ordered = "".join(section for _, section in sorted(sections, key=lambda pair: int(pair[0])))
+    return list(map(html.unescape, re.findall(r"<pre>(.*?)</pre>", ordered, flags=re.DOTALL)))
+
+
+def run_again(text, **given):
+    """Run the first code on a page as it is, but for labels in memory."""
+    *lines, last = code_of(text)[0].replace("y = ...", "y = y_").splitlines()
+    names = {f"{name}_": value for name, value in given.items()}
     exec("\n".join(lines), names)
     return eval(last, names), last
 
@@ -111,12 +122,13 @@ AGAIN = {
 
 
 @pytest.mark.parametrize("case", AGAIN)
-def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K):
+def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K, tmp_path):
     part, arguments, folds = AGAIN[case]
     model = dmkl.MKFDA(tol=1e-3, steps=("cosine", "center"))
     asked = {"grid": {"p": [np.inf], "lam": [1e-2]}, "scoring": ["balanced_accuracy", "accuracy"], **arguments}
     result = dmkl.search(model, part(K), **asked)
-    again, line = run_again(dmkl.report(result), K, result)
+    result.save(tmp_path / "found")
+    again, line = run_again(dmkl.report(result, source=str(tmp_path / "found")))
     assert "tol=0.001" in line
     assert folds in line
     for name in ("part", "score", "kernel", "sample"):
@@ -132,9 +144,10 @@ def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K):
         {"outer": 2, "y": np.array(["a", "b", "c"])[np.arange(60) % 3]},
     ],
 )
-def test_what_a_page_of_an_evaluation_says_to_run_has_the_same_folds_and_scores(arguments, K):
+def test_what_a_page_of_an_evaluation_says_to_run_has_the_same_folds_and_scores(arguments, K, tmp_path):
     result = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1.0]}, **arguments)
-    again, _ = run_again(dmkl.report(result), K, result, y=arguments.get("y"))
+    result.save(tmp_path / "estimate")
+    again, _ = run_again(dmkl.report(result, source=str(tmp_path / "estimate")), y=arguments.get("y"))
     xr.testing.assert_allclose(
         again.scores[["part", "test_score", "lam"]], result.scores[["part", "test_score", "lam"]]
     )
@@ -165,6 +178,7 @@ ATTACKS = {
     "a name as an argument": {"splitter": "KFold(n_splits=K.view)"},
     "a comment": {"splitter": "KFold(n_splits=3, random_state=1 #\n, shuffle=True)"},
     "a direction": {"splitter": "KFold(n_splits=3, shuffle='\u202e')"},
+    "a place": {"asked": {"set": f'x"), {CALL}, ("\u202e'}},
     "a text": {"asked": {"scoring": f'accuracy"), {CALL}, ("\u202e'}},
 }
 
@@ -176,13 +190,80 @@ def test_code_of_a_page_has_no_calls_that_a_file_asks_for(case, K):
         changed = change if isinstance(change, str) else json.dumps(json.loads(scores.attrs[name]) | change)
         scores.attrs[name] = changed
     page = dmkl.report(dmkl.SearchResult(scores))
-    for code in re.findall(r"<pre>(.*?)</pre>", page, flags=re.DOTALL):
-        code = html.unescape(code)
+    for code in code_of(page):
         assert all(line.isprintable() for line in code.split("\n"))
         called = [ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
         assert set(called) <= {"dmkl.open", "dmkl.load", "dmkl.search", "dmkl.MKFDA", "KFold", "StratifiedKFold"}
         assert "#" not in re.sub(r"# \d kernels|# this result", "", code)
         assert "K.view" not in code
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """A set of 60 samples in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    rng, y = np.random.default_rng(0), np.arange(60) % 2
+    X = rng.normal(size=(60, 4)) + y[:, None]
+    kernels = {f"X-linear-HALLMARK_{name}": X[:, [k]] @ X[:, [k]].T for k, name in enumerate(("B_CELL", "DNA_REPAIR"))}
+    names = [f"s{i}" for i in range(60)]
+    return dmkl.create(tmp_path / "kernels.zarr", kernels, labels=np.array(["no", "yes"])[y], samples=names)
+
+
+def test_a_page_begins_with_set_trait_samples_and_day(stored):
+    y = pd.Series(stored.labels, stored.samples, name="disease")
+    result = dmkl.search(dmkl.MKFDA(p=2), stored, y, grid={"lam": [1.0]}, cv=2, baselines="none")
+    page = Reader(dmkl.report(result))
+    assert page.of("dt")[:4] == ["set", "trait", "samples", "date"]
+    day = datetime.date.fromisoformat(result.data.attrs["created_on"])
+    assert page.of("dd")[:4] == ["kernels.zarr", "disease: no (30), yes (30)", "60", str(day)]
+    assert abs(day - datetime.date.today()) <= datetime.timedelta(days=1)
+    assert re.search(r"the largest: (B cell|DNA repair) \(", page.of("p")[0])
+    Path("pheno.csv").write_text("".join(f"{name},{label}\n" for name, label in y.items()))
+    result = dmkl.search(
+        dmkl.MKFDA(p=2), dmkl.open("kernels.zarr").with_labels("pheno.csv"), grid={"lam": [1.0]}, cv=2, baselines="none"
+    )
+    assert Reader(dmkl.report(result)).of("dd")[1] == "pheno.csv: no (30), yes (30)"
+    again, _ = run_again(dmkl.report(result))
+    np.testing.assert_allclose(again.scores["score"], result.scores["score"])
+
+
+@pytest.mark.parametrize("rows", [slice(0, 40), slice(None)])
+def test_code_and_command_of_a_model_are_run_as_they_are(rows, stored):
+    model = dmkl.MKFDA(p=2).fit(stored[rows, rows])
+    model.save("model")
+    code, python, command = code_of(dmkl.report(model, source="model"))
+    names = {}
+    exec(code, names)
+    np.testing.assert_allclose(names["model"].weights_, model.weights_, rtol=1e-6)
+    *lines, last = python.splitlines()
+    exec("\n".join(lines), names)
+    new = slice(40, 60) if rows.stop else slice(0, 60)
+    np.testing.assert_array_equal(eval(last, names), model.predict(stored[new, rows]))
+    assert main(shlex.split(f"{command} --out predicted.csv")[1:]) == 0
+    assert len(pd.read_csv("predicted.csv")) == new.stop - new.start
+
+
+def test_a_search_that_is_saved_has_code_that_predicts(stored):
+    rows = slice(0, 40)
+    part = stored[rows, rows]
+    result = dmkl.search(dmkl.MKFDA(p=2), part, grid={"lam": [1.0]}, cv=2, baselines="none")
+    result.save("found")
+    _, python, command = code_of(dmkl.report(result, source="found"))
+    *lines, last = python.splitlines()
+    exec("\n".join(lines), names := {})
+    np.testing.assert_array_equal(eval(last, names), result.best_.predict(stored[40:, :40]))
+    assert command == "dmkl predict found kernels.zarr"
+
+
+def test_variance_components_have_the_likelihood_and_no_word_of_proofs(K, report):
+    page = Reader(report("variance components"))
+    table = dmkl.VarianceComponents().fit(K, np.arange(60) % 3 + np.sin(np.arange(60))).hsq_table()
+    assert "Nothing is proven" not in page
+    assert "their standard errors and p-values say how sure they are" in page
+    cells = page.of("td")
+    for source, value in zip(table["Source"], table["Variance"], strict=True):
+        assert cells[cells.index(source) + 1] == f"{value:g}"
+    assert {"V(G1)", "V(G1)/Vp", "logL", "Pval"} <= {*table["Source"]}
 
 
 def test_names_put_no_tags_into_a_page_or_its_pictures(K):
@@ -193,11 +274,11 @@ def test_names_put_no_tags_into_a_page_or_its_pictures(K):
     assert not [value for name, value in Reader(page).attributes if name.startswith("on")]
 
 
-def test_the_command_writes_the_page_and_replaces_nothing_unasked(output_of, error_of, result, tmp_path, report):
+def test_the_command_writes_the_page_and_replaces_nothing_unasked(output_of, error_of, result, tmp_path):
     result.save(tmp_path / "found")
     arguments = ["report", tmp_path / "found", "-o", tmp_path / "page.html"]
     output_of(*arguments)
-    assert (tmp_path / "page.html").read_text() == report("search")
+    assert (tmp_path / "page.html").read_text() == dmkl.report(result, source=str(tmp_path / "found"))
     assert "exists already" in error_of(*arguments)
     output_of(*arguments, "--overwrite")
 
@@ -234,13 +315,16 @@ def test_tables_unfold_and_columns_where_nothing_stands_are_left_out():
     assert "href" not in dict(Reader(page_of(frame.loc[np.arange(40_000) % 2000])).attributes)
 
 
-def test_broad_tables_are_parted_on_paper_and_keep_their_first_column():
+def test_broad_tables_are_parted_where_they_do_not_fit_and_keep_their_first_column():
     frame = pd.DataFrame({"name": ["a", "b"], **{f"column {k}": [k, k / 7] for k in range(20)}})
-    whole, *parts = re.findall(r"<table>.*?</table>", page_of(frame), flags=re.DOTALL)
-    heads = [Reader(part).of("th") for part in parts]
-    assert len(parts) > 1
-    assert all(names[0] == "name" for names in heads)
-    assert [name for names in heads for name in names[1:]] == Reader(whole).of("th")[1:] == [*frame][1:]
+    places = re.findall(r'<div class="wide at ([a-z ]+)">(.*?)</div>', page_of(frame), flags=re.DOTALL)
+    assert " ".join(place for place, _ in places).split() == ["screen", "tablet", "phone", "paper"]
+    for _, text in places:
+        heads = [Reader(part).of("th") for part in re.findall(r"<table>.*?</table>", text, flags=re.DOTALL)]
+        assert len(heads) > 1
+        assert all(names[0] == "name" for names in heads)
+        assert [name for names in heads for name in names[1:]] == [*frame][1:]
+    assert "wide at" not in page_of(frame[["name", "column 0"]])
 
 
 def test_thousands_of_targets_have_their_distribution():
@@ -334,5 +418,8 @@ def test_the_page_of_a_prediction_has_the_least_sure_samples_and_drift(tmp_path,
     (warning,) = [text for text in page.of("p") if text.startswith("The probability of the true class")]
     assert f" is {expected:.4g} ± " in warning
     assert warning.endswith("these samples are unlike those of training.")
+    assert code_of((tmp_path / "p.html").read_text(encoding="utf-8")) == [
+        f"dmkl predict {tmp_path / 'm'} {tmp_path / 'k'} --report {tmp_path / 'p.html'}"
+    ]
     order, cells = probability.max("class").argsort().values, page.of("td")
     assert [name for name in cells if name in names] == [names[40 + k] for k in order]

@@ -45,6 +45,8 @@ def test_curves_are_means_over_folds_with_bands_and_scikit_learns_areas(kind):
         assert line.get_label().endswith(f"{np.mean(areas):.3f} ± {np.std(areas, ddof=1):.2g}")
         if kind == "roc":
             assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(np.mean(areas), abs=0.02)
+    bands = np.concatenate([band.get_paths()[0].vertices[:, 1] for band in ax.collections])
+    assert 0.0 <= bands.min() <= bands.max() <= 1.0
 
 
 def test_survival_is_that_of_groups_by_risk_within_folds():
