@@ -504,6 +504,7 @@ def export(
     rows: options.Rows = None,
     records: options.Records = None,
     covariates: options.Covariates = None,
+    weights: bool = flag("Write the weights of the kernels: .csv, .parquet or .zarr.", "--weights"),
     anndata: Path | None = _anndata_option("Copy the contents of this .h5ad file too.", "FILE"),
     key: str = _anndata_option("Name of the kernel in obsp.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
@@ -522,13 +523,21 @@ def export(
         dmkl export model kernels.zarr weighted.grm.bin
         dmkl export model kernels.zarr cells.h5ad --anndata data.h5ad --key weighted
         dmkl export model kernels.zarr height.hsq
+        dmkl export model kernels.zarr weights.csv --weights
     """
-    from dmkl.outputs import check_kernel_file, write_kernel
+    from dmkl.outputs import check_kernel_file, check_table, write_kernel, write_table
 
     place, is_hsq = as_place(out), out.lower().endswith(".hsq")
-    if not is_hsq:
+    if weights:
+        check_table(place)
+    elif not is_hsq:
         check_kernel_file(place, overwrite=overwrite)
     lock_output(place, overwrite=overwrite, what="file")
+    if weights:
+        of_kernels = _select_label(_load_model(model).weights_, of).reset_coords(drop=True).rename("weight")
+        write_table(place, of_kernels.to_dataframe().reset_index(), of_kernels.to_dataset(), overwrite=overwrite)
+        say(f"The weights of the kernels: {out}.")
+        return
     if is_hsq:
         _write_hsq(place, _load_model(model), of)
         say(f"Variances, shares and their test, as GCTA writes them: {out}.")

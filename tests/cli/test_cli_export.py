@@ -31,6 +31,9 @@ def test_npy_and_zarr(error_of, json_of, output_of, tmp_path, store, model, weig
     assert list(table.index) == list(table.columns) == list(weighted["sample"].values)
     assert "k.npy exists already" in error_of(*export, tmp_path / "k.npy")
     output_of(*export, tmp_path / "k.zarr", "--overwrite")
+    output_of(*export, tmp_path / "weights.csv", "--weights")
+    of_kernels = pd.read_csv(tmp_path / "weights.csv", index_col="kernel")["weight"]
+    np.testing.assert_allclose(of_kernels[list(K.names)], estimator.weights_, rtol=1e-8)
     output_of(*export, tmp_path / "rows.npy", "--rows", "40:,3")  # columns: the training samples
     expected = estimator.combined_kernel(K[[40, 41, 42, 43, 44, 3], K.split(0).train]).values
     np.testing.assert_array_equal(np.load(tmp_path / "rows.npy"), expected)
