@@ -100,6 +100,8 @@ class ManyTargets:
         where = " and the score above 0" if bool((self.score > 0).any()) else ""
         note = f"A kernel wins a target where its {self.of_parts} is the largest{where}: "
         note += f"{wins.sum():,} of {count(len(wins), 'target')}."
+        if self.of_parts == "share of the weight":
+            note += " Held-out samples split R² by kernel: dmkl.evaluate, dmkl.kernel_scores."
         frame = frame.sort_values("targets", ascending=False, kind="stable", ignore_index=True)
         return Table(frame, columns, "Kernels by target", kernels=names, note=note)
 
