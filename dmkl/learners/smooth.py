@@ -203,7 +203,8 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     the weights, as that of `MKFDA`; (f, b) for given weights take Newton's steps too (`dmkl.solvers.smooth`).
 
     In memory, as for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as
-    factors of few columns, Z (m, D), of which a step takes mD² operations. Otherwise each weight vector takes two
+    factors of few columns, Z (m, D), of which a step takes mD² operations. A search solves its points at each
+    λ from p = ∞ to the smallest, each from the solution of the one before. Otherwise each weight vector takes two
     passes, which all fits share, and some 32 m² bytes of memory in this process. The subspace has no such limit: it is
     a basis of r vectors and the products of the kernels with it, in double precision on disk, in which a step takes
     some mr² operations. All points and folds of a search share some ten passes (`dmkl.solvers.smooth_subspace`).
