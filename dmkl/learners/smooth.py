@@ -36,16 +36,16 @@ from dmkl.solvers.smooth import SmoothProblem, solve_mkglm
 from dmkl.solvers.smooth_subspace import SmoothMethod
 from dmkl.variables import describe
 
-SmoothSolver = Literal["auto", "memory", "subspace"] | Subspace
+SmoothSolver = Literal["auto", "memory", "factors", "subspace"] | Subspace
 
 
 def _check_solver(name: str, value: Any) -> None:
     if isinstance(value, Subspace) and value.finish in ("auto", "report"):
         return
-    if value not in ("auto", "memory", "subspace"):
+    if value not in ("auto", "memory", "factors", "subspace"):
         refuse(
-            f"{name} must be 'auto', 'memory', 'subspace', or dmkl.Subspace with finish='auto' or 'report', got "
-            f"{plain_repr(value)}"
+            f"{name} must be 'auto', 'memory', 'factors', 'subspace', or dmkl.Subspace with finish='auto' or 'report', "
+            f"got {plain_repr(value)}"
         )
 
 
@@ -174,9 +174,9 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     steps
         As in `MKFDA`; ("center", "multiplicative") by default, so that λ is in units of the variance of the kernels.
     solver
-        "memory" or "subspace" (see the notes), or "auto", the first of them that fits; `solver_` names the one that was
-        used. ``dmkl.Subspace(basis="8GiB", finish="report")`` sets the options of the subspace: in memory, where that
-        fits, "auto" finishes problems that are still open.
+        "memory", "factors" or "subspace" (see the notes), or "auto", the first of them that fits; `solver_` names the
+        one that was used. ``dmkl.Subspace(basis="8GiB", finish="report")`` sets the options of the subspace: in memory,
+        where that fits, "auto" finishes problems that are still open.
     tol, max_iter, kernel_groups, sigma, constraints, weights
         As in `MKFDA`.
 
@@ -204,7 +204,9 @@ class MKLogistic(SmoothLearner, KernelClassifier):
 
     In memory, as for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as
     factors of few columns, Z (m, D), of which a step takes mD² operations. A search solves its points at each
-    λ from p = ∞ to the smallest, each from the solution of the one before. Otherwise each weight vector takes two
+    λ from p = ∞ to the smallest, each from the solution of the one before. From sums over the samples ("factors") each
+    point takes some twenty short passes over Z, which folds and classes share, and few of mD² operations: a million
+    samples need no more memory than a thousand (`dmkl.solvers.smooth_factors`). Otherwise each weight vector takes two
     passes, which all fits share, and some 32 m² bytes of memory in this process. The subspace has no such limit: it is
     a basis of r vectors and the products of the kernels with it, in double precision on disk, in which a step takes
     some mr² operations. All points and folds of a search share some ten passes (`dmkl.solvers.smooth_subspace`).

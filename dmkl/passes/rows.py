@@ -395,6 +395,26 @@ def _map(row_map: RowMap, places: Sequence[Index], axis: int, Z: Array, at: Inde
     row_map.apply(out, [place[at] for place in places], axis)
 
 
+def weighted_sums(items: Sequence[tuple[RowMap, Float | None, Float]]) -> list[tuple[Float, Float]]:
+    """Of rows Z after the steps and columns H, (m, C): ZᵀWZ and ZᵀW^½H for roots W^½ (m,), or nothing and ZᵀH."""
+    works: list[_Work] = []
+    for row_map, root, columns in items:
+        places = row_map.places(1)
+        fill = partial(_map_weighted, row_map, places, root)
+        works.append((places[-1], partial(_part_of_gram, columns, fill, with_gram=root is not None)))
+    n_bytes = sum(8 * (1 + len(row_map.kernel_of)) ** 2 for row_map, root, _ in items if root is not None)
+    sums = _over_rows("weighted-sums", items[0][0].view, works, 1, _sum_of_parts, n_bytes)
+    return [((np.triu(gram) + np.triu(gram, 1).T)[1:, 1:], product[1:]) for gram, product in sums]
+
+
+def _map_weighted(
+    row_map: RowMap, places: Sequence[Index], root: Float | None, Z: Array, at: Index, out: Float
+) -> None:
+    _map(row_map, places, 1, Z, at, out)
+    if root is not None:
+        out *= root[at][:, None]
+
+
 def _part_of_gram(
     targets: Float,
     fill: Callable[[Array, Index, Float], None],

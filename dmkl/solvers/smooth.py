@@ -41,7 +41,7 @@ from dmkl.numerics.cholesky import Cholesky, compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, gap_scale
 from dmkl.numerics.losses import JointLoss, as_loss
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, maximize
+from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, Solution, maximize
 from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Step, run_with
 from dmkl.solvers.masters import Factored
@@ -105,10 +105,15 @@ class SmoothProblem:
         """
         start = self.weights.start(self.n_kernels) if self.start is None else self.start
         how: dict[str, Any] = {"max_steps": self.max_iter, "name": self.name}
-        solution = yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)
+        return self.outcome(
+            self.solved((yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)))
+        )
+
+    def solved(self, solution: Solution) -> Outcome:
+        """A solution, of which α has α, b and η, with P and D."""
         (alpha, effects, eta), c = solution.alpha, solution.certificate
         outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects, "predictor": eta})
-        return self.outcome(replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper))
+        return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper)
 
 
 class _Whole:

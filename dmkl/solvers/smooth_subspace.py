@@ -36,6 +36,7 @@ from dmkl.numerics.fisher import Certificate
 from dmkl.numerics.losses import Loss, Ordinal
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import check_memory, machine
+from dmkl.solvers import smooth_factors
 from dmkl.solvers.fisher.mkfda import Solution, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace import certify, solver
@@ -275,7 +276,8 @@ def _cross_forms(files: ProductFiles, rows: slice, n_kernels: int, inside: Float
 class SmoothMethod(WithWholeKernels):
     """Problems in memory as those of `InMemory`, or in passes with the combined kernel here; larger ones in a subspace.
 
-    `solver` is "memory", "subspace" or "auto", the first of them that fits, and `options` are those of the subspace.
+    `solver` is "memory", "factors", "subspace" or "auto", the first of them that fits, and `options` are those of the
+    subspace.
     """
 
     factors: bool = True
@@ -284,7 +286,9 @@ class SmoothMethod(WithWholeKernels):
     options: FisherOptions = field(default_factory=FisherOptions)
 
     def check(self, jobs: Sequence[Job]) -> None:
-        if self._takes_subspace(jobs):
+        if self._takes_factors(jobs):
+            smooth_factors.check(jobs)
+        elif self._takes_subspace(jobs):
             solver.SOLVER.check(_as_points(jobs))
         else:
             self._check_memory(jobs)
@@ -309,6 +313,16 @@ class SmoothMethod(WithWholeKernels):
         m, columns = job.problem.y.shape
         return 8 * int(m * (4 * m + 2 * job.n_kernels * columns))
 
+    def _takes_factors(self, jobs: Sequence[Job]) -> bool:
+        if self.solver != "auto" or not smooth_factors.takes(jobs):
+            return self.solver == "factors"
+        # A fit in memory takes some twenty times mD² operations; one from sums takes some 20 short passes.
+        views = {job.training.square.view for job in jobs}
+        sizes = [
+            view.shape[1] * int(np.sum(view.factor_widths)) ** 2 for view in views if view.factor_widths is not None
+        ]
+        return max(sizes) > _LARGE or not can_solve(self._check_memory, jobs)
+
     def _takes_subspace(self, jobs: Sequence[Job]) -> bool:
         return self.solver == "subspace" or (self.solver == "auto" and not can_solve(self._check_memory, jobs))
 
@@ -320,6 +334,9 @@ class SmoothMethod(WithWholeKernels):
         return list(chains.values())
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
+        if self._takes_factors(jobs):
+            context.solver = "factors"
+            return smooth_factors.solve(jobs, context)
         if not self._takes_subspace(jobs):
             context.solver = "memory"
             return super().solve(jobs, context)
@@ -334,6 +351,7 @@ class SmoothMethod(WithWholeKernels):
         return super().solve(jobs, context) if can_solve(self._check_memory, jobs) else None
 
 
+_LARGE = 2**32  # mD² of factors (m, D) from which on sums over the samples are faster than factors in memory
 _JOINT = 8  # Matrices (m, m) that are in memory at once for a loss that is no sum over the samples
 
 
