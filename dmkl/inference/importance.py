@@ -411,7 +411,8 @@ def _fit_subsets(
         scores = fits.to_dataset(choice)
         chosen = SearchResult(scores, rule=rule).chosen if case.grid else scores
         tested = {f"test_score{end}": f"score{end}" for end in case.name_ends if "test_score" in chosen}
-        return chosen.drop_vars(tested.values()).rename(tested).transpose("fold", "kernel", ...)
+        named = chosen.drop_vars(tested.values()).rename(tested).transpose("fold", "kernel", ...)
+        return xr.Dataset(named.data_vars, named.coords, named.attrs)  # no `ChosenPoint`, which prints as a table
 
     if not anew and len(question.models) > 1:
         answers = run(Plan(question.K, search, duals=False), workspace)
