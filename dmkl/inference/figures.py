@@ -52,6 +52,7 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     sizes = {"losses": (3.2 + 0.075 * max(map(len, labels)), height), "scores alone": (2.9, height)}
     axes = panels(ax, sizes | ({"Shapley values": (2.9, height)} if "shapley" in data else {}), sharey=True)
     for panel in axes:
+        panel.margins(x=0)
         dress(panel, ":", grid="x")
     colors = np.where(np.isin(names, data["kernel"].values), SKY, BLUE)
     scorer = str(data.attrs["scoring"])
@@ -65,7 +66,7 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     alone, margin = (part[shown].values for part in mean_and_margin(values["score_alone"], values, rows))
     places = np.arange(len(shown))
     axes[1].hlines(places, *interval(alone, margin, ends), color="#555555", linewidth=1)
-    axes[1].scatter(alone, places, color=colors, s=22, zorder=3)
+    axes[1].scatter(alone, places, color=colors, s=22, zorder=3, clip_on=False)
     label_ends(axes[1].xaxis)
     axes[1].set_xlabel(f"{scoring} of it alone (dotted: of all)", fontsize=9)
     if "shapley" in data:

@@ -93,7 +93,9 @@ PLANTED = {
     'text of 5.0 px in a picture: "word"': PICTURE.format(LETTER.format(DRAWN.format(50, 0.05, 0.05))),
     'text cut off in a picture: "word"': PICTURE.format(LETTER.format(DRAWN.format(290, 0.5, 0.5))),
     'a section is empty: section "Title"': "<section><h2>Title</h2><p></p></section>",
-    'its content is broader: td "word"': '<table style="table-layout: fixed; width: 30px"><tr><td>word</table>',
+    'its content is broader: td.number "a long number"': (
+        '<table style="table-layout: fixed; width: 30px"><tr><td class="number">a long number</table>'
+    ),
     'parts overlap: section "One two" and section "Three"': (
         '<section><p>One two</p></section><section style="margin-top: -20px"><p>Three</p></section>'
     ),
@@ -108,5 +110,4 @@ def test_faults_that_are_planted_are_found(look):
     page = render(Page("Title", "An answer.", {"asked": "much"}, (), (Section("Part", ("A text.",)),)))
     assert look(page, "phone") == ([], set(), 1)
     faults, *_ = look(page.replace("</body>", "".join(PLANTED.values()) + "</body>"), "phone")
-    for fault in PLANTED:
-        assert any(reported.startswith(fault) for reported in faults), faults
+    assert [fault for fault in PLANTED if not any(reported.startswith(fault) for reported in faults)] == []
