@@ -317,10 +317,8 @@ class SmoothMethod(WithWholeKernels):
         if self.solver != "auto" or not smooth_factors.takes(jobs):
             return self.solver == "factors"
         # A fit in memory takes some twenty times mD² operations; one from sums takes some 20 short passes.
-        views = {job.training.square.view for job in jobs}
-        sizes = [
-            view.shape[1] * int(np.sum(view.factor_widths)) ** 2 for view in views if view.factor_widths is not None
-        ]
+        views = [training.square.view for training in {job.training for job in jobs}]
+        sizes = [v.shape[1] * int(np.sum(v.factor_widths)) ** 2 for v in views if v.factor_widths is not None]
         return max(sizes) > _LARGE or not can_solve(self._check_memory, jobs)
 
     def _takes_subspace(self, jobs: Sequence[Job]) -> bool:

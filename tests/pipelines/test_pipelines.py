@@ -48,6 +48,11 @@ def views(tmp_path_factory):
             "small_ridges.py --sets views --sizes 40 --draws 2",
             [r"^views +40 +5 +0\.\d{4} +0\.\d{4} +[+-]0\.\d{4} ± 0\.\d{4}$"],
         ),
+        ("small_jobs.py", [r"^fit +0\.\d{4} s$", r"^search, default grid +\d", r"^predict, linear +[0-9.]+ ms$"]),
+        (
+            "thin_kernels.py --samples 400 --kernels 3 --features 4 --classes 2 --loss logistic",
+            [r"^30 fits \(30 certified\)", r"accuracy on 1,000 new samples [01]\.\d{4}$"],
+        ),
         (
             "growth.py --classes 2 3 --of-classes 40 --samples 40 60 --folds 2 3 --targets 2 3 --kernels 3 101",
             [r"^classes +exponent +-?[0-9.]+", r"^kernels +101 ", r"^kernels +exponent"],
