@@ -52,7 +52,6 @@ def plot_importance(result: Any, task: str | None, ax: Any, top: int | None) -> 
     sizes = {"losses": (3.2 + 0.075 * max(map(len, labels)), height), "scores alone": (2.9, height)}
     axes = panels(ax, sizes | ({"Shapley values": (2.9, height)} if "shapley" in data else {}), sharey=True)
     for panel in axes:
-        panel.margins(x=0)
         dress(panel, ":", grid="x")
     colors = np.where(np.isin(names, data["kernel"].values), SKY, BLUE)
     scorer = str(data.attrs["scoring"])
@@ -124,7 +123,8 @@ def plot_stability(result: Any, task: str | None, ax: Any, top: int | None, note
     weights.hlines(rows, part["lower"], part["upper"], color=SKY, linewidth=4.5, zorder=2)
     weights.plot(mean[shown], rows, "o", color=BLUE, markersize=5, markeredgecolor="white", clip_on=False, zorder=3)
     weights.set_xlabel(unit, fontsize=9)
-    weights.set_xlim(left=0)
+    weights.update_datalim([(0.0, 0.0)])
+    weights.set_xlim(left=0)  # weights that are zero may be rounded below
     label_ends(weights.xaxis)
     shares.barh(rows, part["selection_frequency"], height=0.72, color=SKY, zorder=2)
     shares.axvline(result.threshold, color=RED, linestyle=":", linewidth=1.4, zorder=3)

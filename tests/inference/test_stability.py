@@ -239,6 +239,7 @@ def test_pictures(result, of_tasks):
     ranked = result.data.isel(kernel=np.argsort(-result.data["mean_weight"].values, kind="stable"))
     assert [label.get_text() for label in weights.get_yticklabels()] == ranked["kernel"].values.tolist()
     assert [bar.get_width() for bar in shares.patches] == ranked["selection_frequency"].values.tolist()
+    assert weights.get_xlim()[0] == 0.0
     task, mean = of_tasks.tasks[1], of_tasks.data["mean_weight"]
     (line,) = of_tasks.plot(task=task)[0].lines
     np.testing.assert_array_equal(line.get_xdata(), np.sort(mean.sel(task=task))[::-1])
