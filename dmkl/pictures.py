@@ -225,7 +225,9 @@ def label_ends(*axes: Any) -> None:
         if axis.get_scale() == "log":
             ticks: Any = 10.0 ** np.array([np.floor(np.log10(low)), np.ceil(np.log10(high))])
         else:
-            ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+            # Margins around data would take the ends beyond what a score or a logarithm of p can be.
+            ends = sorted(np.clip(axis.get_data_interval(), low, high).tolist())
+            ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(*ends)
             axis.set_ticks(ticks)
         getattr(axis.axes, f"set_{axis.axis_name}lim")(ticks[0], ticks[-1])
 

@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
+from dmkl import pictures
 from dmkl.errors import InputError
 
 
@@ -125,3 +127,10 @@ def test_small_contributions_of_many_kernels_are_one_bar():
 def test_what_is_no_contribution_is_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         dmkl.plot_contributions(*arguments)
+
+
+def test_axes_end_at_the_ticks_around_the_data_without_margins():
+    ax = Figure().subplots()
+    ax.plot([0.0, 1.0], [3.0, 88.0], "o")
+    pictures.label_ends(ax.xaxis, ax.yaxis)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0.0, 1.0), (0.0, 100.0))
