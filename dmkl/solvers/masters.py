@@ -236,13 +236,17 @@ def _cutting_planes(program: ConicProgram, planes: Sequence[CuttingPlane], units
     return linear
 
 
-def exact_master(planes: Sequence[CuttingPlane], weights: WeightSet) -> Float:
-    """Maximize the minimum of the planes over the set; returns β, (n,)."""
+def exact_master(planes: Sequence[CuttingPlane], weights: WeightSet) -> tuple[Float, Float]:
+    """Maximize the minimum of the planes over the set; returns β, (n,), and the multipliers of the planes.
+
+    The multipliers, 0 or more with the sum one, are those of the mean of the planes that has the same maximum.
+    """
     n = len(planes[0].gradient)
     units = weights.units(n)
     program = weights.program(n).widened(1)
-    linear = _cutting_planes(program, planes, units)
-    return units * weights.clean(program.minimize(linear)[0][:n])
+    x, multipliers = program.minimize(_cutting_planes(program, planes, units))
+    shares = np.maximum(multipliers[-len(planes) :], 0.0)
+    return units * weights.clean(x[:n]), shares / (shares.sum() or 1.0)
 
 
 def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSet) -> Float:
@@ -254,7 +258,7 @@ def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSe
     """
     n, p = len(beta), weights.p
     if p == 1 or np.isinf(p):
-        return exact_master(planes, weights)
+        return exact_master(planes, weights)[0]
     units = weights.units(n)
     program = ConicProgram(n + 1)
     linear = _cutting_planes(program, planes, units)

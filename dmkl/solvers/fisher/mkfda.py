@@ -251,7 +251,7 @@ def maximize(
             # The point is inside the set, which is convex: between the last accepted weights and the master's solution.
             beta = search.point
         elif master == "exact":
-            beta = yield Task("restricted-master", masters.exact_master, (planes, weights))
+            beta, _ = yield Task("restricted-master", masters.exact_master, (planes, weights))
         else:
             beta = yield Task("restricted-master", masters.taylor_master, (planes, beta, weights))
         del evaluation  # its state may be a factor as large as a kernel, which the next one takes the place of

@@ -40,7 +40,15 @@ from dmkl.numerics.fisher import dual_norm, gap_scale, onto_sphere, relative_gap
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
 from dmkl.solvers.margin.svm import Bounds, best_bias, curvature, hinge
-from dmkl.solvers.masters import FLAT, WEIGHTS_ERROR, LineSearch, ascent_direction, newton_master
+from dmkl.solvers.masters import (
+    FLAT,
+    WEIGHTS_ERROR,
+    CuttingPlane,
+    LineSearch,
+    ascent_direction,
+    exact_master,
+    newton_master,
+)
 from dmkl.solvers.weight_sets import Ball, ConicError
 
 
@@ -125,8 +133,9 @@ def mk_svm(
     The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to the zero of
     the interpolated derivative. If an SVM has no curvature, the step is that of `closed_form_weights`, along which J
-    always falls, slowly near p = 1. As for MK-FDA, it ends when the gap is proven and Newton's next step is at most
-    `WEIGHTS_ERROR` of the largest weight, or J falls by no more than the gaps of machines.
+    always falls, slowly near p = 1. Where u is not unique J may have a kink, at which Newton's steps end; cutting
+    planes go on from there (`_by_planes`). As for MK-FDA, it ends when the gap is proven and Newton's next step is at
+    most `WEIGHTS_ERROR` of the largest weight, or J falls by no more than the gaps of machines.
 
     The objective of the outcome is the dual D(u; β), and `bound` is below the optimum. The primal of each step, which
     is above the optimum, is in the history as "upper". Raises IndefiniteKernelError if a form uᵀK_ju is negative.
@@ -138,6 +147,9 @@ def mk_svm(
     best: Outcome | None = None
     steps: list[Step] = []
     search: LineSearch | None = None
+    planes: list[CuttingPlane] = []
+    points: list[Float] = []
+    last = np.inf
     starts: list[Float | None] = [None] * y.shape[1]
     gap, share = _UNKNOWN_GAP, 1.0
     for _ in range(max_iter):
@@ -153,6 +165,8 @@ def mk_svm(
         products = yield EachProduct(u)
         certificate = certify_margin(u, products, candidate, y, C, p, given=fixed)
         check_forms(certificate.forms, facts, float(np.sum(u * u)))
+        planes.append(_plane(y, u, certificate))
+        points.append(u)
         gap, share = min(certificate.weights_gap, _UNKNOWN_GAP), certificate.share
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
         steps.append(Step(candidate, figures))
@@ -170,7 +184,10 @@ def mk_svm(
             # No other weights would reduce the gap, and the SVM cannot be solved more accurately.
             return replace(best, status=Status.STALLED)
         if search is None or search.accepts(-certificate.objective):
-            v = certificate.forms
+            # Where u is not unique, as of kernels with equal rows, J has a kink: no model of one u leads on from it.
+            if not certified and last - certificate.upper <= _KINK * certificate.upper * share:
+                break
+            last, v = certificate.upper, certificate.forms
             of_free = [machine.of_free(products[:, :, k]) for k, machine in enumerate(machines)]
             direction, has_model = yield Task("restricted-master", _direction, (p, candidate, v, of_free))
             if certified:
@@ -185,9 +202,59 @@ def mk_svm(
         else:
             search.shorten(0.5 * certificate.forms)
         if search.point is None:
-            return best if best.status == Status.CERTIFIED else replace(best, status=Status.STALLED)
+            best = best if best.status == Status.CERTIFIED else replace(best, status=Status.STALLED)
+            break
         candidate = search.point
     assert best is not None
+    if best.status == Status.CERTIFIED or fixed or len(steps) == max_iter:
+        return best
+    return (yield from _by_planes(y, C, p, planes, points, best, steps, tol, max_iter))
+
+
+def _plane(y: Float, u: Float, certificate: MarginCertificate) -> CuttingPlane:
+    """−D(u; β), which is at least −J(β), as a function of β."""
+    return CuttingPlane(-float(np.sum(y * u)), 0.5 * certificate.forms)
+
+
+def _by_planes(
+    y: Float,
+    C: Bounds,
+    p: float,
+    planes: list[CuttingPlane],
+    points: list[Float],
+    best: Outcome,
+    steps: list[Step],
+    tol: float,
+    max_iter: int,
+) -> Generator[Any, Any, Outcome]:
+    """Continue by cutting planes: β that minimizes the maximum of D(u; β) over the u so far, and the mean of these u.
+
+    With the multipliers of the planes as its shares, D of the mean is at least the mean of D for every β: the dual box
+    is convex, and the forms are convex in u.
+    """
+    while len(steps) < max_iter:
+        beta, shares = yield Task("restricted-master", exact_master, (planes, Ball(p)))
+        mean = np.tensordot(shares, points, axes=1)
+        requests = tuple(SVM(beta, signs, C, _FINEST_MACHINE, of) for signs, of in zip(y.T, mean.T, strict=True))
+        machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
+        u = np.stack([machine.u for machine in machines], axis=1).astype(np.float64)
+        products = yield EachProduct(np.hstack([u, mean]))
+        for point, of_point in zip((u, mean), np.split(products, 2, axis=2), strict=True):
+            certificate = certify_margin(point, of_point, beta, y, C, p)
+            if point is u:
+                planes.append(_plane(y, u, certificate))
+                points.append(u)
+            if certificate.gap < best.gap:
+                status = Status.CERTIFIED if certificate.gap <= tol else Status.ITERATIONS
+                best = _outcome(certificate, beta, point, steps, status)
+        figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
+        steps.append(Step(beta, figures))
+        if best.status == Status.CERTIFIED:
+            return best
+        heights = [plane.constant + float(plane.gradient @ beta) for plane in planes]
+        if heights[-1] >= min(heights[:-1]) - _FINEST_MACHINE * abs(heights[-1]):
+            # The planes have touched J at their own minimum: the arithmetic resolves no more.
+            return replace(best, status=Status.STALLED)
     return best
 
 
@@ -196,6 +263,7 @@ def _outcome(c: MarginCertificate, beta: Float, u: Float, steps: Sequence[Step],
 
 
 _UNKNOWN_GAP = 0.3
+_KINK = 1e-8  # A fall of P relative to its part that weights change, with an open gap, that no smooth function has
 _FINEST_MACHINE = 1e-13
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.margin import made, optimum
 from helpers.optima import norm
+from sklearn.metrics.pairwise import rbf_kernel
 
 from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import SVM, Status, run_with
@@ -45,6 +46,18 @@ def test_machines_without_curvature_reach_the_optimum_and_poor_ones_end_the_desc
     poor = solved(1e-6, lambda machine: replace(machine, u=0.95 * machine.u))
     assert poor.status is Status.STALLED
     assert poor.gap > 1e-6
+
+
+@pytest.mark.parametrize("seed", [22, 271, 312, 323, 328, 330])
+def test_kernels_with_equal_rows_reach_the_optimum(seed):
+    """The multipliers of equal rows are not unique: J has a kink at the weights where Newton's steps end."""
+    rng, y = np.random.default_rng(seed), np.repeat([1.0, -1.0], 10)
+    sides = rng.choice([-1, 1], size=(4, 1, 4))
+    features = (rng.random((4, 20, 4)) < 0.5 + 0.35 * y[:, None] * sides).astype(float)
+    kernels = np.stack([rbf_kernel(table, gamma=0.5) for table in features])
+    solution = run_with(mk_svm(y, 10.0, 1.0, 4), lambda request: answer(kernels, request))
+    assert solution.status is Status.CERTIFIED
+    assert solution.objective == pytest.approx(optimum(kernels, y, 10.0, 1.0), rel=1e-3)
 
 
 @pytest.mark.parametrize(("p", "C"), [(1.0, 64.0), (1.0625, 0.25), (1.5, 64.0), (8.0, 4.0)])
