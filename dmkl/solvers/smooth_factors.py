@@ -172,13 +172,14 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
         with np.errstate(divide="ignore", invalid="ignore"):
             ridge = float(np.nansum(row_map.by_kernel(v * v) / job.spread(beta)))
         for _ in range(problem.max_iter):
-            if model is None:
+            if is_new := model is None:
                 model = yield from _modelled(column, row_map)
             inner, sums = _minimized(problem, job, model, row_map, v, g[:, 0], beta, last)
             beta, weights = inner.weights, job.spread(inner.weights)
             new = weights[row_map.kernel_of] * sums
             f = yield _Product(new)
             u, value = column.residual(column.eta), column.loss(column.eta)
+            before = value + 0.5 * lam * ridge
             # b of the model: XᵀW(η⁺ − η) = Xᵀu = 0.
             delta = np.linalg.lstsq(model.of_fixed, X.T @ (model.W * (column.f - f)), rcond=None)[0]
             toward, ridge_fall = f - column.f + X @ delta, 0.5 * lam * (float(sums @ new) - ridge)
@@ -203,7 +204,10 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
                     best_v = v
             if gap <= problem.tol:
                 break
-            model, last = (model if gap <= _ENOUGH * last else None), gap
+            if is_new and before - column.loss(column.eta) - 0.5 * lam * ridge <= 1e-14 * abs(before):
+                best = None if best is None else replace(best, status=Status.STALLED)
+                break  # P falls no more: the arithmetic resolves no smaller gap
+            model, last = (model if gap < _ENOUGH * last else None), gap
         if best is None:
             refuse(f"{problem.name}no step of the loss could be proven: raise max_iter, or take solver='subspace'")
         outcome = problem.solved(replace(best, steps=steps))
