@@ -162,7 +162,7 @@ class KernelSet:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What results say of their kernels: set, the place as it was given; labels, that of other labels; and source.
+        """Facts about the kernels for results: set, the place as given; labels, that of other labels; and source.
 
         n_samples is the number of samples of the set. The source is "whole" if all kernels and samples of the set are
         used unchanged, "part" if some of them are, and "changed" if steps came before. The place is empty for sets in

@@ -18,7 +18,7 @@ FIRST_ROWS, MOST_ROWS = 10, 200
 _CSV_BYTES = 2**18  # Most characters of a table that a page holds as a CSV file.
 _WRAPPED = 16  # Least width of a column of long texts, in characters; twice that in broad windows.
 _ROOM = {"screen": 116, "tablet": 72, "phone": 44, "paper": 80}
-"""Characters that fit into a line of a table, with two for the gap beside each column, in broad windows and others."""
+"""Characters that fit into a line of a table, with two for the gap next to each column, in broad windows and others."""
 _IN_COLUMN = 60  # The same in one of the two columns of a broad window, with three for each gap.
 WIDTH = 4.2
 """Inches of the broadest pictures. On a phone of 400 pixels their texts, of 8 pt or more, have 9 pixels."""

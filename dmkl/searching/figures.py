@@ -475,7 +475,7 @@ def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:
 
 
 def plot_targets(targets: ManyTargets, ax: Axes | Sequence[Axes] | None = None) -> Any:
-    """Draw the distribution of the scores of targets, and each score beside that of the plain sum, if it is known.
+    """Draw the distribution of the scores of targets, and each score against that of the plain sum, if it is known.
 
     Values of R² below -0.2 are drawn there.
     """

@@ -1,4 +1,4 @@
-"""Scores of many targets: their distribution, the plain sum beside them, and the part of each kernel."""
+"""Scores of many targets: their distribution, those of the plain sum, and the part of each kernel."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def suits(jobs: Sequence[Job], host: Machine, method: InMemory, *, thin: bool) -
 
 
 def _sums_with_room(jobs: Sequence[Job], host: Machine) -> int:
-    """Problems for which a task has memory beside the kernels and a selection of rows: for four sums each."""
+    """Problems for which a task has memory in addition to the kernels and a selection of rows: for four sums each."""
     stack = 8 * math.prod(_shape(jobs[0].training, thin=False))
     of_rows = stack if any(job.rows is not None for job in jobs) else 0
     return (host.task_bytes - stack - of_rows) // (4 * stack // jobs[0].training.n_kernels)

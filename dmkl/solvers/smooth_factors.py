@@ -41,7 +41,7 @@ from dmkl.solvers.interface import Outcome, Root, Status, run_with
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.margin.svm import FactoredKernels
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
-from dmkl.solvers.smooth import Column, SmoothProblem, linear_part
+from dmkl.solvers.smooth import Column, linear_part
 
 _ENOUGH = 0.25  # The share of the last gap that a step may leave before its curvatures are computed anew
 _FIRST_GAP = 0.1  # The gap that is assumed of the first step of a problem
@@ -91,7 +91,7 @@ _Path = Generator[_Sums | _Product, Any, None]
 
 
 @dataclass(frozen=True, eq=False)
-class _Model:
+class _QuadraticModel:
     """W and G with its factor F, and the parts of XᵀWX and ZᵀWX that steps need."""
 
     W: Float
@@ -101,7 +101,7 @@ class _Model:
 
 
 def solve(jobs: Sequence[Job], context: Context) -> list[Outcome]:
-    """Solve the problems of each training set and labels one after another, side by side with those of others."""
+    """Solve the problems of each training set and labels one after another, and those of others at the same time."""
     started = time.monotonic()
     outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
     paths: dict[_Key, list[int]] = {}
@@ -173,8 +173,8 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
             ridge = float(np.nansum(row_map.by_kernel(v * v) / job.spread(beta)))
         for _ in range(problem.max_iter):
             if is_new := model is None:
-                model = yield from _modelled(column, row_map)
-            inner, sums = _minimized(problem, job, model, row_map, v, g[:, 0], beta, last)
+                model = yield from _quadratic_model(column, row_map)
+            inner, sums = _minimized(job, model, row_map, v, g[:, 0], beta, last)
             beta, weights = inner.weights, job.spread(inner.weights)
             new = weights[row_map.kernel_of] * sums
             f = yield _Product(new)
@@ -216,7 +216,7 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
         keep(number, problem.outcome(outcome))
 
 
-def _modelled(column: Column, row_map: RowMap) -> Generator[_Sums, Any, _Model]:
+def _quadratic_model(column: Column, row_map: RowMap) -> Generator[_Sums, Any, _QuadraticModel]:
     """The quadratic model of the loss at the predictor of a column."""
     problem = column.problem
     W, X = problem.loss.bend(column.y, column.eta, problem.d), problem.fixed
@@ -226,11 +226,11 @@ def _modelled(column: Column, row_map: RowMap) -> Generator[_Sums, Any, _Model]:
     if X.shape[1]:
         G = G - of_X @ np.linalg.lstsq(of_fixed, of_X.T, rcond=None)[0]
     pseudo = PseudoSamples.of(Gram(row_map, G, np.zeros((len(G), 0))), np.zeros((0, 0)))
-    return _Model(W, G, pseudo, of_fixed)
+    return _QuadraticModel(W, G, pseudo, of_fixed)
 
 
 def _minimized(
-    problem: SmoothProblem, job: Job, model: _Model, row_map: RowMap, v: Float, g: Float, beta: Float, last: float
+    job: Job, model: _QuadraticModel, row_map: RowMap, v: Float, g: Float, beta: Float, last: float
 ) -> tuple[Outcome, Float]:
     """The minimum of the model with its ridge, to a tenth of the last gap, and Z_jᵀα, (D,)."""
     pseudo = model.pseudo
@@ -238,14 +238,14 @@ def _minimized(
     widths = np.bincount(row_map.kernel_of)
     kernels = FactoredKernels.of(pseudo.factors, widths, job.kernels, None)
     least_squares = replace(
-        problem,
+        job.problem,
         y=target,
         loss=_SQUARE,
         fixed=np.zeros((len(target), 0)),
         sample_weight=1.0,
         offset=0.0,
         start=beta,
-        tol=0.1 * max(problem.tol, min(last, _FIRST_GAP)),
+        tol=0.1 * max(job.problem.tol, min(last, _FIRST_GAP)),
         facts=UNKNOWN,
         name="",
         new=None,
