@@ -204,7 +204,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
 
     In memory, as for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as
     factors of few columns, Z (m, D), of which a step takes mD² operations. A search solves its points at each
-    λ from p = ∞ to the smallest, each from the solution of the one before. From sums over the samples ("factors") each
+    λ from the largest p < ∞ to the smallest, each from the solution before. From sums over the samples ("factors") each
     point takes some twenty short passes over Z, which folds and classes share, and few of mD² operations: a million
     samples need no more memory than a thousand (`dmkl.solvers.smooth_factors`). Otherwise each weight vector takes two
     passes, which all fits share, and some 32 m² bytes of memory in this process. The subspace has no such limit: it is

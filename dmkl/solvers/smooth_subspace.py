@@ -325,10 +325,13 @@ class SmoothMethod(WithWholeKernels):
         return self.solver == "subspace" or (self.solver == "auto" and not can_solve(self._check_memory, jobs))
 
     def chains(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        # From equal weights, at p = ∞, to sparse ones: the solutions of neighboring p are close.
+        # From equal weights to sparse ones: the solutions of neighboring p are close. Problems with fixed weights, such
+        # as plain sums, are apart: a search of one point has the solution of a fit, whatever it is compared with.
         chains: dict[Any, list[Job]] = {}
         for job in sorted(jobs, key=lambda job: -getattr(job.problem.weights, "p", 0.0)):
-            chains.setdefault((job.problem.lam, hash(job.problem.y.tobytes())), []).append(job)
+            is_fixed = job.problem.weights.is_fixed(job.n_kernels)
+            key = id(job) if is_fixed else (job.problem.lam, hash(job.problem.y.tobytes()))
+            chains.setdefault(key, []).append(job)
         return list(chains.values())
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:

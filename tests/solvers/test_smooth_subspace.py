@@ -142,7 +142,7 @@ def test_a_fit_that_ends_early_has_its_true_gap_or_is_finished_in_memory():
     assert early.gap_ >= (early.objective_ - best.objective_) / best.objective_
     finished = dmkl.MKLogistic(solver=dmkl.Subspace(), **options | {"tol": 1e-6}).fit(K, labels["logistic"])
     assert finished.objective_ == pytest.approx(best.objective_, rel=1e-6)
-    with pytest.raises(InputError, match="solver must be 'auto', 'memory', 'subspace'"):
+    with pytest.raises(InputError, match="solver must be 'auto', 'memory', 'factors', 'subspace'"):
         dmkl.MKLogistic(solver="direct").fit(K, labels["logistic"])
 
 
