@@ -15,6 +15,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import tempfile
 import time
+import timeit
 import warnings
 from collections.abc import Callable
 
@@ -32,14 +33,9 @@ SPECS = {
 
 
 def least(job: Callable[[], object], n_runs: int) -> float:
-    """The least CPU seconds of several runs, after one that is not measured."""
+    """Return the least CPU seconds of several runs, after one that is not measured."""
     job()
-    seconds = []
-    for _ in range(n_runs):
-        started = time.process_time()
-        job()
-        seconds.append(time.process_time() - started)
-    return min(seconds)
+    return min(timeit.repeat(job, timer=time.process_time, number=1, repeat=n_runs))
 
 
 def main() -> None:

@@ -306,6 +306,10 @@ def _files() -> Iterator[Path]:
         yield folder / "dmkl" / f"learners-{crc32(os.fsencode(__file__)):08x}.json"  # one for each installation
 
 
+# The option of A sets b too, --groups sets kept_together, and the others are an array and a function.
+_WITHOUT_OPTION = {"b", "candidates", "constraints", "kept_together"}
+
+
 @cache
 def inspect_class(kind: type) -> DeclaredLearner:
     """A learner from its class."""
@@ -313,12 +317,7 @@ def inspect_class(kind: type) -> DeclaredLearner:
 
     hints, parameters = parameter_types(kind), {}  # without a type, values are read as numbers or texts
     for name, item in inspect.signature(kind).parameters.items():
-        if name in (
-            "b",
-            "candidates",
-            "constraints",
-            "kept_together",
-        ):  # set otherwise, arrays and functions
+        if name in _WITHOUT_OPTION:
             continue
         hint = hints.get(name, bool if isinstance(item.default, bool) else None)
         members = (hint, *get_args(hint))

@@ -101,13 +101,15 @@ class _QuadraticModel:
 
 
 def solve(jobs: Sequence[Job], context: Context) -> list[Outcome]:
-    """Solve the problems of each training set and labels one after another, and those of others at the same time."""
+    """Solve the problems of a training set and labels one after another; training sets and labels share passes."""
     started = time.monotonic()
     outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
     paths: dict[_Key, list[int]] = {}
     for number, outcome in enumerate(outcomes):
         if outcome is None:
             paths.setdefault((jobs[number].training, jobs[number].problem.y.tobytes()), []).append(number)
+    watch = progress.current()
+    watch.solved(sum(outcome is not None for outcome in outcomes))
     trainings = list(dict.fromkeys(training for training, _ in paths))
     fitted, n_passes = fit_row_maps([training.square.view for training in trainings])
     maps = dict(zip(trainings, fitted, strict=True))
@@ -115,8 +117,7 @@ def solve(jobs: Sequence[Job], context: Context) -> list[Outcome]:
     def keep(number: int, outcome: Outcome) -> None:
         outcomes[number] = kept = outcome if context.duals else replace(outcome, dual=None)
         context.workspace.keep_outcome(number, kept)
-        n_solved = sum(outcome is not None for outcome in outcomes)
-        progress.current().note(f"{n_solved:,} of {len(jobs):,} problems solved")
+        watch.solved(1)
 
     def path(key: _Key) -> _Path:
         numbers = sorted(paths[key], key=lambda number: -jobs[number].problem.lam)

@@ -39,7 +39,7 @@ from dmkl.arrays import Array, Float
 from dmkl.numerics.fisher import dual_norm, gap_scale, onto_sphere, relative_gap, uniform_weights
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
-from dmkl.solvers.margin.svm import Bounds, best_bias, curvature, hinge
+from dmkl.solvers.margin.svm import Bounds, SVMSolution, best_bias, curvature, hinge
 from dmkl.solvers.masters import (
     FLAT,
     WEIGHTS_ERROR,
@@ -157,10 +157,8 @@ def mk_svm(
         # that weights of the last gap need. At fixed weights it is all of tol, except for a margin for rounding. Gaps
         # of machines are relative to P, those of the weights to a share of it.
         accuracy = max(share * (0.9 * tol if fixed else (0.03 * max(tol, gap)) ** 2), _FINEST_MACHINE)
-        requests = tuple(SVM(candidate, signs, C, accuracy, u_k) for signs, u_k in zip(y.T, starts, strict=True))
-        machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
+        machines, u = yield from _machines(candidate, y, C, accuracy, starts)
         # The next SVMs start from these u, which are feasible for all weights: the box does not depend on them.
-        u = np.stack([machine.u for machine in machines], axis=1).astype(np.float64)
         starts = list(u.T)
         products = yield EachProduct(u)
         certificate = certify_margin(u, products, candidate, y, C, p, given=fixed)
@@ -208,7 +206,16 @@ def mk_svm(
     assert best is not None
     if best.status == Status.CERTIFIED or fixed or len(steps) == max_iter:
         return best
-    return (yield from _by_planes(y, C, p, planes, points, best, steps, tol, max_iter))
+    return (yield from _by_planes(y, C, p, planes, points, best, steps, tol, max_iter, facts))
+
+
+def _machines(
+    beta: Float, y: Float, C: Bounds, accuracy: float, starts: Sequence[Float | None]
+) -> Generator[SVM | tuple[SVM, ...], Any, tuple[Sequence[SVMSolution], Float]]:
+    """The machine of each problem at β, and their u, (m, c)."""
+    requests = tuple(SVM(beta, signs, C, accuracy, start) for signs, start in zip(y.T, starts, strict=True))
+    machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
+    return machines, np.stack([machine.u for machine in machines], axis=1).astype(np.float64)
 
 
 def _plane(y: Float, u: Float, certificate: MarginCertificate) -> CuttingPlane:
@@ -226,6 +233,7 @@ def _by_planes(
     steps: list[Step],
     tol: float,
     max_iter: int,
+    facts: KernelFacts,
 ) -> Generator[Any, Any, Outcome]:
     """Continue by cutting planes: β that minimizes the maximum of D(u; β) over the u so far, and the mean of these u.
 
@@ -235,12 +243,11 @@ def _by_planes(
     while len(steps) < max_iter:
         beta, shares = yield Task("restricted-master", exact_master, (planes, Ball(p)))
         mean = np.tensordot(shares, points, axes=1)
-        requests = tuple(SVM(beta, signs, C, _FINEST_MACHINE, of) for signs, of in zip(y.T, mean.T, strict=True))
-        machines = (yield requests) if len(requests) > 1 else [(yield requests[0])]
-        u = np.stack([machine.u for machine in machines], axis=1).astype(np.float64)
+        _, u = yield from _machines(beta, y, C, _FINEST_MACHINE, list(mean.T))
         products = yield EachProduct(np.hstack([u, mean]))
         for point, of_point in zip((u, mean), np.split(products, 2, axis=2), strict=True):
             certificate = certify_margin(point, of_point, beta, y, C, p)
+            check_forms(certificate.forms, facts, float(np.sum(point * point)))
             if point is u:
                 planes.append(_plane(y, u, certificate))
                 points.append(u)
