@@ -233,7 +233,7 @@ def label_ends(*axes: Any) -> None:
 
 
 def spread(n: int, every: int) -> Index:
-    """Places of about every so many of n labels, with the first and the last."""
+    """Positions of about one in `every` of n labels, the first and the last included."""
     return np.linspace(0, n - 1, -(-n // every)).round().astype(np.int64)
 
 
@@ -244,7 +244,7 @@ def interval(mean: Any, margin: Any, ends: tuple[float, float]) -> Float:
 
 
 def color_bar(ax: Axes, image: Any, label: str, extend: str = "neither") -> None:
-    """The scale of colors of a map, with numbers at both ends; it is to `extend` beyond the values of its ends."""
+    """The scale of colors of a map, with numbers at both ends; `extend` draws arrows for values beyond them."""
     bar = ax.figure.colorbar(image, ax=ax, pad=0.02, extend=extend)
     low, high = image.get_clim()
     if None not in (low, high) and low < high:

@@ -81,7 +81,7 @@ class Watch:
         LOGGER.info("%s", title)
 
     def plan(self, n_problems: int) -> None:
-        """So many more problems are to be solved; those before are."""
+        """So many more problems are to be solved; all earlier ones count as solved."""
         self.n_solved, self.n_planned = self.n_planned, self.n_planned + n_problems
 
     def solved(self, n_problems: int) -> None:

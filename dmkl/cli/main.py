@@ -42,7 +42,7 @@ def _root(
 ) -> None:
     """Multiple kernel learning on kernel matrices larger than memory, with a proven gap for convex problems.
 
-    Start with `dmkl demo`. Each command has help with examples, `dmkl fit --help`, and in whole, `dmkl fit --help-all`.
+    Start with `dmkl demo`. `dmkl fit --help` shows the options of a command and examples, `--help-all` all details.
     """
 
 
