@@ -115,11 +115,11 @@ class Front(BaseEstimator):  # type: ignore[misc]
         """The training kernels and the labels or targets; `unknown` is a code of unknown labels."""
         raise NotImplementedError
 
-    def _predict_by(self, method: str, X: Any) -> npt.NDArray[np.float64]:
-        """The values of a method of the estimator for new samples."""
+    def _of_estimator(self, method: str, X: Any, **options: Any) -> Any:
+        """The result of a method of the estimator for new samples."""
         check_is_fitted(self, "estimator_")
         with in_this_process():
-            return np.asarray(getattr(self.estimator_, method)(**self._new_samples(X)).values)
+            return getattr(self.estimator_, method)(**self._new_samples(X), **options)
 
     def _new_samples(self, X: Any) -> dict[str, Any]:
         """New samples as arguments of the methods of the estimator."""
@@ -144,20 +144,15 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         wins. These are the scores of the estimator after its `decisions_of`. X has new samples in the form of training,
         (n, columns) of features, or (n, m, kernels) of new and training samples; InputError if it breaks a rule.
         """
-        scores = self._predict_by("decision_function", X)
-        return np.asarray(self.estimator_.decisions_of(scores))
+        scores = self._of_estimator("decision_function", X)
+        return np.asarray(self.estimator_.decisions_of(scores.values))
 
     def predict(self, X: Any, coverage: float | None = None) -> Any:
         """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`.
 
         With a `coverage` sets of labels; see `KernelClassifier.sets_of`.
         """
-        if coverage is not None:
-            check_is_fitted(self, "estimator_")
-            with in_this_process():
-                return self.estimator_.predict(**self._new_samples(X), coverage=coverage)
-        scores = self._predict_by("decision_function", X)
-        return np.asarray(self.estimator_.labels_of(scores))
+        return self._of_estimator("predict", X, coverage=coverage)
 
     @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
@@ -165,7 +160,7 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
 
         Available if the fitted estimator has them, as Fisher discriminants have; see its `calibrated_on_`.
         """
-        return self._predict_by("predict_proba", X)
+        return np.asarray(self._of_estimator("predict_proba", X).values)
 
 
 class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
@@ -180,7 +175,7 @@ class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Predictions for new samples, (n,), or (n, targets)."""
-        return self._predict_by("predict", X)
+        return np.asarray(self._of_estimator("predict", X).values)
 
 
 @contextmanager
@@ -334,9 +329,7 @@ class TableFront(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Front):  # t
         Each call decomposes the weighted kernel of the training samples, m × m, each of which counts once whatever its
         weight; see `KernelLearner.kernel_pca`. InputError if X, (n, columns), or `n_components` breaks a rule.
         """
-        check_is_fitted(self, "estimator_")
-        with in_this_process():
-            components = self.estimator_.kernel_pca(None, self.n_components, **self._new_samples(X))
+        components = self._of_estimator("kernel_pca", X, n_components=self.n_components)
         values = np.moveaxis(components.values, -2, 0)
         return np.asarray(values.reshape(len(values), -1))
 
