@@ -50,18 +50,16 @@ def _order_statistic(scores: Float, counts: Float, needed: float) -> float:
     return float(scores[order[place]]) if place < len(scores) else np.inf
 
 
-def by_row(
-    scores: Float, problem: Index, label: Index, group: Array, learnt_on: str, *, guaranteed: bool = False
-) -> xr.Dataset:
+def by_row(scores: Float, problem: Index, label: Index, group: Array, learnt_on: str) -> xr.Dataset:
     """`nonconformity_` of a model, from arrays of one shape: a row for each score that is known.
 
     The score, its problem (a task, a target, or 0), the number of its class (0 in a regression), and its group.
-    `learnt_on` names the rows, and `guaranteed` says whether the model depends on none of them.
+    `learnt_on` names the rows, on which the model may depend.
     """
     number = np.unique(group, return_inverse=True)[1].reshape(scores.shape)
     columns = {"nonconformity": scores.astype(np.float64), "problem": problem, "true_class": label, "row_group": number}
     known = np.isfinite(scores)
-    attrs = {"learnt_on": learnt_on, "guaranteed": int(guaranteed)}
+    attrs = {"learnt_on": learnt_on, "guaranteed": 0}
     return describe(xr.Dataset({name: ("held_out", of[known]) for name, of in columns.items()}, attrs=attrs))
 
 

@@ -332,10 +332,9 @@ def _without(constant: Mapping[Training, Mask], data: TrainingSet) -> TrainingSe
     if not masks or not data.fit.learner.traits.takes_subsets:
         return data
     everywhere = np.logical_and.reduce(masks)
-    kernels = np.arange(len(everywhere)) if data.fit.kernels is None else data.fit.kernels
-    kept = kernels[~everywhere[kernels]]
+    kept = data.positions[~everywhere[data.positions]]
     # A fit on constant kernels alone, such as one of a single kernel, has constant scores.
-    return data if len(kept) in (0, len(kernels)) else replace(data, fit=replace(data.fit, kernels=kept))
+    return data if len(kept) in (0, data.n_kernels) else replace(data, fit=replace(data.fit, kernels=kept))
 
 
 # --- work that fits share --------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.errors import CovariateWarning, first_names, refuse, warn
 from dmkl.kernelset import Kernels, KernelSet
-from dmkl.learners.checks import RULES, Constraints, Given, KernelGroups, Prices, check_positive, one_for_each, one_of
+from dmkl.learners.checks import RULES, Constraints, Given, KernelGroups, Prices, one_of
 from dmkl.learners.decisions import (
     INTERPOLATED,
     LEFT_OUT,
@@ -181,9 +181,8 @@ class FisherClassifier(LeastSquares, KernelClassifier, abstract=True):
     def _units(self, targets: Targets) -> list[Float]:
         # Scores Σ_j β_j K_j α = 2λf become g = P(k | x) − π_k = s·f with s of `excess`.
         if self.sharing == "none" and targets.kind == "multiclass":
-            ridges = one_for_each("lam", check_positive("lam", self.lam), len(targets.classes))
-            return [excess(targets.sizes[0]) / (2.0 * np.array(ridges))]
-        ridges = one_for_each("lam", check_positive("lam", self.lam), len(targets.sizes))
+            return [excess(targets.sizes[0]) / (2.0 * np.array(self._of_problems("lam", len(targets.classes))))]
+        ridges = self._of_problems("lam", len(targets.sizes))
         return [excess(sizes) / (2.0 * lam) for sizes, lam in zip(targets.sizes, ridges, strict=True)]
 
     @one_blas_thread

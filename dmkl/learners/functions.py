@@ -11,7 +11,8 @@ import xarray as xr
 from dmkl.arrays import Float, Index
 from dmkl.kernelset import Kernels
 from dmkl.learners.learner import KernelLearner
-from dmkl.learners.plan import FitOutcome, ScoreFunction
+from dmkl.learners.plan import FitOutcome, ScoreFunction, TrainingSet
+from dmkl.solvers.jobs import Job
 from dmkl.variables import describe
 
 
@@ -20,6 +21,10 @@ class FunctionOfEachKernel(KernelLearner, abstract=True):
 
     Columns of the first score come first. An outcome has ``extra["column_weights"]``, (kernels, columns).
     """
+
+    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+        # The outcome has a column for each kernel, so that weights of zero select kernels, not the job.
+        return [Job(training, self._problem(data, k), None) for k, training in enumerate(data.trainings)]
 
     def _take(self, outcome: FitOutcome) -> None:
         _, labels = outcome.data.problems.columns

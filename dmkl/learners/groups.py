@@ -218,7 +218,7 @@ class GSMKL(LocalWeights):
 
     def _prepare(self, data: TrainingSet, part: Part, files: Prepared) -> Solver[_Grouped]:
         """The groups of the training samples of some problems; those in the files are read."""
-        kernels = np.arange(len(data.kernels)) if data.fit.kernels is None else data.fit.kernels
+        kernels = data.positions
         rows = slice(None) if part.rows is None else part.rows
         if self._given is not None:
             given = GivenGroups.of_samples(self._given, data.kernels.samples[rows])
@@ -284,7 +284,7 @@ class GSMKL(LocalWeights):
         columns = [column for h in problems.targets.problems for column in h.T]
         groups = _by_problem([part.members for part in data.parts], prepared)
         n_groups = max(made.n_groups for made in groups.values())
-        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems)) if square else []
+        ridges = self._of_problems("lam", len(problems)) if square else []
 
         def solver_of(k: int) -> partial[Solver[Outcome]]:
             problem = GroupProblem(

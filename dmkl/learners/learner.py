@@ -272,11 +272,15 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         names = [name for name in ("kernel_groups", "sigma", "constraints") if hasattr(self, name)]
         return WeightRules(**{name: getattr(self, name) for name in names}, given=getattr(self, "weights", None))
 
+    def _of_problems(self, name: str, n_problems: int) -> list[float]:
+        """The positive numbers of a parameter, one for each problem."""
+        return one_for_each(name, check_positive(name, getattr(self, name)), n_problems)
+
     def _points(self, data: TrainingSet) -> list[tuple[float, WeightSet, Float | None, str]]:
         """λ, the set of weights, the initial weights if there are any, and the name in messages, of each problem."""
         problems = data.problems  # values of all problems once: a permutation test has tens of thousands of fits
         exponents = one_for_each("p", self._exponents(), len(problems))
-        ridges, rules = one_for_each("lam", check_positive("lam", self.lam), len(problems)), self._weight_rules()
+        ridges, rules = self._of_problems("lam", len(problems)), self._weight_rules()
         points = []
         for k, (p, lam) in enumerate(zip(exponents, ridges, strict=True)):
             weights, start = rules.weights(p, data.training.names), data.start(k)
@@ -740,7 +744,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _prices(self, data: TrainingSet, number: int) -> Bounds:
         """The price C of each sample of a problem; one number without weights of samples and classes."""
-        C = one_for_each("C", check_positive("C", self.C), len(data.problems))[number]
+        C = self._of_problems("C", len(data.problems))[number]
         weights = self._sample_weights(data, number)
         return C if weights is None else C * weights
 

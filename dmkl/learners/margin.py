@@ -46,7 +46,7 @@ from dmkl.learners.traits import labeled_array
 from dmkl.numerics.fisher import Targets
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, Solver, Step, worst
-from dmkl.solvers.jobs import Job, SideBySide, together
+from dmkl.solvers.jobs import SideBySide, together
 from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
 from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
 from dmkl.solvers.margin.svm import Bounds
@@ -165,13 +165,6 @@ class MKSVM(WeightedMachines):
         super()._check_parameters()
         if self.sharing == "classes" and self.multiclass != "ovr":
             refuse("sharing='classes' is for each class against the rest; take multiclass='ovr', or sharing='none'")
-
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        super()._check_data(K, targets)
-        if self.sharing == "classes" and targets.kind == "multilabel":
-            refuse(
-                "sharing='classes' is for classes; tasks of a multilabel problem have their own weights: take 'none'"
-            )
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, self.multiclass, self.sharing)
@@ -347,7 +340,7 @@ class EasyMKL(KernelClassifier):
         return InMemory(factors=True)
 
     def _problem(self, data: TrainingSet, number: int) -> Any:
-        lam = one_for_each("lam", check_positive("lam", self.lam), len(data.problems))[number]
+        lam = self._of_problems("lam", len(data.problems))[number]
         return partial(easy_mkl, data.problems.h[number], lam, data.n_kernels, tol=self.tol, facts=data.facts)
 
 
@@ -481,9 +474,8 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
     def _method(self) -> SideBySide:
         return InMemory(factors=True)
 
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        # The outcome has a column for each kernel, so that weights of zero select kernels, not the job.
-        return [Job(training, partial(self._machines, data, k), None) for k, training in enumerate(data.trainings)]
+    def _problem(self, data: TrainingSet, number: int) -> Any:
+        return partial(self._machines, data, number)
 
     def _machines(self, data: TrainingSet, k: int) -> Solver[Outcome]:
         """The machines of one problem, with a column of dual variables for each kernel."""

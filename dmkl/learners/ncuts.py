@@ -14,7 +14,7 @@ from dmkl import progress
 from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import ConvergenceWarning, refuse, warn
 from dmkl.kernelset import KernelSet
-from dmkl.learners.checks import check_count, check_numbers, check_positive, one_for_each, one_of
+from dmkl.learners.checks import check_count, check_numbers, one_of
 from dmkl.learners.margin import WeightedMachines
 from dmkl.learners.plan import FitOutcome, Loss, Multiclass, Part, TrainingSet
 from dmkl.learners.traits import COUNT, WRITTEN_BY_CLASS, json_value
@@ -83,7 +83,7 @@ class CutClassifier(WeightedMachines, abstract=True):
     ) -> list[Job]:
         """A classifier for each problem, on weights (problems, n), or (1, n) for all, with their steps and statuses."""
         problems = data.problems
-        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
+        ridges = self._of_problems("lam", len(problems))
         columns = [column for h in problems.targets.problems for column in h.T]
 
         def solver_of(k: int) -> partial[Solver[Outcome]]:
@@ -232,9 +232,7 @@ class NCuts(CutClassifier):
             for block in blocks_of_task:
                 e = block.shape[1] // c
                 similar.append(np.einsum("leaeb->leab", next(following).reshape(-1, e, c, e, c)))
-            sums = np.concatenate(similar, axis=1)
-            if data.fit.kernels is not None:
-                sums = sums[data.fit.kernels]
+            sums = np.concatenate(similar, axis=1)[data.positions]
             sizes = np.hstack([block.sum(axis=0) for block in blocks_of_task]).reshape(-1, c)
             if by_parts:  # each class against all others
                 signs = 2.0 * np.eye(c) - 1.0
@@ -351,8 +349,8 @@ class SpectralLearning(CutClassifier):
         return [run_with(solver, partial(answer, kernels)) for solver in solvers]
 
     def _jobs(self, data: TrainingSet, prepared: list[list[Outcome]]) -> list[Job]:
-        (cuts,), kernels = prepared, slice(None) if data.fit.kernels is None else data.fit.kernels
-        weights: Float = np.array([cut.weights[kernels] for cut in cuts])
+        (cuts,) = prepared
+        weights = np.array([cut.weights[data.positions] for cut in cuts])
         return self._classifiers(data, weights, [cut.steps for cut in cuts], [cut.status for cut in cuts])
 
     def _set_attributes(self, outcome: FitOutcome) -> None:

@@ -180,8 +180,12 @@ class Problems:
     ) -> Self:
         """Binary problems: each class against the rest ("ovr") or each against each ("ovo"), or each task.
 
-        With sharing="classes" the classes against the rest are the columns of one problem.
+        With sharing="classes" the classes against the rest are the columns of one problem; InputError for tasks.
         """
+        if sharing == "classes" and targets.kind == "multilabel":
+            refuse(
+                "sharing='classes' is for classes; tasks of a multilabel problem have their own weights: take 'none'"
+            )
         signs = tuple(np.where(column > 0, 1.0, -1.0) for h in targets.problems for column in h.T)
         everything = (None,) * len(signs)
         if targets.kind == "multilabel":
@@ -364,6 +368,11 @@ class TrainingSet:
         """Names of the kernels that may have weight."""
         names = self.training.names  # not those of `facts`, whose traces may take a pass
         return names if self.fit.kernels is None else tuple(names[k] for k in self.fit.kernels)
+
+    @property
+    def positions(self) -> Index:
+        """Positions of the kernels that may have weight."""
+        return np.arange(self.training.n_kernels) if self.fit.kernels is None else self.fit.kernels
 
     @property
     def n_kernels(self) -> int:

@@ -22,7 +22,6 @@ from dmkl.learners.checks import (
     WeightRules,
     check_count,
     check_numbers,
-    check_positive,
     given_weights,
     one_for_each,
 )
@@ -300,11 +299,10 @@ class MKRidge(LeastSquares, KernelRegressor):
         """
         problems, judge = data.problems, data.fit.judge
         weights = self._given(data.training.names)
-        if data.fit.kernels is not None:
-            weights[:, np.setdiff1d(np.arange(data.training.n_kernels), data.fit.kernels)] = 0.0
+        weights[:, np.setdiff1d(np.arange(data.training.n_kernels), data.positions)] = 0.0
         own = [*range(len(weights))] if self.candidate is None else check_numbers("candidate", self.candidate)
         chosen = one_for_each("weights" if self.candidate is None else "candidate", own, len(problems))
-        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
+        ridges = self._of_problems("lam", len(problems))
         if self.refine and judge is None:
             if data.fit.starts is None:
                 refuse(

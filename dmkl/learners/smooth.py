@@ -234,11 +234,6 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     def _loss(self, samples: Array | None = None) -> JointLoss:
         return Logistic()
 
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        super()._check_data(K, targets)
-        if self.sharing == "classes" and targets.kind == "multilabel":
-            refuse("sharing='classes' is for classes; tasks have their own weights: take sharing='none'")
-
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, "ovr", self.sharing)
 

@@ -20,7 +20,6 @@ from dmkl.learners.traits import labeled_array
 from dmkl.numerics.fisher import Targets, class_of
 from dmkl.numerics.grouping import GivenGroups
 from dmkl.solvers.fisher.registry import least_lam
-from dmkl.solvers.jobs import Job
 from dmkl.solvers.stack import StackMethod, StackProblem
 
 LAMS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
@@ -71,7 +70,6 @@ class StackedRidge(FunctionOfEachKernel, abstract=True):
         y, null_vectors = self._values(targets, number), training.square.null_vectors()
         d = np.ones(len(y)) if targets.weights is None else targets.weights[number]
         mean = np.zeros(y.shape[1]) if null_vectors is None else np.average(y, axis=0, weights=d)
-        kernels = np.arange(training.n_kernels) if data.fit.kernels is None else data.fit.kernels
         groups = self.kept_together
         return StackProblem(
             np.sqrt(d)[:, None] * y,
@@ -79,15 +77,11 @@ class StackedRidge(FunctionOfEachKernel, abstract=True):
             isinstance(self.lams, str),
             least_lam(training.square),
             training.n_kernels,
-            kernels,
+            data.positions,
             mean,
             null_vectors,
             None if groups is None else GivenGroups.of_samples(groups, data.kernels.train_samples).labels,
         )
-
-    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        # The outcome has a column for each kernel, so that weights of zero select kernels, not the job.
-        return [Job(training, self._problem(data, k), None) for k, training in enumerate(data.trainings)]
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         lams = np.stack([solution.extra["lam"] for solution in outcome.outcomes], axis=-1)

@@ -354,8 +354,7 @@ class VarianceComponents(KernelRegressor):
                 diagonal = data.trainings[k].square.diagonal()
                 assert diagonal is not None  # square kernels have one
                 means = diagonal.mean(axis=1)
-            kernels = np.arange(len(self.kernel_names_)) if data.fit.kernels is None else data.fit.kernels
-            table = self._components(solution, means, kernels[solution.extra["kernels"]])
+            table = self._components(solution, means, data.positions[solution.extra["kernels"]])
             table |= self._on_liability_scale(problems.targets.values[k], table)
             tables.append(table)
         terms = np.array([*self.kernel_names_, "residual", "total"], dtype=str)
@@ -395,8 +394,7 @@ class VarianceComponents(KernelRegressor):
             problem, at = self._problem(data, t), np.arange(m) if rows is None else rows
             known[at, t], residuals[at, t] = 1.0, problem.residual[:, 0]
             bases.append(spread(problem.basis, at, m))
-            kernels = np.arange(n) if data.fit.kernels is None else data.fit.kernels
-            estimated.append(kernels[solution.extra["kernels"]])
+            estimated.append(data.positions[solution.extra["kernels"]])
         exact = None if self.traces == "auto" else self.traces == "exact"
         lens, pairs, solvers = self._with_steps(data.kernels).lens(), [*combinations(range(len(targets)), 2)], []
         for s, t in pairs:
