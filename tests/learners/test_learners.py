@@ -1,4 +1,4 @@
-"""Learners do what all learners do: those of dmkl, and those that ARCHITECTURE.md adds."""
+"""Learners do what all learners do: those of dmkl, and those that ARCHITECTURE.md adds, which adds a solver too."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.references import in_memory
+from helpers.references import digits, in_memory
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
 import dmkl
-from dmkl.errors import InputError
-from dmkl.learners.learner import KernelRegressor
+from dmkl.errors import ConvergenceWarning, InputError
+from dmkl.learners.learner import KernelClassifier, KernelRegressor
 from dmkl.learners.saving import models as all_models
+from dmkl.numerics.fisher import uniform_weights
+from dmkl.solvers.fisher.problem import FisherSolver
+from dmkl.solvers.fisher.registry import SOLVERS
 from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.testing import check_learner
 
 PAGE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
-_, FIXED, LOGISTIC = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+SOLVER, FIXED, LOGISTIC = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 OWN = [name for name in all_models() if hasattr(dmkl, name)]
 
 
@@ -143,3 +146,36 @@ def test_check_learner_names_what_is_broken(broken):
         check_learner(broken(_check_weights=lambda self: None))
     with pytest.raises(AssertionError, match="Broken: contributions and the intercept add up"):
         check_learner(broken(_offsets=lambda self, samples, **beside: np.ones(1)))
+
+
+def test_a_solver_works_everywhere(tmp_path, monkeypatch):
+    """A solver of MK-FDA needs one function and one line: that of the page is used everywhere."""
+    names = {"np": np, "FisherSolver": FisherSolver, "SOLVERS": dict(SOLVERS)}
+    exec(compile(SOLVER, "page", "exec"), names)
+    monkeypatch.setitem(SOLVERS, "uniform", names["SOLVERS"]["uniform"])
+    kernels, y = digits()
+    K, y, train = in_memory(kernels, 25), y % 3, np.arange(60)
+    with pytest.warns(ConvergenceWarning, match="MKFDA ended with a relative gap"):
+        model = dmkl.MKFDA(2.0, 1e-2, solver="uniform").fit(K[train, train], y[train])
+    assert model.solver_ == "uniform"
+    np.testing.assert_allclose(model.weights_, uniform_weights(len(K), 2.0))
+    best = dmkl.MKFDA(2.0, 1e-2, solver="direct").fit(K[train, train], y[train])
+    assert model.objective_ <= best.objective_ <= model.objective_ + model.gap_ * abs(model.objective_)
+    model.save(tmp_path / "model")
+    assert dmkl.load(tmp_path / "model").solver == "uniform"
+    estimator = dmkl.MKFDA(solver="uniform")
+    result = dmkl.search(estimator, K, y, {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3, refit=False, baselines="none")
+    assert result.scores.attrs["solver"] == "uniform"
+    # Twelve fits share the passes over the kernels; one pass is for scores, one for statistics.
+    assert result.n_passes_ <= 5
+    with pytest.raises(InputError, match="'stacked', 'factors' or 'uniform', got 'laziest'"):
+        dmkl.MKFDA(solver="laziest").fit(K[train, train], y[train])
+
+
+def test_the_former_name_of_the_learners_gives_the_same_classes():
+    sys.modules.pop("dmkl.estimators", None)  # the warning comes at the first import
+    with pytest.warns(FutureWarning, match="dmkl.estimators is called dmkl.learners now"):
+        former = importlib.import_module("dmkl.estimators.learner")
+    assert former.KernelClassifier is KernelClassifier
+    with pytest.raises(ImportError, match="nothing"):
+        importlib.import_module("dmkl.estimators.nothing")
