@@ -1,4 +1,4 @@
-"""The scikit-learn classifier on a table of features: scikit-learn's checks, and comparisons with built kernels."""
+"""Learners as estimators of scikit-learn, on tables of features and on matrices: its checks, and built kernels."""
 
 import copy
 import pickle
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
+from helpers.references import digits, in_memory
 from scipy.sparse import csr_array
 from sklearn import config_context
 from sklearn.base import clone
@@ -383,3 +384,45 @@ def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, pla
     copied.save(tmp_path / "copy.zarr")
     loaded = dmkl.load(tmp_path / "copy.zarr")
     np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)
+
+
+# --- kernel matrices in memory ----------------------------------------------------------------------------------------
+FOLDS = KFold(3, shuffle=True, random_state=0)
+
+
+def stacked():
+    kernels, y = digits()
+    return np.moveaxis(kernels, 0, 2), y % 3
+
+
+def test_folds_of_matrices_are_cut_along_both_axes():
+    X, y = stacked()
+    result = cross_val_predict(dmkl.PrecomputedMKLClassifier(), X, y, cv=FOLDS)
+    K = in_memory(digits()[0], 25)
+    for train, test in FOLDS.split(y):
+        model = dmkl.MKFDA().fit(K[train, train], y[train])
+        np.testing.assert_array_equal(result[test], model.predict(K[test, train]))
+
+
+def test_a_regression_on_matrices_is_that_on_kernel_sets():
+    X, y = stacked()
+    targets = np.stack([y, X[:, 0, 0]], axis=1)
+    K = in_memory(digits()[0], 25)
+    train, test = np.arange(60), np.arange(60, 90)
+    model = dmkl.PrecomputedMKLRegressor(dmkl.MKRidge(lam=0.1), names=list("abcde")).fit(X[:60, :60], targets[train])
+    assert list(model.weights_.kernel) == list("abcde")
+    predicted = model.predict(X[60:, :60])
+    expected = dmkl.MKRidge(lam=0.1).fit(K[train, train], targets[train]).predict(K[test, train])
+    np.testing.assert_allclose(predicted, expected, rtol=1e-8)
+    assert model.score(X[60:, :60], targets[test]) == r2_score(targets[test], predicted) > 0.5
+
+
+def test_arrays_that_are_no_kernels_are_refused():
+    X, y = stacked()
+    model = dmkl.PrecomputedMKLClassifier().fit(X[:60, :60], y[:60])
+    for message, action in (
+        ("expected 3: samples, training samples, kernels", lambda: clone(model).fit(X[:, :, 0], y)),
+        (r"X has shape \(30, 59, 5\), expected \(samples, 60, 5\)", lambda: model.predict(X[60:, :59])),
+    ):
+        with pytest.raises(InputError, match=message):
+            action()

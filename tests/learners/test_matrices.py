@@ -1,6 +1,7 @@
 """Matrices in memory are accepted wherever a kernel set is."""
 
 import tempfile
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,10 @@ import xarray as xr
 from dask.callbacks import Callback
 from helpers.references import digits, in_memory
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import dmkl
+from dmkl.errors import InputError
 
 # Arrays without names are used with data frames with names here.
 pytestmark = pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
@@ -72,3 +75,40 @@ def test_a_small_fit_makes_no_graph_and_no_files(tmp_path, monkeypatch):
         np.testing.assert_array_equal(model.weights_, of_stored.weights_)
         np.testing.assert_array_equal(model.dual_coef_, of_stored.dual_coef_)
         assert model.n_passes_ == of_stored.n_passes_
+
+
+@pytest.mark.parametrize(
+    "model",
+    [dmkl.Uniform(), dmkl.MKRidge(lam=0.1), dmkl.KernelKMeans(3), dmkl.VarianceComponents(shares="diagonal")],
+    ids=repr,
+)
+def test_arrays_in_give_arrays_and_names_on_demand(model):
+    kernels, y = digits()
+    y = y % 3 if isinstance(model, dmkl.Uniform) else y.astype(float)
+    arrays, K = kernels[:, 60:, :60], in_memory(kernels, 25)[TEST, TRAIN]
+    model.fit(kernels[:, :60, :60], *([] if isinstance(model, dmkl.KernelKMeans) else [y[:60]]))
+    plain = model.predict(arrays)
+    assert type(plain) is np.ndarray
+    named = model.predict(K, as_xarray=True)
+    assert named["sample"].values.tolist() == K.samples.tolist()
+    np.testing.assert_allclose(named, plain, rtol=1e-8)  # tiles of another size round differently
+    np.testing.assert_array_equal(model.predict(arrays, as_xarray=True), plain)
+    assert isinstance(model.predict(K), np.ndarray) == (not isinstance(model, dmkl.MKRidge | dmkl.VarianceComponents))
+
+
+@pytest.mark.parametrize("table", [np.ones((6, 3)), pd.DataFrame(np.ones((6, 3)))], ids=["array", "frame"])
+def test_a_table_of_features_is_no_kernel(table):
+    with pytest.raises(InputError, match=r"table of shape \(6, 3\); make kernels .* dmkl.build, take dmkl.MKLClass"):
+        dmkl.MKFDA().fit(table, [0, 1] * 3)
+    with pytest.raises(InputError, match=r"\(6, 3\); give features of new samples as features=, or give a single kern"):
+        dmkl.MKFDA().fit([np.eye(6)], [0, 1] * 3).predict(table)
+
+
+def test_a_kernel_set_tells_scikit_learn_what_to_use():
+    """scikit-learn would count the kernels of a set as samples."""
+    K = dmkl.create(None, np.stack([np.eye(6)] * 6))
+    for fit in (GridSearchCV(dmkl.MKFDA(), {"p": [1, 2]}).fit, partial(cross_val_score, dmkl.MKFDA())):
+        with pytest.raises(InputError, match=r"dmkl\.search\(dmkl\.MKFDA\(\), K, y\)"):
+            fit(K, [0, 1] * 3)
+    assert len(K) == 6
+    assert not hasattr(K, "predict")
