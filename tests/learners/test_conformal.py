@@ -29,12 +29,11 @@ def searched(kind, kernels, y, train, **options):
     return dmkl.search(learner, K, y[train], grid, baselines="none", **{"cv": 5, **options})
 
 
-def holds(model, kernels, y, test, train, coverage, **options):
-    """Whether the set or interval of each row holds its label."""
-    predicted = model.predict(kernels[:, test][:, :, train], coverage=coverage, **options)
-    if "lower" in predicted:
-        return ((predicted.lower <= y[test]) & (y[test] <= predicted.upper)).values
-    return predicted.values[np.arange(len(test)), np.searchsorted(model.classes_, y[test])]
+def share_inside(regions, y):
+    """The share of labels that their sets or intervals hold; classes are the numbers from 0."""
+    if "lower" in regions:
+        return ((regions.lower <= y) & (y <= regions.upper)).values.mean()
+    return np.take_along_axis(regions.values, y[..., None], axis=-1).mean()
 
 
 def test_the_threshold_is_the_order_statistic_and_groups_count_once():
@@ -109,11 +108,7 @@ def test_coverage_of_searches_on_simulated_sets(kind):
         grid = {"C": [0.1]} if kind == "machine" else {"p": [2.0], "lam": [0.1]}
         groups = group[train].astype(str) if n_groups else None
         model = dmkl.search(learner, K, y[train], grid, 10, groups=groups, baselines="none").best_
-        predicted = model.predict(kernels[:, test][:, :, train], coverage=0.9)
-        if of_numbers:
-            inside.append(((predicted.lower <= y[test]) & (y[test] <= predicted.upper)).values.mean())
-        else:
-            inside.append(np.take_along_axis(predicted.values, y[test][..., None], axis=2).mean())
+        inside.append(share_inside(model.predict(kernels[:, test][:, :, train], coverage=0.9), y[test]))
     assert abs(np.mean(inside) - 0.9) < 0.02
 
 
@@ -127,7 +122,7 @@ def test_coverage_of_fits_on_simulated_sets(rows):
         model = dmkl.MKFDA(lam=1e-3, weights=[1.0, 1.0]).fit(kernels[:, train][:, :, train], y[train])
         if rows == "given":
             model.calibrate(kernels[:, given][:, :, train], y[given])
-        inside.append(holds(model, kernels, y, test, train, 0.9).mean())
+        inside.append(share_inside(model.predict(kernels[:, test][:, :, train], coverage=0.9), y[test]))
     assert abs(np.mean(inside) - 0.9) < 0.02
 
 
@@ -142,7 +137,7 @@ def test_coverage_on_real_sets(load):
         rows = np.random.default_rng(seed).permutation(len(x))
         train, test = rows[: len(x) // 2], rows[len(x) // 2 :]
         model = searched(kind, kernels, y, train, cv=KFold(20)).best_
-        inside.append(holds(model, kernels, y, test, train, 0.9).mean())
+        inside.append(share_inside(model.predict(kernels[:, test][:, :, train], coverage=0.9), y[test]))
     assert abs(np.mean(inside) - 0.9) < 0.02
 
 
@@ -204,10 +199,5 @@ def test_models_of_folds_cover(kind):
     shares = []
     for seed in range(40):
         result, new, y = evaluated(kind, 60, 100 + seed, outer=5)
-        regions = result.predict(new, coverage=0.9)
-        if kind == "regression":
-            inside = ((regions.lower <= y) & (y <= regions.upper)).values
-        else:
-            inside = regions.values[np.arange(20), np.searchsorted(regions["class"], y)]
-        shares.append(inside.mean())
+        shares.append(share_inside(result.predict(new, coverage=0.9), y))
     assert 0.87 < np.mean(shares) < 0.97

@@ -165,9 +165,6 @@ def test_n_passes_counts_what_is_read(solver):
     assert source.reads.total() == model.n_prediction_passes_ * used * len(K.view.tile_tasks())
 
 
-# --- labels -------------------------------------------------------------------------------------------------
-
-
 # --- scores -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_single_precision(solver):

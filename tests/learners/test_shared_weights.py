@@ -41,17 +41,20 @@ def shared(**parameters):
     return dmkl.MKRidge(**{"weights": "shared", "n_candidates": 6, "random_state": 3} | parameters)
 
 
+def predicted(dense, Y, weights, lam, train, rows, steps=("center", "trace")):
+    square, cross = (np.tensordot(weights, dense_view(dense, part, train, steps), 1) for part in (train, rows))
+    mean = Y[train].mean(axis=0)
+    return mean + cross @ np.linalg.solve(square + lam * np.eye(len(train)), Y[train] - mean)
+
+
 def reference_scores(dense, Y, steps, weights):
     """Mean R² of each target in validation, (candidate, λ, target)."""
-    scores = []
-    for train, rows in FOLDS.split(Y):
-        square, cross = (dense_view(dense, part, train, steps) for part in (train, rows))
-        for w in weights:
-            A, B = np.tensordot(w, square, 1), np.tensordot(w, cross, 1)
-            mean = Y[train].mean(axis=0)
-            for lam in LAMS:
-                predicted = mean + B @ np.linalg.solve(A + lam * np.eye(len(A)), Y[train] - mean)
-                scores.append(r2_score(Y[rows], predicted, multioutput="raw_values"))
+    scores = [
+        r2_score(Y[rows], predicted(dense, Y, w, lam, train, rows, steps), multioutput="raw_values")
+        for train, rows in FOLDS.split(Y)
+        for w in weights
+        for lam in LAMS
+    ]
     return np.reshape(scores, (3, len(weights), len(LAMS), -1)).mean(axis=0)
 
 
@@ -147,18 +150,9 @@ def test_the_baseline_is_the_first_candidate_the_plain_sum(Y, K):
 
 
 # --- refined weights -------------------------------------------------------------------------------------------------
-def after_steps(dense, train, rows):
-    return [dense_view(dense, part, train, ("center", "trace")) for part in (train, rows)]
-
-
-def predicted(dense, y, weights, lam, train, rows):
-    square, cross = (np.tensordot(weights, kernels, 1) for kernels in after_steps(dense, train, rows))
-    return y[train].mean() + cross @ np.linalg.solve(square + lam * np.eye(len(train)), y[train] - y[train].mean())
-
-
 def mean_error(dense, y, lam):
     """1 − R², mean over the folds, as a function of the logarithms of the weights."""
-    folds = [(after_steps(dense, a, b), y[a], y[b]) for a, b in FOLDS.split(y)]
+    folds = [([dense_view(dense, of, a, ("center", "trace")) for of in (a, b)], y[a], y[b]) for a, b in FOLDS.split(y)]
 
     def error(delta):
         parts = []

@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from helpers.optima import conjugate, power_norm, quadratic_form, to_optimality
 
 import dmkl
 from dmkl.errors import InputError
@@ -30,20 +31,14 @@ def signs():
 def shared_optimum(kernels, C, p):
     """max over U of Σ_k y_kᵀu_k − ½‖v‖_p*, v_j = Σ_k u_kᵀK_ju_k, 0 ≤ y_iku_ik ≤ C_i, Σ_i u_ik = 0, by Clarabel."""
     u = cp.Variable((M, N_CLASSES))
-    forms = []
-    for kernel in kernels:
-        values, vectors = np.linalg.eigh(kernel)
-        keep = values > 1e-10 * values[-1]
-        forms.append(cp.sum_squares((vectors[:, keep] * np.sqrt(values[keep])).T @ u))
-    forms = cp.hstack(forms)
-    size = {1: cp.max(forms), np.inf: cp.sum(forms)}.get(p)
-    size = cp.pnorm(forms, p / (p - 1)) if size is None else size
+    forms = cp.hstack([quadratic_form(kernel, u, 1e-10) for kernel in kernels])
+    size = {1: cp.max, np.inf: cp.sum}.get(p, lambda v: power_norm(v, conjugate(p)))(forms)
     signed = cp.multiply(signs(), u)
     bounds = np.broadcast_to(np.reshape(C, (-1, 1)), (M, N_CLASSES))
     problem = cp.Problem(
         cp.Maximize(cp.sum(signed) - 0.5 * size), [signed >= 0, signed <= bounds, cp.sum(u, axis=0) == 0]
     )
-    return problem.solve(solver=cp.CLARABEL)
+    return to_optimality(problem, f"p = {p}")
 
 
 @pytest.mark.parametrize(("p", "C"), [(1, 1.0), (1.5, 0.2), (2, 10.0), (np.inf, 1.0)])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.references import in_memory
+from helpers.references import dense_view, in_memory
 from scipy.optimize import nnls
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import LeaveOneGroupOut
@@ -19,16 +19,10 @@ def kernels(rng, n=3):
     return X @ X.mT + np.exp(-((X[:, :, None] - X[:, None]) ** 2).mean(axis=3)), X
 
 
-def centered(K, train, rows):
-    """K[rows, train] of one kernel, centered by the training rows."""
-    square = K[np.ix_(train, train)]
-    return K[np.ix_(rows, train)] - square.mean(axis=0) - K[np.ix_(rows, train)].mean(axis=1)[:, None] + square.mean()
-
-
 def function(K, train, y, rows, lam):
     """The centered part of a ridge regression with intercept on one kernel."""
-    ridge = KernelRidge(alpha=lam, kernel="precomputed").fit(centered(K, train, train), y - y.mean(axis=0))
-    return ridge.predict(centered(K, train, rows))
+    square, cross = (dense_view([K], of, train, ["center"])[0] for of in (train, rows))
+    return KernelRidge(alpha=lam, kernel="precomputed").fit(square, y - y.mean(axis=0)).predict(cross)
 
 
 def stacked(K, y, groups):

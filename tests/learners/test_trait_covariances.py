@@ -40,8 +40,8 @@ def case():
     return W @ W.transpose(0, 2, 1), Z, Y
 
 
-def fitted(kernels, Z, Y, **options):
-    learner = dmkl.VarianceComponents("he", steps=(dmkl.residualize(Z),), genetic_correlation=True, **options)
+def fitted(kernels, Z, Y, method="he", **options):
+    learner = dmkl.VarianceComponents(method, steps=(dmkl.residualize(Z),), genetic_correlation=True, **options)
     return learner.fit(in_memory(kernels, 25), Y)
 
 
@@ -134,8 +134,7 @@ def from_roots(roots):
 
 def check_maximum(kernels, Z, Y, n_singular):
     """Beside a general optimizer; terms whose correlation is 1 have no errors."""
-    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True}
-    table = dmkl.VarianceComponents(**options).fit(in_memory(kernels, 25), Y).trait_covariances_
+    table = fitted(kernels, Z, Y, "reml").trait_covariances_
     values, errors = (
         np.stack([table[f"trait_covariance{end}"][:3, s, t] for s, t in PAIRS], axis=1) for end in ("", "_se")
     )
@@ -171,9 +170,8 @@ def test_the_likelihood_of_traits_that_are_nearly_equal_is_at_its_maximum():
 @pytest.mark.slow
 def test_the_likelihood_by_random_vectors_comes_near():
     kernels, Z, Y = case()
-    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True, "n_probes": 100, "tests": False}
     exact, probes = (
-        dmkl.VarianceComponents(traces=traces, **options).fit(in_memory(kernels, 25), Y).trait_covariances_
+        fitted(kernels, Z, Y, "reml", traces=traces, n_probes=100, tests=False).trait_covariances_
         for traces in ("exact", "probes")
     )
     gaps = np.abs(exact.trait_covariance - probes.trait_covariance)
@@ -198,8 +196,7 @@ def test_targets_without_common_samples_have_no_residual_covariance():
     kernels, Z, Y = case()
     Y[:30, 0] = Y[30:, 1] = np.nan
     table = fitted(kernels, Z, Y).trait_covariances_
-    options = {"steps": (dmkl.residualize(Z),), "genetic_correlation": True, "tests": False}
-    of_likelihood = dmkl.VarianceComponents(**options).fit(in_memory(kernels, 25), Y).trait_covariances_
+    of_likelihood = fitted(kernels, Z, Y, "reml", tests=False).trait_covariances_
     assert np.isnan(of_likelihood.trait_covariance[2, 0, 1])
     assert np.isfinite(of_likelihood.trait_covariance[:2]).all()
     assert np.isnan(table.trait_covariance[2, 0, 1])
