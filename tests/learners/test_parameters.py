@@ -1,5 +1,6 @@
-"""Solvers with options: objects that learners take, print, copy and save."""
+"""Parameters of learners: numbers in their range, integers for counts, valid words, and solvers with options."""
 
+import inspect
 import json
 
 import numpy as np
@@ -8,10 +9,35 @@ import pytest
 import dmkl
 from dmkl.errors import InputError
 from dmkl.learners.checks import decode, encode
-from dmkl.learners.saving import decode_parameters
+from dmkl.learners.saving import decode_parameters, models
 from dmkl.reports.contents import _call
 from dmkl.solvers.fisher.problem import parse_solver
 
+NUMBERS = ("lam", "C", "nu", "tol", "sigma", "spread", "eigengap_weight")
+COUNTS = ("max_iter", "restarts", "n_examples", "n_groups", "n_clusters", "n_probes", "random_state", "refine")
+WORDS = ("decision", "grouping", "loss", "method", "multiclass", "shares", "sharing", "traces", "weighting")
+WRONG = {
+    **dict.fromkeys(NUMBERS, (np.inf, np.nan, -1, "much", [[1.0]], 10**400)),
+    **dict.fromkeys(COUNTS, (np.inf, np.nan, -1, 1.5, "many", True)),
+    **dict.fromkeys(WORDS, ("nothing", 0)),
+    "p": (0.5, np.nan, "high", [[1.0]], 10**400),
+}
+CASES = [(model, name) for model in models().values() for name in inspect.signature(model).parameters if name in WRONG]
+
+
+@pytest.fixture(scope="module")
+def K():
+    return dmkl.create(None, [np.eye(8) + 1, np.diag(np.arange(8) + 1.0)], labels=np.arange(8) % 2)
+
+
+@pytest.mark.parametrize(("model", "name"), CASES)
+def test_values_that_break_a_rule(model, name, K):
+    for value in WRONG[name]:
+        with pytest.raises(InputError, match=rf"\b{name}\b"):
+            model(**{name: value}).fit(K)
+
+
+# --- solvers with options ---------------------------------------------------------------------------------------------
 SOLVERS = [
     ("direct(master=taylor)", dmkl.Direct("taylor")),
     ("cg(master='exact')", dmkl.CG(master="exact")),
@@ -20,11 +46,6 @@ SOLVERS = [
     ("dual(mu=0.1)", dmkl.Dual(mu=0.1)),
     ("stacked", "stacked"),
 ]
-
-
-@pytest.fixture(scope="module")
-def K():
-    return dmkl.create(None, [np.eye(8) + 1, np.diag(np.arange(8) + 1.0)], labels=np.arange(8) % 2)
 
 
 @pytest.mark.parametrize(("text", "solver"), SOLVERS)
