@@ -36,7 +36,7 @@ from dmkl.passes.execute import computing_here, machine, scheduler
 from dmkl.passes.run import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, View, covering, has_thin_factors
 from dmkl.solvers.driver import Tally, drive
-from dmkl.solvers.interface import Outcome, Round, Solver
+from dmkl.solvers.interface import Outcome, Round, Solver, spread
 from dmkl.solvers.jobs import Context, Job, Method, Training, check_constant, tell_constant
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.memory import MemorySet
@@ -416,8 +416,6 @@ def _expand_duals(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcom
         if weights is not None:
             dual = dual * np.sqrt(weights)[:, None]
         if rows is not None:
-            wide = np.zeros((len(data.fit.train), dual.shape[1]))
-            wide[rows] = dual
-            dual = wide
+            dual = spread(dual, rows, len(data.fit.train))
         over_samples.append(replace(outcome, dual=dual))
     return over_samples

@@ -6,14 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
-from dmkl.arrays import Float, Index
-from dmkl.kernelset import Kernels
+from dmkl.arrays import Array, Index
 from dmkl.learners.learner import KernelLearner
 from dmkl.learners.plan import FitOutcome, ScoreFunction, TrainingSet
 from dmkl.solvers.jobs import Job
-from dmkl.variables import describe
 
 
 class FunctionOfEachKernel(KernelLearner, abstract=True):
@@ -40,17 +37,7 @@ class FunctionOfEachKernel(KernelLearner, abstract=True):
         function = super()._score_function(used)
         return replace(function, weights=weights.reshape(n, k * n)[used], sums=np.repeat(np.arange(k), n))
 
-    def contributions(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
-        """Contributions β_j f_j of kernels to the scores of new samples, without the intercepts: see `MKSVM`."""
-        of_machines = super().contributions(K, **new)
-        n_scores = self.dual_coef_.shape[1] // len(self.kernel_names_)
-        dim = self._score_dim() or "class"
-        labels = self.tasks_ if self.tasks_ is not None else self.classes_[-n_scores:] if len(self.classes_) else [0]
-
-        def of_scores(values: Float) -> Float:
-            return np.asarray(values.reshape(*values.shape[:-1], n_scores, -1).sum(axis=-1))
-
-        coords = {"sample": of_machines.sample.values, "kernel": of_machines.kernel.values, dim: labels}
-        result = xr.DataArray(of_scores(of_machines.values), coords, tuple(coords), "contribution", of_machines.attrs)
-        result = describe(result.assign_coords(intercept=(dim, of_scores(of_machines.intercept.values))))
-        return result if self._score_dim() else result.isel({dim: 0}).drop_vars(dim)
+    def _score_labels(self) -> tuple[str, Array]:
+        if self.tasks_ is not None:
+            return str(self._score_dim()), self.tasks_
+        return "class", self.classes_ if self.kind_ == "multiclass" else np.zeros(1)

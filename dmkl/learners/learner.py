@@ -312,15 +312,12 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         """Scores of new rows, (rows, classes or tasks); `prepared` is that of the part that the function belongs to."""
-        scores: Float = (yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias
-        if function.sums is not None:
-            scores = np.add.reduceat(scores, np.flatnonzero(np.diff(function.sums, prepend=-1)), axis=1)
-        return scores
+        return function.summed((yield CombinedProduct(function.dual, function.weights, exact=True)) + function.bias)
 
     def _shares(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         """The share of each kernel in the scores of new rows, (kernels, rows, columns); their sum is the score − b."""
         products = yield EachProduct(function.dual)
-        return np.asarray(function.weights[:, None, :] * products)
+        return function.summed(function.weights[:, None, :] * products)
 
     def _offsets(self, samples: Array, *, covariates: Any = None, **more: Any) -> Float:
         """The part of scores that is neither the kernels' nor the intercept, (1,) or (rows, columns)."""
@@ -643,6 +640,11 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         if covariates is not None:
             given = [None if step is None else of_new(covariates, step, samples) for step in given]
         return [step.select(used).of_samples(samples, table) for step, table in zip(part.steps, given, strict=True)]
+
+    def _score_labels(self) -> tuple[str, Array]:
+        """The dimension and the labels of the scores that kernels contribute to, also of a single one."""
+        dim = str(self.dual_coef_.dims[1])
+        return dim, self.dual_coef_[dim].values
 
     def _score_function(self, used: Index) -> ScoreFunction:
         """The score function of the fitted attributes, restricted to some of the kernels."""

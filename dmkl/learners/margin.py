@@ -45,7 +45,7 @@ from dmkl.learners.plan import (
 from dmkl.learners.traits import labeled_array
 from dmkl.numerics.fisher import Targets
 from dmkl.solvers.in_memory import InMemory
-from dmkl.solvers.interface import Outcome, Solver, Step, worst
+from dmkl.solvers.interface import Outcome, Solver, Step, spread, worst
 from dmkl.solvers.jobs import SideBySide, together
 from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
 from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
@@ -444,9 +444,7 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
         weights, objectives = self._weights(scores[chosen][:, tested], signs, targets.kind)
         table = np.column_stack([prices[chosen[0]], accuracies[chosen], weights])
         if fit.kernels is not None:
-            whole = np.zeros((first.data.training.n_kernels, table.shape[1]))
-            whole[fit.kernels] = table
-            table = whole
+            table = spread(table, fit.kernels, first.data.training.n_kernels)
         return replace(fit, nested=(table[:, 2:], objectives, table[:, 0], table[:, 1]))
 
     def _weights(self, scores: Float, signs: Float, kind: str) -> tuple[Float, Float]:

@@ -226,6 +226,12 @@ class ScoreFunction:
         dual = self.dual[:, columns] if rows is None else self.dual[rows][:, columns]
         return replace(self, weights=self.weights[..., columns], dual=dual, bias=self.bias[..., columns])
 
+    def summed(self, columns: Float) -> Float:
+        """The scores that columns give, (…, scores)."""
+        if self.sums is None:
+            return columns
+        return np.asarray(np.add.reduceat(columns, np.flatnonzero(np.diff(self.sums, prepend=-1)), axis=-1))
+
 
 class Statistics(NamedTuple):
     """The learner's steps with statistics of the training samples `rows` (all where None), for `columns` learnt there.

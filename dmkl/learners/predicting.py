@@ -25,7 +25,7 @@ from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.driver import drive
-from dmkl.solvers.interface import Solver
+from dmkl.solvers.interface import Solver, spread
 from dmkl.variables import describe
 
 if TYPE_CHECKING:
@@ -142,16 +142,16 @@ def contributions(model: Any, K: Kernels | None = None, **new: Any) -> xr.DataAr
     parts, kernels, used = model._solve_for_new_rows(K, model._shares, **new)
     # (kernels, rows, columns) with rows first, as columns are put in order behind them.
     shares = side_by_side([part.transpose(1, 2, 0) for part in parts], [part.columns for part in model.statistics_])
-    dim, samples = str(model.dual_coef_.dims[1]), kernels.samples.astype(str)
-    whole = np.zeros((len(shares), len(model.kernel_names_), shares.shape[1]))
-    whole[:, used] = shares.transpose(0, 2, 1)
-    coords = [("sample", samples), ("kernel", list(model.kernel_names_)), (dim, model.dual_coef_[dim].values)]
+    (dim, labels), samples = model._score_labels(), kernels.samples.astype(str)
+    whole = spread(shares.transpose(2, 0, 1), used, len(model.kernel_names_)).transpose(1, 0, 2)
+    coords = [("sample", samples), ("kernel", list(model.kernel_names_)), (dim, labels)]
     attrs = {"long_name": "share of each kernel in the score", "units": "score"}
     result = xr.DataArray(whole, coords, name="contribution", attrs=attrs)
     if hasattr(model, "intercept_"):
-        constant = model.intercept_.values + model._offsets(samples, **beside_features(new))
+        intercept = model._score_function(used).summed(model.intercept_.values)
+        constant = intercept + model._offsets(samples, **beside_features(new))
         result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
-    return _drop_single_dim(describe(result), model)
+    return _drop_single_dim(describe(result), dim, model)
 
 
 @one_blas_thread
@@ -212,7 +212,7 @@ def feature_weights(model: Any, kernel: str) -> xr.DataArray:
     coords = [("feature", names), (dim, model.dual_coef_[dim].values)]
     attrs = {"long_name": f"weight of each feature of kernel {kernel}", "units": "score per unit of the feature"}
     weights = xr.DataArray(values, coords, name="feature_weight", attrs=attrs)
-    return _drop_single_dim(describe(weights), model)
+    return _drop_single_dim(describe(weights), dim, model)
 
 
 @one_blas_thread
@@ -444,9 +444,8 @@ def training_note(is_trained: Mask) -> str:
 _STRIP_BYTES = 2**26  # Bytes of features that are read together.
 
 
-def _drop_single_dim(values: xr.DataArray, model: Any) -> xr.DataArray:
+def _drop_single_dim(values: xr.DataArray, dim: str, model: Any) -> xr.DataArray:
     """Values without the dimension of scores if there is a single column, as for two classes."""
-    dim = str(model.dual_coef_.dims[1])
     is_single = model._score_dim() is None and values.sizes[dim] == 1
     return values.isel({dim: 0}).drop_vars(dim) if is_single else values
 
