@@ -16,7 +16,7 @@ from dmkl.features.recipes import single
 from dmkl.features.tiles import FeatureTiles
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.learners.plan import ScoreFunction, Statistics, side_by_side
-from dmkl.names import Join
+from dmkl.names import Join, places, without
 from dmkl.numerics.functions import STATISTIC
 from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import one_blas_thread
@@ -56,9 +56,8 @@ def solve_through(
 def match_kernels(model: Any, K: KernelSet, *, any_columns: bool = False) -> tuple[KernelSet, Index]:
     """The kernels that prediction reads, and their positions; columns are the training samples in order."""
     needed = model._kernels_used()
-    used = np.array([model.kernel_names_.index(name) for name in needed], dtype=np.int64)
-    missing = [name for name in needed if name not in K.names]
-    if missing:
+    used = places(model.kernel_names_, needed)
+    if missing := without(needed, K.names):
         refuse(
             f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are "
             f"{', '.join(K.names[:10])}. Kernels are matched by name: give these the names of the model's (names=, "
@@ -248,25 +247,25 @@ def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: in
 
     model._check_fitted()
     given = model._source(as_kernel_set(K, "combined_kernel"))
-    places = places_of_training(model, given)
-    chosen, used = match_kernels(model, given, any_columns=places is not None)
+    trained_at = places_of_training(model, given)
+    chosen, used = match_kernels(model, given, any_columns=trained_at is not None)
     weights, dim = _weight_sets(model, used)
     _, n_rows, n_cols = chosen.shape
 
     def weighted(part: Statistics) -> da.Array:
-        trained = np.arange(n_cols) if places is None else places
+        trained = np.arange(n_cols) if trained_at is None else trained_at
         trained = trained if part.rows is None else trained[part.rows]
-        cross = chosen if places is None and part.rows is None else chosen[np.arange(n_rows), trained]
+        cross = chosen if trained_at is None and part.rows is None else chosen[np.arange(n_rows), trained]
         part_weights = weights if dim is None else weights[part.columns]
         steps = model._trained_steps(part, used, chosen.samples, covariates)
-        if places is not None and not steps:
+        if trained_at is not None and not steps:
             return weighted_blocks(chosen.lens(), part_weights, chunk)
         lens, _ = measure_new(cross.view, steps, elements=True)
-        if places is not None:  # the square set, with the statistics of the training samples in it
+        if trained_at is not None:  # the square set, with the statistics of the training samples in it
             before, mirrored = chosen.lens(), [step.mirrored(trained) for step in lens.fitted.steps[-len(steps) :]]
             lens = Lens(before.view, Fitted((*before.fitted.steps, *mirrored)))
         blocks = weighted_blocks(lens, part_weights, chunk)
-        if places is not None or part.rows is None:
+        if trained_at is not None or part.rows is None:
             return blocks
         # NaN for samples that the problems of the part were not trained on.
         at = np.full(n_cols, len(part.rows))
@@ -280,7 +279,7 @@ def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: in
     if len(parts) > 1:
         order = np.argsort(np.concatenate([part.columns for part in model.statistics_]))
         whole = da.concatenate(parts)[order]
-    across = "train_sample" if places is None else "sample_2"
+    across = "train_sample" if trained_at is None else "sample_2"
     coords = [("sample", given.samples.astype(str)), (across, given.train_samples.astype(str))]
     if dim is None:
         return describe(xr.DataArray(whole[0], coords, name="combined"))
@@ -337,15 +336,15 @@ def kernel_pca(
     if new:
         training = training_kernels(given)
     sets = [given] if training is None else [model._source(as_kernel_set(training, "kernel_pca")), given]
-    places = places_of_training(model, sets[0])
-    if places is None:
+    trained_at = places_of_training(model, sets[0])
+    if trained_at is None:
         refuse(
             "kernel_pca needs a square set with all training samples and the others, got only new rows; give those of "
             "training beside them: training=K[train, train]"
         )
-    if not 1 <= n_components < len(places):
-        refuse(f"n_components must be from 1 to {len(places) - 1}, one less than training samples, got {n_components}")
-    n, m, n_new = sum(each.shape[1] for each in sets), len(places), given.shape[1]
+    n, m, n_new = sum(each.shape[1] for each in sets), len(trained_at), given.shape[1]
+    if not 1 <= n_components < m:
+        refuse(f"n_components must be from 1 to {m - 1}, one less than training samples, got {n_components}")
     n_sets = len(_weight_sets(model, np.arange(len(model.kernel_names_)))[0])
     check_memory(
         "kernel_pca",
@@ -358,12 +357,12 @@ def kernel_pca(
         "Take fewer rows, or write the weighted kernel and decompose it elsewhere",
         "in this process",
     )
-    cross = model.combined_kernel(sets[0][np.arange(sets[0].shape[1]), places], covariates=covariates)
+    cross = model.combined_kernel(sets[0][np.arange(sets[0].shape[1]), trained_at], covariates=covariates)
     values = cross.values
     if training is not None:
         cross = model.combined_kernel(given, covariates=covariates)
         values = np.concatenate([values, cross.values], axis=-2)
-    components = list(_components(values.reshape(-1, n, m), places, n_components))
+    components = list(_components(values.reshape(-1, n, m), trained_at, n_components))
     dim, shape = cross.dims[:-2], values.shape[:-2]
     coordinates = np.stack([coordinate[n - n_new :] for coordinate, _ in components])
     explained = np.stack([share for _, share in components]).reshape(*shape, n_components)
@@ -401,8 +400,7 @@ def cross_kernels(
     needed = model._kernels_needed()
     if isinstance(model.features_, str):
         raise InputError(model.features_)
-    lacking = [name for name in needed if name not in model.features_.recipes]
-    if lacking:
+    if lacking := without(needed, model.features_.recipes):
         refuse(
             f"the model gives weight to kernel {lacking[0]!r}, which was not computed from features; predict from "
             "kernels instead"
@@ -473,14 +471,13 @@ def places_of_training(model: Any, K: KernelSet) -> Index | None:
     """Positions of the training samples in a square set; None for a set of new rows against training samples."""
     if not K.is_square:
         return None
-    at = {str(name): position for position, name in enumerate(K.samples)}
-    missing = [name for name in model.train_samples_.tolist() if name not in at]
-    if missing:
+    samples, trained = K.samples.astype(str).tolist(), model.train_samples_.tolist()
+    if missing := without(trained, samples):
         refuse(
             f"the weighted kernel has the means and scales of the model's training samples, of which this square set "
             f"lacks {len(missing)}, the first being {missing[0]!r}; give a set with all of them, or K[rows, train]"
         )
-    return np.array([at[name] for name in model.train_samples_.tolist()], dtype=np.int64)
+    return places(samples, trained)
 
 
 def _weight_sets(model: Any, used: Index) -> tuple[Float, str | None]:
@@ -497,13 +494,13 @@ def _weight_sets(model: Any, used: Index) -> tuple[Float, str | None]:
     return weights.T, dim
 
 
-def _components(sets: Float, places: Index, n_components: int) -> Iterator[tuple[Float, Array]]:
+def _components(sets: Float, trained_at: Index, n_components: int) -> Iterator[tuple[Float, Array]]:
     """Coordinates of the rows in the leading principal directions of the training samples, and the share of each."""
     from sklearn.decomposition import KernelPCA
 
     for cross in sets:
         is_trained = ~np.isnan(cross).any(axis=0)  # the samples that the problem was trained on
-        train = cross[np.ix_(places[is_trained], is_trained)]
+        train = cross[np.ix_(trained_at[is_trained], is_trained)]
         if not train.any():
             refuse("the weighted kernel has no principal directions, as no kernel has weight")
         pca = KernelPCA(n_components, kernel="precomputed", eigen_solver="dense")

@@ -20,6 +20,7 @@ from dmkl.learners.checks import decode, encode, is_of_type, parameter_types
 from dmkl.learners.decisions import DecisionRule
 from dmkl.learners.plan import Statistics
 from dmkl.learners.traits import TEXT, FittedAttribute, Form, Kept
+from dmkl.names import places
 from dmkl.numerics.fisher import Kind
 from dmkl.numerics.steps import load_step
 from dmkl.store.saved import READERS, Saved, unreadable, write_dataset
@@ -61,7 +62,7 @@ def write_compact(model: Any, path: Path) -> None:
 
     Kernels without weight and the history are left out; an attribute of the empty history says so.
     """
-    used = np.array([model.kernel_names_.index(name) for name in model._kernels_used()], dtype=np.int64)
+    used = places(model.kernel_names_, model._kernels_used())
     if model._score_function(used).sums is not None:  # its columns are those of all kernels
         used = np.arange(len(model.kernel_names_))
     of_kernels = {
