@@ -113,7 +113,7 @@ def test_covariances_and_errors_are_those_of_dense_regression(rows, tmp_path):
 
 
 def likelihood(values, kernels, Z, Y):
-    """Minus the restricted log-likelihood of two traits, up to a constant, and P and the matrices of the variances."""
+    """Minus the restricted log-likelihood of two traits, up to a constant, and its average information."""
     known = np.isfinite(Y.T.ravel())
     X = np.linalg.qr(np.kron(np.eye(2), np.column_stack([np.ones(len(Y)), Z]))[known])[0]
     forms = [[[1, 0], [0, 0]], [[0, 1], [1, 0]], [[0, 0], [0, 1]]]
@@ -123,7 +123,8 @@ def likelihood(values, kernels, Z, Y):
     P = inverse - inverse @ X @ np.linalg.inv(X.T @ inverse @ X) @ X.T @ inverse
     y = Y.T.ravel()[known]
     value = 0.5 * (np.linalg.slogdet(V)[1] + np.linalg.slogdet(X.T @ inverse @ X)[1] + y @ P @ y)
-    return value, 0.5 * np.array([[y @ P @ A @ P @ B @ P @ y for A in D] for B in D])
+    images = np.stack([A @ P @ y for A in D])
+    return value, 0.5 * images @ P @ images.T
 
 
 def from_roots(roots):
