@@ -12,7 +12,6 @@ all little-endian.
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import math
 import mmap
@@ -53,39 +52,33 @@ def json_crc32c(content: Mapping[str, Any]) -> str:
 class _ChecksumWriter:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._sums: list[int] = []
-        self._last = 0  # of the block that is not full yet
+        self._sums: list[int] = []  # of all blocks that have begun
         self._size = 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Any) -> None:
         view = memoryview(data).cast("B")
-        for start, stop in _cut(self._size, len(view)):
-            part = np.frombuffer(view[start:stop], dtype=np.uint8)
-            self._last = google_crc32c.extend(self._last, part)
-            self._size += len(part)
-            if self._size % _BLOCK == 0:
-                self._sums.append(self._last)
-                self._last = 0
         self._file.write(view)
-        return len(view)
+        while len(view):
+            if self._size % _BLOCK == 0:
+                self._sums.append(0)
+            part = np.frombuffer(view[: _BLOCK - self._size % _BLOCK], dtype=np.uint8)
+            self._sums[-1] = google_crc32c.extend(self._sums[-1], part)
+            self._size += len(part)
+            view = view[len(part) :]
 
     def finish(self) -> None:
-        sums = [*self._sums, self._last] if self._size % _BLOCK else self._sums
-        end = np.array(sums, dtype="<u4").tobytes() + self._size.to_bytes(8, "little")
+        end = np.array(self._sums, dtype="<u4").tobytes() + self._size.to_bytes(8, "little")
         self._file.write(end + google_crc32c.value(end).to_bytes(4, "little"))
-
-
-def _cut(offset: int, length: int) -> list[tuple[int, int]]:
-    """Cut `length` bytes that follow `offset` others at the ends of blocks."""
-    first = min(length, -offset % _BLOCK)
-    edges = [0, *range(first, length, _BLOCK), length]
-    return [(a, b) for a, b in itertools.pairwise(edges) if b > a]
 
 
 def save_array(path: str | os.PathLike[str], array: Array) -> None:
     """Write an array completely or not at all; it is on the disk when its folder is synced (`dmkl.files.syncing`)."""
     array = np.asarray(array)
-    save_parts(path, array.shape, array.dtype, _parts(array))
+    parts = [array]
+    if not array.flags.c_contiguous:  # each part is copied, of about a block
+        step = max(1, _BLOCK * len(array) // max(1, array.nbytes))
+        parts = [array[start : start + step] for start in range(0, len(array), step)]
+    save_parts(path, array.shape, array.dtype, parts)
 
 
 def save_parts(
@@ -101,16 +94,6 @@ def save_parts(
         for part in parts:
             writer.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         writer.finish()
-
-
-def _parts(array: Array) -> Iterator[Array]:
-    """The whole array if its memory is contiguous; else parts of about a block, each of which is copied."""
-    if array.flags.c_contiguous or array.ndim < 2:
-        yield array
-        return
-    step = max(1, _BLOCK * len(array) // max(1, array.nbytes))
-    for start in range(0, len(array), step):
-        yield array[start : start + step]
 
 
 def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array], *, synced: bool = False) -> None:
