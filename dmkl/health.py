@@ -32,7 +32,7 @@ from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
 from dmkl.store.features import strips
 from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
 from dmkl.store.reader import StoreReader
-from dmkl.store.zarr_groups import differing_metadata, has_checksum, open_group
+from dmkl.store.zarr_groups import CHECKSUM, differing_metadata, open_group
 from dmkl.variables import describe
 
 SEVERITIES = ("error", "warning", "note")
@@ -590,7 +590,7 @@ def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator
     except DamagedFileError as error:
         yield str(error)
         return
-    if has_checksum(group):
+    if CHECKSUM in group.attrs:
         yield from differing_metadata(group)
     kept = kept_as_factors(group.attrs["kernels"]) if group.attrs.get("format") == FORMAT else frozenset()
     for name, member in sorted(group.members(max_depth=None)):

@@ -370,9 +370,9 @@ def _check_files(path: str, kind: _Kind, *, strict: bool, as_json: bool) -> None
 
 
 def _has_checksums(folder: Place, kind: _Kind) -> bool:
-    from dmkl.store.zarr_groups import has_checksum, open_group
+    from dmkl.store.zarr_groups import CHECKSUM, open_group
 
-    return kind is _STATE or has_checksum(open_group(folder))
+    return kind is _STATE or CHECKSUM in open_group(folder).attrs
 
 
 def _model_facts(folder: Place) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Layer(Lazy):
     """One kernel of a three-dimensional array, read in blocks."""
 
     def __init__(self, array: Any, axis: int, j: int) -> None:
-        self.array, self.j = array, j
+        self.array = array
         shape, chunks = [*array.shape[:axis], *array.shape[axis + 1 :]], getattr(array, "chunks", None)
         chunks = None if chunks is None else [*chunks[:axis], *chunks[axis + 1 :]]
         super().__init__(shape, array.dtype, lambda key: array[(*key[:axis], j, *key[axis:])], chunks)

@@ -34,7 +34,7 @@ from dmkl.files.urls import as_given, as_place, is_url
 from dmkl.files.writing import current
 from dmkl.store.format import FORMAT, FORMAT_VERSION, Header, check_metadata, kept_as_factors, text_array
 from dmkl.store.tiles import FileVersion, chunk_folder, chunk_reader, root_version
-from dmkl.store.zarr_groups import Location, as_location, check_version, has_checksum, open_group, partial_path
+from dmkl.store.zarr_groups import CHECKSUM, Location, as_location, check_version, open_group, partial_path
 
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
@@ -97,7 +97,7 @@ class StoreReader:
         self._version = root_version(self.location)
         self._group = open_root(self.location)
         self.attrs: dict[str, Any] = dict(self._group.attrs)
-        self.has_checksum = has_checksum(self._group)
+        self.has_checksum = CHECKSUM in self._group.attrs
         what = f"{self.location} is damaged: its names or labels cannot be read"
         with damage(what, "import or build it again", but=DmklError):
             try:
@@ -238,10 +238,6 @@ class StoreReader:
             raise
         self._check_same_set()
 
-    def tile(self, key: TileKey) -> Array:
-        """One tile, without padding."""
-        return self._finish(key, self._begin(key))
-
     def verify(self, kernel: int) -> StoreError | None:
         """Read and check every tile of a kernel, also those checked before; returns the first error."""
         self.forget()
@@ -258,7 +254,7 @@ class StoreReader:
     def _begin(self, key: TileKey) -> Any:
         if self._chunks is not None:
             with self._errors_of(key):
-                return self._chunks.begin(key, self._chunk_bytes)
+                return self._chunks(key, self._chunk_bytes)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="dmkl-read-ahead")
         return self._pool.submit(self._decode, key)

@@ -7,11 +7,10 @@ import itertools
 import mmap
 import os
 import sys
-import threading
 import uuid
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,72 +67,62 @@ def chunk_folder(gram: Any) -> str | None:
     return str(Path(store.root) / gram.path / "c") if isinstance(store, LocalStore) and _is_plain(gram) else None
 
 
-def chunk_reader(gram: Any) -> MappedChunks | FetchedChunks | None:
+ChunkReader = Callable[[Sequence[int], int], Any]
+"""Begins to read a chunk, from its position and the number of bytes that it should have.
+
+It returns the bytes with the version of their file, or instead the number of bytes that it has, or a future of either.
+"""
+
+
+def chunk_reader(gram: Any) -> ChunkReader | None:
     """Reads the bytes of chunks; None if Zarr has to decode them."""
     if chunk_folder(gram) is not None:
-        return MappedChunks(str(gram.store.root), f"{gram.path}/c")
+        return partial(_map, str(gram.store.root), f"{gram.path}/c")
     if isinstance(gram.store, FsspecStore) and _is_plain(gram):
-        return FetchedChunks(gram.store, f"{gram.path}/c".lstrip("/"), ThreadPoolExecutor(_FETCHES, "dmkl-fetch"))
+        pool, prefix = ThreadPoolExecutor(_FETCHES, "dmkl-fetch"), f"{gram.path}/c/".lstrip("/")
+        return lambda key, n_bytes: pool.submit(sync, _fetch(gram.store, prefix + "/".join(map(str, key)), n_bytes))
     return None
 
 
-@dataclass(frozen=True)
-class MappedChunks:
-    """Files of a folder, mapped into memory without a copy; the kernel is asked to read them ahead."""
+def _map(root: str, prefix: str, key: Sequence[int], n_bytes: int) -> tuple[mmap.mmap, FileVersion] | int:
+    """Map a file into memory without a copy, and ask the kernel to read it ahead.
 
-    root: str  # the folder of the set
-    prefix: str  # the folder of the chunks in it
-
-    def begin(self, key: Sequence[int], n_bytes: int) -> tuple[mmap.mmap, FileVersion] | int:
-        """Map a chunk of `n_bytes`; returns its number of bytes instead if it has another.
-
-        FileNotFoundError is raised if there is none, and DamagedFileError if it is not a regular file.
-        """
-        name = f"{self.prefix}/{'/'.join(map(str, key))}"
-        check_plain(self.root, name)
-        path = f"{self.root}/{name}"
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            stat = os.fstat(descriptor)
-            if stat.st_size != n_bytes:
-                return stat.st_size
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-        if hasattr(mmap, "MADV_WILLNEED"):
-            mapped.madvise(mmap.MADV_WILLNEED)
-        return mapped, file_version(stat)
+    FileNotFoundError is raised if there is none, and DamagedFileError if it is not a regular file.
+    """
+    name = f"{prefix}/{'/'.join(map(str, key))}"
+    check_plain(root, name)
+    descriptor = os.open(f"{root}/{name}", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        stat = os.fstat(descriptor)
+        if stat.st_size != n_bytes:
+            return stat.st_size
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    if hasattr(mmap, "MADV_WILLNEED"):
+        mapped.madvise(mmap.MADV_WILLNEED)
+    return mapped, file_version(stat)
 
 
-@dataclass(frozen=True)
-class FetchedChunks:
-    """Objects of a store, fetched by other threads in concurrent ranges."""
+async def _fetch(store: FsspecStore, name: str, n_bytes: int) -> tuple[npt.NDArray[np.uint8], None] | int:
+    """Fetch an object in concurrent ranges."""
+    whole = np.empty(n_bytes, dtype=np.uint8)
+    # One byte more than expected shows whether the object is longer.
+    edges = [*range(0, n_bytes, _RANGE_BYTES), n_bytes + 1]
+    if len(edges) > 2 and edges[-1] - edges[-2] < _RANGE_BYTES // 2:
+        del edges[-2]
+    ranges = (_fetch_range(store, name, a, b, whole) for a, b in itertools.pairwise(edges))
+    size = sum(await asyncio.gather(*ranges))
+    return (whole, None) if size == n_bytes else size
 
-    store: FsspecStore
-    prefix: str
-    pool: ThreadPoolExecutor
 
-    def begin(self, key: Sequence[int], n_bytes: int) -> Future[tuple[npt.NDArray[np.uint8], None] | int]:
-        """Request a chunk of `n_bytes`; the result is its number of bytes instead if it has another."""
-        return self.pool.submit(sync, self._fetch(f"{self.prefix}/{'/'.join(map(str, key))}", n_bytes))
-
-    async def _fetch(self, name: str, n_bytes: int) -> tuple[npt.NDArray[np.uint8], None] | int:
-        whole = np.empty(n_bytes, dtype=np.uint8)
-        # One byte more than expected shows whether the object is longer.
-        edges = [*range(0, n_bytes, _RANGE_BYTES), n_bytes + 1]
-        if len(edges) > 2 and edges[-1] - edges[-2] < _RANGE_BYTES // 2:
-            del edges[-2]
-        sizes = await asyncio.gather(*(self._fetch_range(name, a, b, whole) for a, b in itertools.pairwise(edges)))
-        size = sum(sizes)
-        return (whole, None) if size == n_bytes else size
-
-    async def _fetch_range(self, name: str, start: int, stop: int, whole: npt.NDArray[np.uint8]) -> int:
-        buffer = await self.store.get(name, default_buffer_prototype(), RangeByteRequest(start, stop))
-        if buffer is None:
-            raise FileNotFoundError(name)
-        part = np.asarray(buffer.as_numpy_array(), dtype=np.uint8)[: len(whole) - start]
-        whole[start : start + len(part)] = part
-        return len(buffer)
+async def _fetch_range(store: FsspecStore, name: str, start: int, stop: int, whole: npt.NDArray[np.uint8]) -> int:
+    buffer = await store.get(name, default_buffer_prototype(), RangeByteRequest(start, stop))
+    if buffer is None:
+        raise FileNotFoundError(name)
+    part = np.asarray(buffer.as_numpy_array(), dtype=np.uint8)[: len(whole) - start]
+    whole[start : start + len(part)] = part
+    return len(buffer)
 
 
 class TileWriter:
@@ -143,7 +132,6 @@ class TileWriter:
         self.target, self.node, self.tiling = target, node, tiling
         self._gram: Any = zarr.open_group(zarr_store(target), mode="r+", zarr_format=3, use_consolidated=False)[node]
         self._folder = chunk_folder(self._gram)
-        self._local = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TileWriter, (self.target, self.node, self.tiling)
@@ -156,14 +144,9 @@ class TileWriter:
             self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)] = block
             return checksum
         # The same bytes as Zarr writes, without its two copies of the tile.
-        padded, side, (rows, cols) = block, self.tiling.tile, block.shape
-        if block.shape != (side, side):  # padded with NaN, in an array that this thread uses again
-            if not hasattr(self._local, "padded"):
-                self._local.padded = np.empty((side, side), block.dtype)
-            padded = self._local.padded
-            padded[:rows, :cols] = block
-            padded[:rows, cols:] = np.nan
-            padded[rows:] = np.nan
+        padded, side = block, self.tiling.tile
+        if block.shape != (side, side):
+            padded = np.pad(block, [(0, side - length) for length in block.shape], constant_values=np.nan)
         path = f"{self._folder}/{j}/{row}/{col}"
         # No parents of the chunks' folder are made: that would bring back a set that was abandoned meanwhile.
         for folder in (self._folder, f"{self._folder}/{j}", os.path.dirname(path)):

@@ -96,11 +96,6 @@ def consolidate(location: str | Store | Path | Url, attrs: Mapping[str, Any] | N
     group.attrs.put({**attrs, CHECKSUM: json_crc32c(parse_json(written.to_bytes()))})
 
 
-def has_checksum(group: Any) -> bool:
-    """Whether the metadata of a group that `open_group` opened carry a checksum."""
-    return CHECKSUM in group.attrs
-
-
 def open_group(location: str | Store | Path | Url) -> Any:
     """Open a Zarr group for reading; its metadata are checked if they carry a checksum.
 

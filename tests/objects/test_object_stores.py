@@ -58,7 +58,7 @@ def _created(url, matrices):
 def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes):
     monkeypatch.setattr(tiles, "_RANGE_BYTES", range_bytes)
     K, V = dmkl.open(on_server), np.random.default_rng(0).standard_normal((M, 3))
-    np.testing.assert_allclose(K.view.source.tile((1, 0, 1)), matrices[1, :16, 16:], rtol=1e-10)
+    np.testing.assert_allclose(next(K.view.source.stream([(1, 0, 1)]))[1], matrices[1, :16, 16:], rtol=1e-10)
     np.testing.assert_allclose(np.asarray(K.apply(V)), matrices @ V, rtol=1e-10)
 
 
@@ -80,7 +80,7 @@ def test_damaged_tiles_are_refused(request, place, damage, message):
         else:
             tile.write_bytes(damage(before))
         with pytest.raises(CorruptTileError, match=message):
-            dmkl.open(store).view.source.tile((0, 0, 0))
+            next(dmkl.open(store).view.source.stream([(0, 0, 0)]))
     finally:
         tile.write_bytes(before)
 

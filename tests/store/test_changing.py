@@ -36,26 +36,23 @@ def _nothing_arrived(monkeypatch):
     monkeypatch.setattr(reading, "_UNPICKLED", type(reading._UNPICKLED)())
 
 
-def replaced(path, other):
+def replace(path, other):
     os.replace(tile_file(other, *KEY), tile_file(path, *KEY))
 
 
-def cut(path, other):
+def cut(path, _):
     os.truncate(tile_file(path, *KEY), 20)
-
-
-flipped, missing, exchanged, deleted = (DAMAGES[name] for name in ("flipped", "missing", "exchanged", "deleted"))
 
 
 @pytest.mark.parametrize(
     ("change", "error", "told"),
     [
-        (flipped, CorruptTileError, r"tile \(0, 0\) of kernel .* fails its checksum"),
-        (replaced, CorruptTileError, r"tile \(1, 1\) of kernel .* is not the tile that was written there"),
+        (DAMAGES["flipped"], CorruptTileError, r"tile \(0, 0\) of kernel .* fails its checksum"),
+        (replace, CorruptTileError, r"tile \(1, 1\) of kernel .* is not the tile that was written there"),
         (cut, CorruptTileError, r"tile \(1, 1\) of kernel .* has 20 bytes, expected 204"),
-        (missing, CorruptTileError, r"tile \(0, 0\) of kernel .* is missing"),
-        (exchanged, StoreError, "set.zarr holds another set now .* open it again"),
-        (deleted, StoreNotFoundError, "set.zarr is gone from .* Put it back"),
+        (DAMAGES["missing"], CorruptTileError, r"tile \(0, 0\) of kernel .* is missing"),
+        (DAMAGES["exchanged"], StoreError, "set.zarr holds another set now .* open it again"),
+        (DAMAGES["deleted"], StoreNotFoundError, "set.zarr is gone from .* Put it back"),
     ],
 )
 def test_what_changes_after_it_was_read_is_named(path, other, change, error, told):
@@ -69,7 +66,7 @@ def test_what_changes_after_it_was_read_is_named(path, other, change, error, tol
 
 def test_a_set_that_is_copied_back_goes_on(path, tmp_path):
     reader = StoreReader(path)
-    before = reader.tile(KEY).copy()
+    before = next(reader.stream([KEY]))[1].copy()
     shutil.copytree(path, tmp_path / "copy")
     shutil.rmtree(path)
     (tmp_path / "copy").rename(path)
@@ -80,7 +77,7 @@ def test_a_set_that_is_copied_back_goes_on(path, tmp_path):
 # --- sent to other processes -----------------------------------------------------------------------------------------
 def test_many_threads_open_one_copy(path):
     arrived, found = pickle.loads(pickle.dumps(StoreReader(path))), []
-    threads = [threading.Thread(target=lambda: found.append(arrived.tile(KEY).sum())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(next(arrived.stream([KEY]))[1].sum())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -5,7 +5,6 @@ import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import dask
@@ -38,6 +37,7 @@ from dmkl.errors import (
 from dmkl.files import writing
 from dmkl.inputs.kernels import KernelSource
 from dmkl.store.reader import StoreReader
+from dmkl.store.tiles import TileWriter
 
 K = psd(3, 11).astype("f4")
 R = np.random.default_rng(0).normal(size=(2, 5, 11))
@@ -444,20 +444,14 @@ def test_a_wider_type_replaces_what_was_begun_in_a_narrower_one(tmp_path):
     np.testing.assert_array_equal(entries(tmp_path / "set.zarr"), upper(kernels))
 
 
-def interrupted_create(path, kernels, after, **more):
-    """Store `after` kernels and stop."""
-
-    class Stopping(KernelSource):
-        def matrices(self):
-            yield from itertools.islice(super().matrices(), after)
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        dmkl.create(path, Stopping(kernels if isinstance(kernels, Iterator) else list(kernels)), **more)
+def create_until(n, *arguments, **more):
+    """Create a set, and stop before the n-th tile is written."""
+    with interrupted(TileWriter, "write", n):
+        dmkl.create(*arguments, **more)
 
 
 def test_only_kernels_of_the_same_content_are_skipped(tmp_path):
-    interrupted_create(tmp_path / "set.zarr", psd(3, 9), 2, tile=4)
+    create_until(12, tmp_path / "set.zarr", list(psd(3, 9)), tile=4)
     changed = psd(3, 9)
     changed[0] *= 2
     asked = []
@@ -474,7 +468,7 @@ def test_only_kernels_of_the_same_content_are_skipped(tmp_path):
 
 
 def test_a_generator_starts_anew_whatever_its_length(tmp_path):
-    interrupted_create(tmp_path / "set.zarr", iter(psd(5, 9)), 4, tile=4)
+    create_until(24, tmp_path / "set.zarr", iter(psd(5, 9)), tile=4)
     dmkl.create(tmp_path / "set.zarr", iter(psd(2, 9)), tile=4)
     np.testing.assert_array_equal(entries(tmp_path / "set.zarr"), upper(psd(2, 9)))
     assert not problems(tmp_path / "set.zarr")
@@ -482,7 +476,7 @@ def test_a_generator_starts_anew_whatever_its_length(tmp_path):
 
 def test_an_unfinished_set_of_another_make_is_kept_unless_it_may_be_replaced(tmp_path):
     path = tmp_path / "set.zarr"
-    interrupted_create(path, psd(3, 9), 2, tile=4)
+    create_until(12, path, psd(3, 9), tile=4)
     with pytest.raises(InputError, match=r"another kind.*tile 4 there, 3 here"):
         dmkl.create(path, psd(3, 9), tile=3)
     dmkl.create(path, psd(3, 9), tile=3, overwrite=True)
@@ -501,7 +495,7 @@ def test_leftovers_of_an_earlier_attempt_do_not_stay(tmp_path, failing):
 
 
 def test_a_diagonal_that_changes_is_not_taken_from_an_earlier_attempt(tmp_path):
-    interrupted_create(tmp_path / "set.zarr", R, 1, diagonal=np.ones((2, 5)))
+    create_until(1, tmp_path / "set.zarr", R, diagonal=np.ones((2, 5)))
     made = dmkl.create(tmp_path / "set.zarr", R)
     assert StoreReader(tmp_path / "set.zarr").diagonal(np.arange(2)) is None
     np.testing.assert_array_equal(np.asarray(made), R)
@@ -548,7 +542,7 @@ def test_a_damaged_tile_is_named(damaged, case, local):
     [
         ("row_sum", lambda reader: reader.row_sum(np.arange(3)), "row_sum"),
         ("diagonal", lambda reader: reader.diagonal(np.arange(3)), "diagonal"),
-        ("tile_crc32c", lambda reader: reader.tile((0, 0, 0)), "kernel 'a'"),
+        ("tile_crc32c", lambda reader: next(reader.stream([(0, 0, 0)])), "kernel 'a'"),
     ],
 )
 def test_missing_statistics_are_named(damaged, node, read, message):
@@ -598,16 +592,16 @@ def test_places_without_a_set_are_told(tmp_path):
 
 def test_verification_can_be_left_out_or_repeated(damaged):
     reader = StoreReader(damaged)
-    reader.tile((0, 0, 0))
+    next(reader.stream([(0, 0, 0)]))
     file = tile_file(damaged, 0, 0, 0)
     before = file.stat()
     flip(file, 5)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    reader.tile((0, 0, 0))  # verified before
+    next(reader.stream([(0, 0, 0)]))  # verified before
     with dask.config.set({"dmkl.verify": "always"}), pytest.raises(CorruptTileError):
-        reader.tile((0, 0, 0))
+        next(reader.stream([(0, 0, 0)]))
     with dask.config.set({"dmkl.verify": "never"}):
-        StoreReader(damaged).tile((0, 0, 0))
+        next(StoreReader(damaged).stream([(0, 0, 0)]))
 
 
 CODECS = {
