@@ -8,16 +8,13 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import dask
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.io
-import zarr
+from helpers.containers import write_hdf5, write_mat, write_zarr
 
 import dmkl
 from dmkl.cli.samples import read_groups
@@ -64,6 +61,7 @@ class Form:
 
     write: Callable[[Path, pd.DataFrame, str], Path]
     """(folder, table, use) -> the argument of the reader; the table of a kernel is square."""
+    uses: dict[str, Refused | str] = field(default_factory=dict)  # what a use gives, unless it is read
     names: list[str] = field(default_factory=lambda: WORDS)
     titles: str = "all"  # "all": a table or FILE:NAME; "named": FILE:NAME alone; "none": one column without a title
     coded: bool = False  # whether it contains numbers only
@@ -176,35 +174,14 @@ def arrays_of(frame, use):
 
 
 def container(name, title, write):
-    """The arrays of a table, and their sample names under a title that is not a word for samples."""
+    """A form of the arrays of a table, and their sample names under this title."""
 
     def written(folder, frame, use):
         columns = {"gene": np.array(list(frame.columns))} if use in ("features", "new samples") else {}
-        write(folder / name, {**arrays_of(frame, use), **columns, title: np.array(list(frame.index))})
+        write(folder / name, **arrays_of(frame, use), **columns, **{title: np.array(list(frame.index))})
         return folder / name
 
-    return written
-
-
-def write_npz(path, arrays):
-    np.savez(path, **arrays)
-
-
-def write_hdf5(path, arrays):
-    with h5py.File(path, "w") as file:
-        for name, values in arrays.items():
-            file[name] = values.tolist() if values.dtype.kind == "U" else values
-
-
-def write_matlab(path, arrays):
-    columns = {name: values.reshape(len(values), -1) for name, values in arrays.items()}
-    scipy.io.savemat(path, {k: v[:, 0].astype(object) if v.dtype.kind == "U" else v for k, v in columns.items()})
-
-
-def write_zarr(path, arrays):
-    group = zarr.open_group(str(path), mode="w", zarr_format=2)
-    for name, values in arrays.items():
-        group.create_array(name, data=values, overwrite=True)
+    return Form(written, titles="named", vector=title)
 
 
 def companion(folder, frame, use):
@@ -238,29 +215,20 @@ def objects(folder, frame, use):
     return folder / "table.npy"
 
 
-def pairs(header, sep):
-    """Each pair of samples once, with its value."""
-
-    def write(folder, frame, use):
-        kernel = symmetric(frame.index)
-        lines = [f"{a}{sep}{b}{sep}{kernel.loc[a, b]}\n" for i, a in enumerate(kernel) for b in list(kernel)[: i + 1]]
-        mixed = [lines[at] for at in np.random.default_rng(0).permutation(len(lines))]
-        return text(folder / "table.txt", (f"id1{sep}id2{sep}kinship\n" if header else "") + "".join(mixed))
-
-    return write
-
-
 def of_pairs(name, line, titles="", diagonal=True, values=K):
-    """A line for each pair of samples in one order, by a function of both names and the value."""
+    """A line for each pair of samples, by a function of both names and the value; the lines are mixed."""
 
     def write(folder, frame, use):
         matrix = symmetric(frame.index, values)
-        ends = [(a, b) for i, a in enumerate(matrix) for b in list(matrix)[: i + diagonal]]
-        return text(folder / name, titles + "".join(line(a, b, matrix.loc[a, b]) for a, b in ends))
+        lines = [line(a, b, matrix.loc[a, b]) for i, a in enumerate(matrix) for b in list(matrix)[: i + diagonal]]
+        mixed = [lines[at] for at in np.random.default_rng(0).permutation(len(lines))]
+        return text(folder / name, titles + "".join(mixed))
 
     return write
 
 
+pairs = of_pairs("table.txt", lambda a, b, value: f"{a} {b} {value}\n")
+titled_pairs = of_pairs("table.txt", lambda a, b, value: f"{a}\t{b}\t{value}\n", "id1\tid2\tkinship\n")
 kin0 = of_pairs(
     "king.kin0",
     lambda a, b, value: f"{a}\t{a}\t{b}\t{b}\t5000\t0.1\t0.02\t{value}\n",
@@ -371,150 +339,121 @@ IN_A_ROW = Refused("a row for each sample", r"(?i)transpose|(row|line) for each 
 DISTANCE = Refused("`dmkl build --function distance`", r"distances.*dmkl build.*--function distance")
 WORDS_BESIDE = Refused("columns of words", r"'pop'")
 ONLY_KERNELS = dict.fromkeys(("labels", "groups", "splits", "covariates", "order", "new samples"), KERNEL)
+ONLY_DISTANCES = {**ONLY_KERNELS, "kernels": DISTANCE}
 OF_GENETICISTS = {**ONLY_KERNELS, "features": GENETIC}
+NO_MATRIX = dict.fromkeys(("kernels", "features", "new samples"), KERNEL)
 ONE_COLUMN = {"covariates": NO_TITLES, "new samples": BY_ORDER}
 NO_NAMES = {**dict.fromkeys(("labels", "groups", "splits"), BY_ORDER), "covariates": SEVERAL, "order": NO_ORDER}
 
-blanks = partial(delimited, "table.txt", sep=" ", header=False)
 R_QUOTES = {"index_label": "", "quoting": csv.QUOTE_NONNUMERIC}
 
-FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
+FORMS: dict[str, Form] = {
     # Text with titles
-    "CSV, names first": (Form(delimited("table.csv")), {}),
-    "CSV, names in a later column": (
-        Form(delimited("table.csv", change=names_later, index=False)),
-        {"order": NO_ORDER},
+    "CSV, names first": Form(delimited("table.csv")),
+    "CSV, names in a later column": Form(delimited("table.csv", change=names_later, index=False), {"order": NO_ORDER}),
+    "CSV, numeric names titled `eid`": Form(delimited("table.csv", index_label="eid"), names=NUMBERS),
+    "CSV, index that counts, then names": Form(delimited("table.csv", change=counted, index_label="")),
+    "CSV, titles that are numbers": Form(
+        delimited("table.csv", change=numbered_titles, index_label=""), names=NUMBERS, title=TITLES.get
     ),
-    "CSV, numeric names titled `eid`": (Form(delimited("table.csv", index_label="eid"), NUMBERS), {}),
-    "CSV, index that counts, then names": (Form(delimited("table.csv", change=counted, index_label="")), {}),
-    "CSV, titles that are numbers": (
-        Form(delimited("table.csv", change=numbered_titles, index_label=""), NUMBERS, title=TITLES.get),
-        {},
-    ),
-    "CSV, CRLF": (Form(delimited("table.csv", lineterminator="\r\n")), {}),
-    "CSV, UTF-8 with BOM": (Form(delimited("table.csv", encoding="utf-8-sig")), {}),
-    "CSV, gzip": (Form(delimited("table.csv.gz")), {}),
-    "semicolons, decimal commas": (Form(delimited("table.csv", sep=";", decimal=",")), {}),
-    "`sep=;` first": (Form(delimited("table.csv", "sep=;\r\n", sep=";", decimal=",", lineterminator="\r\n")), {}),
-    "UTF-16 with BOM, tabs": (Form(delimited("table.txt", encoding="utf-16", sep="\t", lineterminator="\r\n")), {}),
-    "tabs, `.tsv`": (Form(delimited("table.tsv", sep="\t")), {}),
-    "tabs, `.txt`": (Form(delimited("table.txt", sep="\t")), {}),
-    "commas, no extension": (Form(delimited("table")), {}),
-    "R `write.csv`": (Form(delimited("table.csv", **R_QUOTES)), {}),
-    "R `write.csv`, titles by make.names": (Form(delimited("table.csv", change=made_names, **R_QUOTES), DASHED), {}),
-    "R `write.csv` of a matrix without names": (
-        Form(delimited("table.csv", change=without_dimnames, **R_QUOTES), titles="none", shuffled=False),
+    "CSV, CRLF": Form(delimited("table.csv", lineterminator="\r\n")),
+    "CSV, UTF-8 with BOM": Form(delimited("table.csv", encoding="utf-8-sig")),
+    "CSV, gzip": Form(delimited("table.csv.gz")),
+    "semicolons, decimal commas": Form(delimited("table.csv", sep=";", decimal=",")),
+    "`sep=;` first": Form(delimited("table.csv", "sep=;\r\n", sep=";", decimal=",", lineterminator="\r\n")),
+    "UTF-16 with BOM, tabs": Form(delimited("table.txt", encoding="utf-16", sep="\t", lineterminator="\r\n")),
+    "tabs, `.tsv`": Form(delimited("table.tsv", sep="\t")),
+    "tabs, `.txt`": Form(delimited("table.txt", sep="\t")),
+    "commas, no extension": Form(delimited("table")),
+    "R `write.csv`": Form(delimited("table.csv", **R_QUOTES)),
+    "R `write.csv`, titles by make.names": Form(delimited("table.csv", change=made_names, **R_QUOTES), names=DASHED),
+    "R `write.csv` of a matrix without names": Form(
+        delimited("table.csv", change=without_dimnames, **R_QUOTES),
         {
             **NO_NAMES,
             "new samples": OTHER_COLUMNS,
             "kernels": Refused("`--order FILE`", r"have no names.*--order"),
             "features": SEVERAL,
         },
+        titles="none",
+        shuffled=False,
     ),
-    "R `write.table`": (Form(missing_corner(True)), {}),
-    "R `write.table`, `quote=FALSE`": (Form(missing_corner(False)), {}),
+    "R `write.table`": Form(missing_corner(True)),
+    "R `write.table`, `quote=FALSE`": Form(missing_corner(False)),
     # Text without titles
-    "blanks, names first, no titles": (Form(blanks(), titles="none"), ONE_COLUMN),
-    "CSV, names first, no titles (GAPIT)": (Form(delimited("table.csv", header=False), titles="none"), ONE_COLUMN),
-    "CSV, numeric names first, no titles": (
-        Form(delimited("table.csv", header=False), NUMBERS, titles="none"),
-        {**ONE_COLUMN, "new samples": OTHER_COLUMNS},
+    "blanks, names first, no titles": Form(delimited("table.txt", sep=" ", header=False), ONE_COLUMN, titles="none"),
+    "CSV, names first, no titles (GAPIT)": Form(delimited("table.csv", header=False), ONE_COLUMN, titles="none"),
+    "CSV, numeric names first, no titles": Form(
+        delimited("table.csv", header=False), {**ONE_COLUMN, "new samples": OTHER_COLUMNS}, NUMBERS, "none"
     ),
     # Geneticists' tables
-    "`FID IID` and numbers": (Form(individuals("table.txt"), coded=True), {}),
-    "`FID IID`, FID 0": (Form(individuals("table.csv", families=lambda own: "0", sep=","), coded=True), {}),
-    "`FID IID`, no titles, numbers (GCTA)": (
-        Form(individuals("table.txt", header=False), NUMBERS, titles="none", coded=True),
-        ONE_COLUMN,
+    "`FID IID` and numbers": Form(individuals("table.txt"), coded=True),
+    "`FID IID`, FID 0": Form(individuals("table.csv", families=lambda own: "0", sep=","), coded=True),
+    "`FID IID`, no titles, numbers (GCTA)": Form(
+        individuals("table.txt", header=False), ONE_COLUMN, NUMBERS, "none", coded=True
     ),
-    "`FID IID`, no titles, FID of families": (
-        Form(
-            individuals("table.txt", header=False, families=lambda own: str(int(own) % 5)),
-            NUMBERS,
-            titles="none",
-            coded=True,
-        ),
+    "`FID IID`, no titles, FID of families": Form(
+        individuals("table.txt", header=False, families=lambda own: str(int(own) % 5)),
         {**ONE_COLUMN, "order": NO_ORDER, "new samples": OTHER_COLUMNS},
+        NUMBERS,
+        "none",
+        coded=True,
     ),
-    "`FID IID` and a column of words": (
-        Form(individuals("table.txt", more={"pop": ["CEU", "YRI"] * (N // 2)}), titles="named"),
+    "`FID IID` and a column of words": Form(
+        individuals("table.txt", more={"pop": ["CEU", "YRI"] * (N // 2)}),
         {
             "kernels": Refused("columns of words", r"is not a number"),
             **dict.fromkeys(("features", "new samples"), WORDS_BESIDE),
         },
+        titles="named",
     ),
-    "PLINK 2 `#FID IID`": (Form(individuals("table.txt", ("#FID", "IID"), sep="\t")), {}),
-    "PLINK 2 `#IID`": (Form(individuals("table.txt", ("#IID",), sep="\t")), {}),
-    "`.pheno` of other tools": (
-        Form(delimited("table.pheno", sep="\t")),
-        dict.fromkeys(("kernels", "features", "new samples"), KERNEL),
-    ),
-    "`.fam`": (
-        Form(
-            individuals("table.fam", header=False, more={"sex": 1, "mother": 0, "father": 0}), titles="none", coded=True
-        ),
-        {
-            "splits": Refused("0 is missing there", r"(?i)missing|expected"),
-            "covariates": NO_TITLES,
-            **dict.fromkeys(("kernels", "features", "new samples"), KERNEL),
-        },
+    "PLINK 2 `#FID IID`": Form(individuals("table.txt", ("#FID", "IID"), sep="\t")),
+    "PLINK 2 `#IID`": Form(individuals("table.txt", ("#IID",), sep="\t")),
+    "`.pheno` of other tools": Form(delimited("table.pheno", sep="\t"), NO_MATRIX),
+    "`.fam`": Form(
+        individuals("table.fam", header=False, more={"sex": 1, "mother": 0, "father": 0}),
+        {"splits": Refused("0 is missing there", r"(?i)missing|expected"), "covariates": NO_TITLES, **NO_MATRIX},
+        titles="none",
+        coded=True,
     ),
     # Containers
-    "`.parquet`": (Form(parquet), {}),
-    "`.npz` with `samples`": (
-        Form(container("table.npz", "samples", write_npz), titles="named", vector="samples"),
-        {},
+    "`.parquet`": Form(parquet),
+    "`.npz` with `samples`": container("table.npz", "samples", np.savez),
+    "HDF5 with `subject`": container("table.h5", "subject", write_hdf5),
+    "MATLAB with `participant_id`": container("table.mat", "participant_id", write_mat),
+    "Zarr with `barcodes`": container("table.zarr", "barcodes", write_zarr),
+    "`.npy`, a list `.npy.id` beside it": Form(companion, {"order": NO_ORDER, "new samples": BY_ORDER}, titles="none"),
+    "`.npy`, names beside kernels and features": Form(
+        vectors, {**NO_NAMES, "new samples": BY_ORDER}, titles="none", shuffled=False
     ),
-    "HDF5 with `subject`": (Form(container("table.h5", "subject", write_hdf5), titles="named", vector="subject"), {}),
-    "MATLAB with `participant_id`": (
-        Form(container("table.mat", "participant_id", write_matlab), titles="named", vector="participant_id"),
-        {},
-    ),
-    "Zarr with `barcodes`": (
-        Form(container("table.zarr", "barcodes", write_zarr), titles="named", vector="barcodes"),
-        {},
-    ),
-    "`.npy`, a list `.npy.id` beside it": (
-        Form(companion, titles="none"),
-        {"order": NO_ORDER, "new samples": BY_ORDER},
-    ),
-    "`.npy`, names beside kernels and features": (
-        Form(vectors, titles="none", shuffled=False),
-        {**NO_NAMES, "new samples": BY_ORDER},
-    ),
-    "`.h5ad`": (Form(annotated, titles="named"), {}),
-    "`.npy` of Python objects": (
-        Form(objects, titles="none"),
-        dict.fromkeys((*ONLY_KERNELS, "kernels", "features"), OBJECTS),
+    "`.h5ad`": Form(annotated, titles="named"),
+    "`.npy` of Python objects": Form(
+        objects, dict.fromkeys((*ONLY_KERNELS, "kernels", "features"), OBJECTS), titles="none"
     ),
     # Transposed
-    "features × samples": (
-        Form(delimited("table.csv", change=lambda frame: frame.T, index_label="")),
+    "features × samples": Form(
+        delimited("table.csv", change=lambda frame: frame.T, index_label=""),
         {**dict.fromkeys(ONLY_KERNELS, IN_A_ROW), "features": TURNED, "order": NO_ORDER, "new samples": OTHER_COLUMNS},
     ),
     # Kernels
-    "pairs `id id value`": (Form(pairs(False, " "), titles="none", square=K), ONLY_KERNELS),
-    "pairs with titles": (Form(pairs(True, "\t"), titles="none", square=K), ONLY_KERNELS),
-    "pairs, KING and PLINK 2 `.kin0`": (Form(kin0, titles="none", square=K), ONLY_KERNELS),
-    "pairs, BLAST outfmt 6": (Form(blast, titles="none", square=K), ONLY_KERNELS),
-    "pairs, Mash distances": (
-        Form(mash, titles="none", square=DISTANCES),
-        {**ONLY_KERNELS, "kernels": DISTANCE},
+    "pairs `id id value`": Form(pairs, ONLY_KERNELS, titles="none", square=K),
+    "pairs with titles": Form(titled_pairs, ONLY_KERNELS, titles="none", square=K),
+    "pairs, KING and PLINK 2 `.kin0`": Form(kin0, ONLY_KERNELS, titles="none", square=K),
+    "pairs, BLAST outfmt 6": Form(blast, ONLY_KERNELS, titles="none", square=K),
+    "pairs, Mash distances": Form(mash, ONLY_DISTANCES, titles="none", square=DISTANCES),
+    "PHYLIP, square": Form(phylip("table.phy"), ONLY_KERNELS, titles="none", square=K),
+    "PHYLIP, triangle with diagonal": Form(phylip("table.phy", "with"), ONLY_KERNELS, titles="none", square=K),
+    "PHYLIP, triangle without diagonal": Form(
+        phylip("table.dist", "without", DISTANCES), ONLY_DISTANCES, titles="none", square=DISTANCES
     ),
-    "PHYLIP, square": (Form(phylip("table.phy"), titles="none", square=K), ONLY_KERNELS),
-    "PHYLIP, triangle with diagonal": (Form(phylip("table.phy", "with"), titles="none", square=K), ONLY_KERNELS),
-    "PHYLIP, triangle without diagonal": (
-        Form(phylip("table.dist", "without", DISTANCES), titles="none", square=DISTANCES),
-        {**ONLY_KERNELS, "kernels": DISTANCE},
-    ),
-    "TASSEL kinship": (Form(tassel, titles="none", square=K), ONLY_KERNELS),
-    "GCTA `.grm.bin`": (Form(grm_binary), OF_GENETICISTS),
-    "GCTA prefix": (Form(grm_prefix), {**dict.fromkeys(ONLY_KERNELS, NO_FILE), "features": GENETIC}),
-    "GCTA list of prefixes (`--mgrm`)": (Form(grm_list), OF_GENETICISTS),
-    "GCTA `.grm.gz`": (Form(grm_text), OF_GENETICISTS),
-    "GCTA `x.part_3_2.grm.bin`": (Form(grm_part), {**OF_GENETICISTS, "kernels": PART}),
-    "fastGWA `.grm.sp`": (Form(grm_sparse), OF_GENETICISTS),
-    "PLINK `.rel.gz`": (Form(rel_text), OF_GENETICISTS),
+    "TASSEL kinship": Form(tassel, ONLY_KERNELS, titles="none", square=K),
+    "GCTA `.grm.bin`": Form(grm_binary, OF_GENETICISTS),
+    "GCTA prefix": Form(grm_prefix, {**dict.fromkeys(ONLY_KERNELS, NO_FILE), "features": GENETIC}),
+    "GCTA list of prefixes (`--mgrm`)": Form(grm_list, OF_GENETICISTS),
+    "GCTA `.grm.gz`": Form(grm_text, OF_GENETICISTS),
+    "GCTA `x.part_3_2.grm.bin`": Form(grm_part, {**OF_GENETICISTS, "kernels": PART}),
+    "fastGWA `.grm.sp`": Form(grm_sparse, OF_GENETICISTS),
+    "PLINK `.rel.gz`": Form(rel_text, OF_GENETICISTS),
 }
 
 
@@ -684,8 +623,8 @@ def notes_when_used(use, form, folder, beside):
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_use_of_a_form_is_read_rightly_or_refused(name, use, tmp_path, beside, capsys):
-    form, cells = FORMS[name]
-    cell = cells.get(use, READ)
+    form = FORMS[name]
+    cell = form.uses.get(use, READ)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         if isinstance(cell, Refused):
@@ -720,7 +659,7 @@ def test_numeric_names_are_found_under_every_common_title(title, tmp_path, besid
     assert list(block.columns) == ["score"]
     assert features.samples == [NUMBERS[at] for at in ROWS]
     assert block.read(slice(0, N)).ravel().tolist() == DATA["score"].iloc[ROWS].tolist()
-    _, known = open_files(beside(Form(delimited("table.csv"), NUMBERS)) / "first.csv", labels=path)
+    _, known = open_files(beside(Form(delimited("table.csv"), names=NUMBERS)) / "first.csv", labels=path)
     assert known.labels.tolist() == DATA["score"].tolist()
 
 
@@ -735,7 +674,7 @@ def test_rows_of_phylip_may_continue_in_the_next_lines(tmp_path):
 
 
 def test_a_pair_has_one_value(tmp_path):
-    path = pairs(False, " ")(tmp_path, symmetric(WORDS), "kernels")
+    path = pairs(tmp_path, symmetric(WORDS), "kernels")
     lines = path.read_text().splitlines(keepends=True)
     first, second, value = lines[0].split()
     text(path, "".join([*lines, lines[0]]))  # the same value again
@@ -822,8 +761,8 @@ def documented():
     """The table of docs/formats.md."""
     yield f"| form | {' | '.join(USES)} |"
     yield f"| --- |{' --- |' * len(USES)}"
-    for name, (_, cells) in FORMS.items():
-        texts = [cells.get(use, READ) for use in USES]
+    for name, form in FORMS.items():
+        texts = [form.uses.get(use, READ) for use in USES]
         yield f"| {name} | {' | '.join(f'refused: {c.way_out}' if isinstance(c, Refused) else c for c in texts)} |"
 
 

@@ -3,14 +3,13 @@
 import itertools
 import re
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.io
 import scipy.sparse
 import xarray as xr
-import zarr
+from helpers.containers import write_hdf5, write_mat, write_zarr
 
 import dmkl
 from dmkl.errors import InputError
@@ -23,41 +22,8 @@ KERNEL = X @ X.T
 NAMES = np.array([f"S{i:02}" for i in range(N)])
 SHUFFLED = RNG.permutation(N)
 LABELS = pd.Series(np.where(X[:, 0] > 0, "pat", "con"), NAMES, name="dx")
-TITLES = [
-    "subject",
-    "participant_id",
-    "barcodes",
-    "cells",
-    "obs_names",
-    "iid",
-    "rownames",
-    "subjectIDs",
-    "Label of row",
-]
-
-
-def write_npz(path, **arrays):
-    np.savez(path, **arrays)
-
-
-def write_h5(path, **arrays):
-    with h5py.File(path, "w") as file:
-        for name, values in arrays.items():
-            file[name] = values.astype("S") if values.dtype.kind == "U" else values
-
-
-def write_mat(path, **arrays):
-    texts = {name: values.astype(object) for name, values in arrays.items() if values.dtype.kind == "U"}
-    scipy.io.savemat(path, {**arrays, **texts})
-
-
-def write_zarr(path, **arrays):
-    root = zarr.open_group(str(path), mode="w", zarr_format=2)
-    for name, values in arrays.items():
-        root.create_array(name, data=values)
-
-
-WRITERS = {".npz": write_npz, ".h5": write_h5, ".mat": write_mat, ".zarr": write_zarr}
+TITLES = "subject participant_id barcodes cells obs_names iid rownames subjectIDs Label_of_row".split()
+WRITERS = {".npz": np.savez, ".h5": write_hdf5, ".mat": write_mat, ".zarr": write_zarr}
 
 
 @pytest.fixture
@@ -69,18 +35,17 @@ def labels(tmp_path):
 
 @pytest.mark.parametrize(("suffix", "title"), [*zip(itertools.cycle(WRITERS), TITLES)])
 def test_names_of_any_title_order_the_labels(tmp_path, labels, suffix, title):
-    key = title.replace(" ", "_")
-    WRITERS[suffix](tmp_path / f"set{suffix}", K=KERNEL, **{key: NAMES})
+    WRITERS[suffix](tmp_path / f"set{suffix}", K=KERNEL, **{title: NAMES})
     source, known = open_files(tmp_path / f"set{suffix}", labels=labels)
     assert known.labels.tolist() == LABELS.tolist()
     assert list(known.samples) == NAMES.tolist()
-    assert any(repr(key) in note and "names of the samples" in note for note in source.notes)
+    assert any(repr(title) in note and "names of the samples" in note for note in source.notes)
     assert not any("left out" in note for note in source.notes)
 
 
 def test_names_of_features_and_of_labels_in_containers(tmp_path, labels):
-    write_npz(tmp_path / "x.npz", X=X, barcodes=NAMES)
-    write_npz(tmp_path / "y.npz", dx=LABELS.to_numpy(str)[SHUFFLED], cells=NAMES[SHUFFLED])
+    np.savez(tmp_path / "x.npz", X=X, barcodes=NAMES)
+    np.savez(tmp_path / "y.npz", dx=LABELS.to_numpy(str)[SHUFFLED], cells=NAMES[SHUFFLED])
     for sheet in (labels, f"{tmp_path / 'y.npz'}:dx"):
         K = dmkl.build(None, tmp_path / "x.npz", {"function": "linear"}, labels=sheet)
         assert K.labels.tolist() == LABELS.tolist()
@@ -88,7 +53,7 @@ def test_names_of_features_and_of_labels_in_containers(tmp_path, labels):
 
 
 def test_columns_of_features_that_are_samples_are_refused(tmp_path, labels):
-    write_npz(tmp_path / "x.npz", X=X.T, barcodes=NAMES)
+    np.savez(tmp_path / "x.npz", X=X.T, barcodes=NAMES)
     with pytest.raises(InputError, match=r"the columns bear the names of the samples.*--transpose"):
         dmkl.build(None, tmp_path / "x.npz", {"function": "linear"}, labels=labels)
 
@@ -117,12 +82,12 @@ def test_other_coordinate_of_a_dimension_holds_the_names():
 
 def test_several_names_that_disagree_are_refused(tmp_path, labels):
     file = tmp_path / "two.npz"
-    write_npz(file, K=KERNEL, subject=NAMES, barcode=NAMES[::-1])
+    np.savez(file, K=KERNEL, subject=NAMES, barcode=NAMES[::-1])
     with pytest.raises(InputError, match=r"'subject' and 'barcode' .*differ.*--order"):
         open_files(file, labels=labels)
     _, known = open_files(file, labels=labels, order=f"{file}:subject")
     assert known.labels.tolist() == LABELS.tolist()
-    write_npz(file, K=KERNEL, scan=np.array([f"scan{i}.nii" for i in range(N)]), subject=NAMES, rows=NAMES)
+    np.savez(file, K=KERNEL, scan=np.array([f"scan{i}.nii" for i in range(N)]), subject=NAMES, rows=NAMES)
     assert open_files(file, labels=labels)[1].labels.tolist() == LABELS.tolist()  # titles of names come first
 
 
@@ -134,14 +99,14 @@ def test_numbers_are_names_by_their_title_or_if_labels_bear_them(tmp_path):
         WRITERS[suffix](file, K=KERNEL, age=np.arange(N), **{key: numbers})
         assert open_files(file, labels=tmp_path / "labels.csv")[1].labels.tolist() == LABELS.tolist()
     assert open_files(tmp_path / "run.npz")[1].samples is None
-    write_npz(tmp_path / "x.npz", X=X, run=numbers)
+    np.savez(tmp_path / "x.npz", X=X, run=numbers)
     K = dmkl.build(None, tmp_path / "x.npz", {"function": "linear"}, labels=tmp_path / "labels.csv")
     assert K.labels.tolist() == LABELS.tolist()
 
 
 def test_individuals_of_families_in_containers(tmp_path):
     families, own = np.repeat(["F1", "F2"], N // 2), np.tile(NAMES[: N // 2], 2)
-    write_npz(tmp_path / "set.npz", K=KERNEL, fid=families, iid=own)
+    np.savez(tmp_path / "set.npz", K=KERNEL, fid=families, iid=own)
     table = pd.DataFrame({"FID": families, "IID": own, "dx": LABELS.to_numpy()}).iloc[SHUFFLED]
     table.to_csv(tmp_path / "labels.txt", sep=" ", index=False)
     _, known = open_files(tmp_path / "set.npz", labels=tmp_path / "labels.txt")
