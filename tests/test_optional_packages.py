@@ -30,13 +30,21 @@ def test_tests_have_the_packages_of_all_extras():
         assert not packages(EXTRAS[extra]) & packages(PROJECT["dependencies"])
 
 
-@pytest.mark.parametrize("name", ["k.h5", "k.mat"])
-def test_the_file_the_package_and_the_command_are_named(tmp_path, monkeypatch, name):
-    hdf5(tmp_path / "k.h5")
-    write_v73(tmp_path / "k.mat", K=gaussian(1))
-    monkeypatch.setitem(sys.modules, "h5py", None)
+@pytest.mark.parametrize(
+    ("name", "write", "module", "package", "extra"),
+    [
+        ("k.h5", hdf5, "h5py", "h5py", "hdf5"),
+        ("k.mat", lambda path: write_v73(path, K=gaussian(1)), "h5py", "h5py", "hdf5"),
+        ("x.parquet", table("ab").to_parquet, "pyarrow.parquet", "pyarrow", "parquet"),
+        ("x.h5ad", cells, "anndata.io", "anndata", "anndata"),
+        ("x.bed", genotypes, "bed_reader", "bed-reader", "plink"),
+    ],
+)
+def test_the_file_the_package_and_the_command_are_named(tmp_path, monkeypatch, name, write, module, package, extra):
+    write(tmp_path / name)
+    monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "dmkl.inputs.formats.hdf5", raising=False)  # imported by an earlier test
-    message = rf"{name}.* read with h5py, which is not installed or too old; pip install 'dmkl\[hdf5\]'$"
+    message = rf"{name}.* read with {package}, which is not installed or too old; pip install 'dmkl\[{extra}\]'$"
     with pytest.raises(InputError, match=message):
         as_features(tmp_path / name)
 

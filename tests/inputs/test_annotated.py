@@ -1,7 +1,5 @@
 """AnnData and MuData, as files and in memory: the same numbers and names as from their own libraries."""
 
-import sys
-
 import h5py
 import numpy as np
 import pandas as pd
@@ -250,13 +248,9 @@ def test_links_to_other_files_are_not_followed(h5ad, tmp_path, node):
             read(h5ad)
 
 
-def test_rows_are_as_many_as_samples(h5ad, monkeypatch):
+def test_rows_are_as_many_as_samples(h5ad):
     with h5py.File(h5ad, "r+") as file:
         del file["layers/scaled"]
         file["layers/scaled"] = np.ones((5, 6))
     with pytest.raises(InputError, match="damaged: layers/scaled has 5 rows, and obs names 12 samples"):
-        as_features(h5ad)
-    monkeypatch.setitem(sys.modules, "anndata.io", None)
-    message = r"x\.h5ad is read with anndata, which is not installed or too old; pip install 'dmkl\[anndata\]'"
-    with pytest.raises(InputError, match=message):
         as_features(h5ad)

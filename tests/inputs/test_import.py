@@ -542,15 +542,13 @@ def test_what_is_refused(tmp_path, case):
 
 
 def test_missing_and_unknown_files(tmp_path):
-    for name in ("k.png", "K.RData"):
-        (tmp_path / name).write_bytes(b"PK\3\4\0")
+    (tmp_path / "k.png").write_bytes(b"PK\3\4\0")
     (tmp_path / "empty").mkdir()
     (tmp_path / "bare.zarr").mkdir()
     dmkl.create(tmp_path / "set.zarr", K)
     for path, message in (
         ("none.npy", "there is no file .*none.npy"),
         ("k.png", r"k.png has the extension '.png', expected .npy, .npz, .mat"),
-        ("K.RData", r"K.RData is not read; files of R may contain code; write.csv\(K, gzfile\('K.csv.gz'\)\)"),
         ("empty", "there are no kernels in .*empty"),
         ("bare.zarr", "bare.zarr is a folder without Zarr metadata"),
         ("set.zarr", "set.zarr is a kernel set already; open it with dmkl.open"),

@@ -279,7 +279,7 @@ def test_stacks_of_connectomes_are_rows_of_their_upper_triangles(tmp_path):
         ("x.nii.gz", "NiftiMasker"),
         ("x.loom", "read_loom"),
         ("x.dta", "read_stata"),
-        ("x.rds", "write.csv"),
+        ("x.RData", r"write.csv\(K, gzfile\('K.csv.gz'\)\)"),
         ("x.vcf.gz", "--make-bed"),
         ("x.grm.bin.gz", "unpack it in the folder"),
     ],
