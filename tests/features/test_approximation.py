@@ -39,15 +39,15 @@ def built(path, spec, features=X, **more):
     return dmkl.build(path, {"x": features}, spec, **{"labels": Y, "splits": SPLIT, **more})
 
 
-def approximation(K, k=0):
-    return K.provenance[k]["approximation"]
+def approximation(K):
+    return K.provenance[0]["approximation"]
 
 
-def landmarks(K, k=0):
-    """Positions of the landmarks of a kernel."""
+def landmarks(K):
+    """Positions of the landmarks of the first kernel."""
     source = K.view.source
     tables = read_tables(source.location) if hasattr(source, "location") else source.axes[0].tables
-    values = tables[approximation(K, k)["points"]].read(slice(None))
+    values = tables[approximation(K)["points"]].read(slice(None))
     return np.array([np.flatnonzero((X == row).all(axis=1)).item() for row in values])
 
 

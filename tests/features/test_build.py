@@ -1,6 +1,5 @@
 """Building kernel sets from features: storage, interruptions and refusals."""
 
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from zarr.storage import MemoryStore
 
 import dmkl
 from dmkl.errors import IncompleteStoreError, InputError, MemoryBudgetError, StoreExistsError, StoreNotFoundError
-from dmkl.features.tiles import FeatureTiles
 from dmkl.store.features import read_tables
 from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter
@@ -57,11 +55,6 @@ def record(path):
     K = dmkl.open(path)
     reader, every = StoreReader(path), np.arange(len(K))
     return K.content_id, reader.row_sum(every).tobytes(), reader.diagonal(every).tobytes()
-
-
-def of_present(X):
-    """The mean over pairs of different rows."""
-    return X[~np.eye(len(X), dtype=bool)].mean()
 
 
 # --- storage -------------------------------------------------------------------------------------------------
@@ -201,20 +194,6 @@ def build_until(n, *args, **more):
     """Build, and stop before the n-th tile is written."""
     with interrupted(TileWriter, "write", n):
         dmkl.build(*args, **more)
-
-
-@pytest.fixture
-def computed(monkeypatch):
-    """Counts the tiles that are computed, by (kernel name, tile row, tile column)."""
-    stream, counts = FeatureTiles.stream, Counter()
-
-    def counted(self, keys):
-        made = [key for key in keys if not self.recipes[key[0]].function.startswith("mean-")]
-        counts.update((self.names[k], i, j) for k, i, j in made)
-        return stream(self, keys)
-
-    monkeypatch.setattr(FeatureTiles, "stream", counted)
-    return counts
 
 
 FEW = [{"function": "rbf"}, {"function": "linear", "feature": "b"}]
@@ -447,5 +426,6 @@ def test_absent_samples_are_zero_and_the_others_as_if_alone(tmp_path, dtype):
                 "laplacian": pairwise.manhattan_distances,
                 "chi2": lambda X: -pairwise.additive_chi2_kernel(X),
             }[entry["function"]]
-            mean = of_present(distance(features()[name][kept].astype("f8")))
+            distances = distance(features()[name][kept].astype("f8"))
+            mean = distances[~np.eye(len(kept), dtype=bool)].mean()
             assert entry["mean_distance"] == pytest.approx(mean, rel=1e-6)

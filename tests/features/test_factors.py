@@ -1,6 +1,5 @@
 """Sets of kernels stored as factors, against the same kernels stored as tiles."""
 
-import json
 import pickle
 import shutil
 from pathlib import Path
@@ -43,10 +42,6 @@ def copied(sets, tmp_path):
     return Path(shutil.copytree(sets[0].view.source.location, tmp_path / "set.zarr"))
 
 
-def version(path):
-    return json.loads((Path(path) / "zarr.json").read_text())["attributes"]["format_version"]
-
-
 def chunks(K, name):
     return list((Path(K.view.source.location) / name / "c").rglob("*[0-9]"))
 
@@ -54,7 +49,7 @@ def chunks(K, name):
 # --- storage ---------------------------------------------------------------------------------------------------------
 def test_only_features_are_stored_of_kernels_kept_as_factors(sets):
     factors, mixed, tiles = sets
-    assert [version(K.view.source.location) for K in sets] == [2, 2, 1]
+    assert [K.view.source.attrs["format_version"] for K in sets] == [2, 2, 1]
     for name in ("gram_upper", "row_sum", "tile_crc32c"):
         assert not chunks(factors, name)
         assert {file.parts[file.parts.index("c") + 1] for file in chunks(mixed, name)} == set("4567")

@@ -45,24 +45,21 @@ def test_tensors_are_arrays():
     np.testing.assert_array_equal(dmkl.MKFDA().fit(built, y).weights_, [1.0])
 
 
-def test_a_tensor_that_cannot_be_read_is_refused():
-    with pytest.raises(InputError, match=r"detach\(\).cpu\(\)"):
-        dmkl.create(None, WithGradient(np.ones((1, 3, 3))))
+K = da.from_array(np.eye(6), chunks=3)
+SOME = da.from_array(np.array([True, True]))
 
 
-def test_rows_of_unlike_lengths_are_refused():
-    with pytest.raises(InputError, match=r"the rows of a kernel are no matrix, .*; all rows must have the same length"):
-        dmkl.create(None, [[[1.0, 2.0], [3.0]]])
-
-
-def test_arrays_of_dask_whose_shape_is_unknown_are_refused():
-    K = da.from_array(np.eye(6), chunks=3)
-    unknown = K[da.from_array(np.arange(6) >= 0, chunks=3)]
-    for kernels, words in [
-        ([unknown], r"number of rows of a kernel is unknown; call compute_chunk_sizes\(\)"),
-        (da.stack([K, K])[da.from_array(np.array([True, True]))], "number of rows of the array of kernels is unknown"),
+@pytest.mark.parametrize(
+    ("kernels", "message"),
+    [
+        (WithGradient(np.ones((1, 3, 3))), r"detach\(\).cpu\(\)"),
+        ([[[1.0, 2.0], [3.0]]], "the rows of a kernel are no matrix, .*; all rows must have the same length"),
+        ([K[K[0] >= 0]], r"number of rows of a kernel is unknown; call compute_chunk_sizes\(\)"),
+        (da.stack([K, K])[SOME], "number of rows of the array of kernels is unknown"),
         ([dask.delayed(np.eye(6))], "a kernel is a delayed value of Dask; say its shape: dask.array.from_delayed"),
         (dask.delayed(np.ones((2, 6, 6))), "the array of kernels is a delayed value"),
-    ]:
-        with pytest.raises(InputError, match=words):
-            dmkl.create(None, kernels)
+    ],
+)
+def test_what_cannot_be_read_is_refused(kernels, message):
+    with pytest.raises(InputError, match=message):
+        dmkl.create(None, kernels)

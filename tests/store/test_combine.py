@@ -19,9 +19,9 @@ LABELS = np.array(["a", "b"])[np.arange(M) % 2]
 OTHER = np.random.default_rng(0).permutation(M)
 
 
-def gram(seed, m=M, **options):
+def gram(seed, m=M):
     X = np.random.default_rng(seed).normal(size=(m, 3))
-    return (X @ X.T).astype(options.get("dtype", float))
+    return X @ X.T
 
 
 @pytest.fixture

@@ -86,11 +86,6 @@ def on_tile(harm, *key, **more):
     return lambda path: harm(tile_file(path, *key), **more)
 
 
-def exchanged(*key):
-    """Exchange the tiles of two kernels."""
-    return lambda path: swap(tile_file(path, 0, *key), tile_file(path, 1, *key))
-
-
 def below(path):
     tile_file(path, 0, 1).mkdir(exist_ok=True)
     shutil.copy(tile_file(path, 0, 0, 1), tile_file(path, 0, 1, 0))
@@ -127,10 +122,7 @@ def replaced(node, **changes):
 
 
 def removed(node):
-    def change(path):
-        shutil.rmtree(path / node)
-
-    return change
+    return lambda path: shutil.rmtree(path / node)
 
 
 BROKEN = {
@@ -149,7 +141,10 @@ BROKEN = {
         "tile (0, 1) of kernel 1 has 50 bytes, must have 132",
     ),
     "a damaged byte": (on_tile(flip, 0, 1, 1), "tile (1, 1) of kernel 0 is damaged"),
-    "swapped tiles": (exchanged(0, 1), "tile (0, 1) of kernel 0 has the checksum"),
+    "swapped tiles": (
+        lambda path: swap(tile_file(path, 0, 0, 1), tile_file(path, 1, 0, 1)),
+        "tile (0, 1) of kernel 0 has the checksum",
+    ),
     "a tile below the diagonal": (below, "0/1/0 must not be there: it is below the diagonal"),
     "NaN": (write("gram_upper", (0, 2, 3), np.nan), "tile (0, 0) of kernel 0 holds nan at (2, 3)"),
     "an asymmetric tile": (write("gram_upper", (0, 2, 3), 5.0), "tile (0, 0) of kernel 0 is not symmetric"),
@@ -364,15 +359,6 @@ def test_a_state_is_told_where_its_result_is_not_there_yet(error_of, tmp_path):
 
 
 # --- models, results, states -----------------------------------------------------------------------------------------
-def garbled(file):
-    """Truncated JSON."""
-
-    def change(path):
-        (path / file).write_text("{")
-
-    return change
-
-
 def flipped(pattern):
     def change(path):
         file = [candidate for candidate in sorted(path.glob(pattern)) if candidate.is_file()][-1]
@@ -395,7 +381,7 @@ BROKEN_SAVED = {
     "missing chunk": ("evaluation", without("search-1/score/c/*/*"), "chunks of search-1/score are missing"),
     "another version": ("model", lambda path: unseal(path, format_version=9), "format_version is 9, must be"),
     "no rule": ("search", lambda path: unseal(path, rule=None), "rule is missing"),
-    "broken state": ("state", garbled("state.json"), "it cannot be read: Expecting"),
+    "broken state": ("state", lambda path: (path / "state.json").write_text("{"), "it cannot be read: Expecting"),
     "changed state": ("state", flipped("state.json"), "FAIL state.json"),
     "damaged products": ("state", flipped("fold-0/products-*.npy"), "is damaged in block 0"),
     "damaged checksums": (
