@@ -13,21 +13,18 @@ from dmkl.errors import InputError
 
 @pytest.fixture(scope="module")
 def trial():
-    """Of 14 genotypes in 4 environments."""
-    return trial_of(14, 4, 10)  # the set of genotypes has four tiles, that of environments one
+    """14 genotypes in 4 environments, in no order: the joined set with the interaction, its dense kernels, and a trait.
 
-
-def trial_of(genotypes, environments, tile):
-    """Genotypes in environments, in no order: the joined set with the interaction, its dense kernels, and a trait."""
+    The set of genotypes has four tiles, that of environments one.
+    """
     r = np.random.default_rng(0)
-    of_genotypes, of_environments = r.normal(size=(genotypes, 20)), r.normal(size=(environments, 3))
+    of_genotypes, of_environments = r.normal(size=(14, 20)), r.normal(size=(4, 3))
     G, E = of_genotypes @ of_genotypes.T / 20, of_environments @ of_environments.T / 3
-    records = r.permutation([(g, e) for g in range(genotypes) for e in range(environments)])
-    g, e = records.T
-    options = {"dtype": "float64", "tile": tile}
-    of_g = dmkl.create(None, G[None], names=["G"], samples=[f"line {k}" for k in range(genotypes)], **options)
-    of_e = dmkl.create(None, E[None], names=["E"], samples=[f"place {k}" for k in range(environments)], **options)
-    with dask.config.set({"dmkl.tile": tile}):
+    g, e = r.permutation([(g, e) for g in range(14) for e in range(4)]).T
+    options = {"dtype": "float64", "tile": 10}
+    of_g = dmkl.create(None, G[None], names=["G"], samples=[f"line {k}" for k in range(14)], **options)
+    of_e = dmkl.create(None, E[None], names=["E"], samples=[f"place {k}" for k in range(4)], **options)
+    with dask.config.set({"dmkl.tile": 10}):
         K = of_g.repeat([f"line {k}" for k in g]).join(of_e.repeat(e)).interaction("G", "E")
     dense = np.stack([G[np.ix_(g, g)], E[np.ix_(e, e)], G[np.ix_(g, g)] * E[np.ix_(e, e)]])
     chol = np.linalg.cholesky(dense[2] + 1e-9 * np.eye(len(g)))
@@ -86,17 +83,6 @@ def test_what_cannot_be_joined_or_multiplied_is_refused(trial):
         K.join(K[:3, :3])
     with pytest.raises(InputError, match="no sample named 'nobody'"):
         K.repeat(["nobody"])
-
-
-@pytest.mark.slow
-def test_a_trial_of_200_genotypes_in_8_environments_is_that_of_dense_products():
-    K, dense, y = trial_of(200, 8, 512)
-    np.testing.assert_allclose(K.to_dask().compute(), dense.to_dask().compute(), rtol=1e-12, atol=1e-12)
-    train, test = np.arange(1400), np.arange(1400, 1600)
-    model, reference = (dmkl.MKRidge(lam=1.0, tol=1e-8).fit(each[train, train], y[train]) for each in (K, dense))
-    np.testing.assert_allclose(model.weights_, reference.weights_, atol=1e-6)
-    predicted = model.predict(K[test, train])
-    np.testing.assert_allclose(predicted, reference.predict(dense[test, train]), atol=1e-6)
 
 
 @pytest.mark.slow
