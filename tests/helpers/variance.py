@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import scipy.linalg
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
@@ -91,3 +92,15 @@ def reml(kernels, y, X):
         np.sqrt(np.diagonal(covariance)),
         P @ y,
     )
+
+
+def check_maximum(model, known):
+    """A model of one target has the estimates of the reference."""
+    table = model.components_.isel(term=slice(-1))
+    assert model.objective_ == pytest.approx(known.log_likelihood, abs=1e-8)
+    np.testing.assert_allclose(table.variance, known.variances, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(table.boundary, np.isnan(known.errors))
+    np.testing.assert_allclose(table.variance_se, known.errors, rtol=1e-4)
+    np.testing.assert_allclose(model.fixed_effects_.effect, known.effects, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.fixed_effects_.effect_se, known.effect_errors, rtol=1e-4)
+    np.testing.assert_allclose(model.dual_coef_[:, 0], known.dual, rtol=1e-4, atol=1e-5)

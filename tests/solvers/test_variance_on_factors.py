@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.variance import reml
+from helpers.variance import check_maximum, reml
 
 import dmkl
 
@@ -28,16 +28,8 @@ def made(seed):
 def test_the_maximum_is_that_of_dense_algebra(seed, steps, X):
     K, dense, y = made(seed)
     model = dmkl.VarianceComponents(steps=steps, shares="diagonal").fit(K[TRAIN, TRAIN], y[TRAIN])
-    known = reml(np.asarray(dense)[:, TRAIN][:, :, TRAIN], y[TRAIN], X[TRAIN])
-    table = model.components_.isel(term=slice(-1))
-    assert model.objective_ == pytest.approx(known.log_likelihood, abs=1e-8)
-    np.testing.assert_allclose(table.variance, known.variances, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(table.boundary, np.isnan(known.errors))
-    assert table.boundary.any() == (seed == 1)
-    np.testing.assert_allclose(table.variance_se, known.errors, rtol=1e-4)
-    np.testing.assert_allclose(model.fixed_effects_.effect, known.effects, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(model.fixed_effects_.effect_se, known.effect_errors, rtol=1e-4)
-    np.testing.assert_allclose(model.dual_coef_[:, 0], known.dual, rtol=1e-4, atol=1e-5)
+    check_maximum(model, reml(np.asarray(dense)[:, TRAIN][:, :, TRAIN], y[TRAIN], X[TRAIN]))
+    assert model.components_.boundary.any() == (seed == 1)
     assert model.n_passes_ == 2
 
 
