@@ -16,10 +16,9 @@ from zarr.abc.store import Store
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import CorruptTileError, DamagedFileError, StoreError, refuse
 from dmkl.features.stored import FactorReader
-from dmkl.features.tiles import FeatureTiles
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import Place
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import KernelSet, identical_samples
 from dmkl.numerics.alignment import proportional_groups
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.semidefinite import Extremes, extreme_eigenvalues
@@ -29,7 +28,6 @@ from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Want, sweep
 from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
-from dmkl.store.features import strips
 from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
 from dmkl.store.reader import StoreReader
 from dmkl.store.zarr_groups import CHECKSUM, differing_metadata, open_group
@@ -138,7 +136,7 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     ]
     findings += _set_problems(K.names, figures, resolution, same, factor)
     sound = not any(of_kernel.damaged for of_kernel in figures)
-    pairs, complete = identical_samples(source, kernels) if sound else (np.empty((0, 2), dtype=np.int64), True)
+    pairs, complete = identical_samples(K) if sound else (np.empty((0, 2), dtype=np.int64), True)
     if len(pairs):
         first, second = (str(source.samples[at]) for at in pairs[0])
         count = f"{'' if complete else 'at least '}{len(pairs):,}"
@@ -156,79 +154,6 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         sizes = np.array([source.factor_size(k) for k in kernels.tolist()])
     findings.sort(key=lambda finding: SEVERITIES.index(finding[0]))
     return _to_dataset(K.names, figures, same, factor, sizes, findings)
-
-
-_MOST_CANDIDATES = 1000  # Pairs of samples whose entries are read.
-
-
-def identical_samples(source: TileSource, kernels: Index) -> tuple[Index, bool]:
-    """Pairs of samples that no kernel tells apart, (pairs, 2), and whether these are all.
-
-    Candidates have equal k(x, x) and row sums in all kernels, or, where there are no row sums, equal random
-    combinations of the features; k(x, x) + k(y, y) − 2k(x, y) decides. Differences below 32 units in the last place of
-    the stored type, of the diagonal, are rounding: measurements of one sample that were repeated differ by more. More
-    candidates than `_MOST_CANDIDATES`, each with the next of its copies, are left out.
-    """
-    none = np.empty((0, 2), dtype=np.int64)
-    diagonal = source.diagonal(kernels) if source.symmetric else None
-    sums = None if diagonal is None else source.row_sum(kernels)
-    if diagonal is None or not np.isfinite(diagonal).all():
-        return none, True
-    resolution = 32 * float(np.finfo(source.dtype).eps)
-    scale = np.abs(diagonal).max(axis=1, keepdims=True)
-    scale[scale == 0] = 1
-    others = _combined_features(source, kernels) if sums is None else sums / scale / len(sums.T)
-    if not len(others) or not np.isfinite(others).all():
-        return none, True
-    both = np.concatenate([diagonal / scale, others])
-    # Equal samples are neighbors in the order of one random combination of all figures.
-    order = np.argsort(np.random.default_rng(0).standard_normal(len(both)) @ both, kind="stable")
-    near = np.flatnonzero((np.abs(np.diff(both[:, order], axis=1)) <= resolution).all(axis=0))
-    links = near[:_MOST_CANDIDATES]
-    pairs = np.sort(np.column_stack([order[links], order[links + 1]]), axis=1)
-    identical = np.ones(len(pairs), dtype=bool)
-    side = source.tiling.tile
-    for i, j in np.unique(pairs // side, axis=0).tolist():
-        here = np.flatnonzero((pairs // side == (i, j)).all(axis=1))
-        a, b = pairs[here].T
-        for (k, _, _), tile in source.stream([(int(k), i, j) for k in kernels]):
-            at = int(np.flatnonzero(kernels == k)[0])
-            own = diagonal[at, a] + diagonal[at, b]
-            entries = tile[a - i * side, b - j * side].astype(np.float64)
-            identical[here] &= own - 2.0 * entries <= resolution * np.abs(own)
-    links = links[identical]
-    if not len(links):
-        return none, len(near) <= _MOST_CANDIDATES
-    of_groups = [
-        np.sort(order[run[0] : run[-1] + 2]) for run in np.split(links, np.flatnonzero(np.diff(links) > 1) + 1)
-    ]
-    every = [np.column_stack([group[at] for at in np.triu_indices(len(group), 1)]) for group in of_groups]
-    return np.concatenate(every), len(near) <= _MOST_CANDIDATES
-
-
-def _combined_features(source: TileSource, kernels: Index) -> Array:
-    """A random combination of the columns of each set of columns that kernels are computed from, (sets, samples)."""
-    features = source.origin if isinstance(source, HeldTiles) else source
-    features = features.computed if isinstance(features, FactorReader) else features
-    if not isinstance(features, FeatureTiles):
-        return np.empty((0, 0))
-    tables, rng = features.axes[0].tables, np.random.default_rng(0)
-    used: dict[str, dict[tuple[int, ...] | None, None]] = {}
-    for recipe in (features.recipes[k] for k in kernels):
-        if recipe.feature in tables:
-            used.setdefault(recipe.feature, {})[recipe.columns] = None
-    figures = []
-    for name, sets in used.items():
-        table = tables[name]
-        weights = np.zeros((table.shape[1], len(sets)))
-        for k, columns in enumerate(sets):
-            at = np.arange(table.shape[1]) if columns is None else np.asarray(columns)
-            weights[at, k] = rng.standard_normal(len(at))
-        parts = [np.nan_to_num(table.read(strip).astype(np.float64)) @ weights for strip in strips(table)]
-        values = np.concatenate(parts).T
-        largest = np.abs(values).max(axis=1, keepdims=True)
-        figures.append(values / np.where(largest > 0, largest, 1))
-    return np.concatenate(figures) if figures else np.empty((0, 0))
 
 
 def _examine_all(

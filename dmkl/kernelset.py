@@ -651,6 +651,50 @@ def named_positions(wanted: Any, names: Sequence[str], what: str) -> Index:
     return np.array(places, dtype=np.int64)
 
 
+_MOST_CANDIDATES = 1000  # Pairs of samples whose entries are read.
+
+
+def identical_samples(K: KernelSet) -> tuple[Index, bool]:
+    """Pairs of samples of the source that no kernel tells apart, (pairs, 2), and whether these are all.
+
+    Candidates have equal k(x, x) and row sums in all kernels, or, where there are no row sums, equal random
+    combinations of the features; k(x, x) + k(y, y) − 2k(x, y) decides. Differences below 32 units in the last place of
+    the stored type, of the diagonal, are rounding: measurements of one sample that were repeated differ by more. More
+    candidates than `_MOST_CANDIDATES`, each with the next of its copies, are left out.
+    """
+    source, kernels, none = K.view.source, K.view.kernels, np.empty((0, 2), dtype=np.int64)
+    diagonal = source.diagonal(kernels) if source.symmetric else None
+    if diagonal is None or not np.isfinite(diagonal).all():
+        return none, True
+    resolution = 32 * float(np.finfo(source.dtype).eps)
+    scale = np.abs(diagonal).max(axis=1, keepdims=True)
+    scale[scale == 0] = 1
+    sums, of_features = source.row_sum(kernels), getattr(source, "combined_features", lambda _: none)
+    others = of_features(kernels) if sums is None else sums / scale / len(sums.T)
+    if not len(others) or not np.isfinite(others).all():
+        return none, True
+    both = np.concatenate([diagonal / scale, others])
+    # Equal samples are neighbors in the order of one random combination of all figures.
+    order = np.argsort(np.random.default_rng(0).standard_normal(len(both)) @ both, kind="stable")
+    near = np.flatnonzero((np.abs(np.diff(both[:, order], axis=1)) <= resolution).all(axis=0))
+    links = near[:_MOST_CANDIDATES]
+    pairs = np.sort(np.column_stack([order[links], order[links + 1]]), axis=1)
+    identical = np.ones(len(pairs), dtype=bool)
+    side = source.tiling.tile
+    for i, j in np.unique(pairs // side, axis=0).tolist():
+        here = np.flatnonzero((pairs // side == (i, j)).all(axis=1))
+        a, b = pairs[here].T
+        keys = [(int(k), i, j) for k in kernels]
+        for of_kernel, (_, tile) in zip(diagonal, source.stream(keys), strict=True):
+            own, shared = of_kernel[a] + of_kernel[b], tile[a - i * side, b - j * side].astype(np.float64)
+            identical[here] &= own - 2.0 * shared <= resolution * np.abs(own)
+    links = links[identical]
+    runs = np.split(links, np.flatnonzero(np.diff(links) > 1) + 1) if len(links) else []
+    groups = [np.sort(order[run[0] : run[-1] + 2]) for run in runs]
+    of_groups = [np.column_stack([group[at] for at in np.triu_indices(len(group), 1)]) for group in groups]
+    return np.concatenate([none, *of_groups]), len(near) <= _MOST_CANDIDATES
+
+
 # --- creating and opening sets ----------------------------------------------------------------------------------------
 
 

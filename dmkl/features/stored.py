@@ -142,6 +142,9 @@ class FactorReader(StoreReader):
         """None if it takes a pass."""
         return None if np.isin(kernels, list(self.kept)).any() else super().row_sum(kernels)
 
+    def combined_features(self, kernels: Index) -> Array:
+        return self.computed.combined_features(kernels)
+
     def forget(self) -> None:
         super().forget()
         self._kept_diagonal = b"", None

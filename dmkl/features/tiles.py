@@ -24,7 +24,7 @@ from dmkl.numerics import functions
 from dmkl.numerics.cholesky import mirrored
 from dmkl.passes.sweep import Buffers, Workbench
 from dmkl.passes.view import TileKey
-from dmkl.store.features import FeatureTable
+from dmkl.store.features import FeatureTable, strips
 
 FACTORED = ("linear", "cosine")
 """Functions whose kernels are K = ZZᵀ for a matrix Z with the columns of the features."""
@@ -370,6 +370,26 @@ class FeatureTiles:
     def row_sum(self, kernels: Index) -> Array | None:
         """None, since it takes a pass."""
         return None
+
+    def combined_features(self, kernels: Index) -> Array:
+        """A random combination of the columns in each set of columns that kernels are made from, (sets, samples)."""
+        tables, rng = self.axes[0].tables, np.random.default_rng(0)
+        used: dict[str, dict[tuple[int, ...] | None, None]] = {}
+        for recipe in (self.recipes[k] for k in kernels):
+            if recipe.feature in tables:
+                used.setdefault(recipe.feature, {})[recipe.columns] = None
+        figures = []
+        for name, sets in used.items():
+            table = tables[name]
+            weights = np.zeros((table.shape[1], len(sets)))
+            for k, columns in enumerate(sets):
+                at = np.arange(table.shape[1]) if columns is None else np.asarray(columns)
+                weights[at, k] = rng.standard_normal(len(at))
+            parts = [np.nan_to_num(table.read(strip).astype(np.float64)) @ weights for strip in strips(table)]
+            values = np.concatenate(parts).T
+            largest = np.abs(values).max(axis=1, keepdims=True)
+            figures.append(values / np.where(largest > 0, largest, 1))
+        return np.concatenate(figures) if figures else np.empty((0, 0))
 
 
 def _own_entries(recipe: Recipe, X: Array, Y: Array) -> Array:

@@ -33,6 +33,8 @@ class HeldTiles:
         self.content_id, self.reads_per_tile = origin.content_id, origin.reads_per_tile
         self.factors = None  # the tiles are in memory
         self.diagonal, self.row_sum = origin.diagonal, origin.row_sum
+        if hasattr(origin, "combined_features"):
+            self.combined_features = origin.combined_features
         self.scratch_bytes = origin.scratch_bytes
 
     def __getstate__(self) -> dict[str, Any]:

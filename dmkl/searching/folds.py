@@ -16,7 +16,7 @@ from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
 from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import InputError, refuse
-from dmkl.kernelset import KernelSet, positions
+from dmkl.kernelset import KernelSet, identical_samples, positions
 
 DEFAULT_FOLDS = 5
 INNER_FOLDS = 3
@@ -74,12 +74,10 @@ def parts_of(folds: Sequence[Fold], m: int) -> npt.NDArray[np.int8]:
 
 def copies_between_folds(K: KernelSet, folds: Sequence[Fold]) -> dict[str, int]:
     """Attributes of a result: pairs of samples identical in all kernels, and those in different parts of a fold."""
-    from dmkl.health import identical_samples
-
     source, at = K.view.source, K.view.final_positions()[0]
     place = np.full(len(source.samples), -1)
     place[at] = np.arange(len(at))
-    identical, complete = identical_samples(source, K.view.kernels)
+    identical, complete = identical_samples(K)
     pairs = place[identical]
     parts = parts_of(folds, len(at))[:, pairs[(pairs >= 0).all(axis=1)]]
     apart = ((parts >= 0).all(axis=2) & (parts[..., 0] != parts[..., 1])).any(axis=0)

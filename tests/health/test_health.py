@@ -237,7 +237,7 @@ def test_all_pairs_of_copies_are_counted(monkeypatch):
     of_check, of_search = texts()
     assert of_check.startswith("13 pairs of samples are identical")
     assert of_search.startswith("13 pairs of samples identical in all kernels, 13 of them")
-    monkeypatch.setattr(dmkl.health, "_MOST_CANDIDATES", 2)
+    monkeypatch.setattr("dmkl.kernelset._MOST_CANDIDATES", 2)
     assert all(text.startswith("at least 3 pairs") for text in texts())
 
 
