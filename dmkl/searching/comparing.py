@@ -547,7 +547,7 @@ def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold
         else:
             decided = np.asarray(fitted.decision_function(X[fold.test]))
         scores.append(evaluate(question.metrics, targets.kind, targets.classes, question.labels[fold.test], decided))
-        parts.append((fold.test, targets, decided, decided, None))
+        parts.append(Part(fold.test, targets, decided, decided))
     predictions = question.predictions(parts)
     fold_names = np.array([fold.name for fold in folds], dtype=str)
     predictions = predictions.assign_coords(sample=question.K.samples[predictions["sample"].values].astype(str))

@@ -523,31 +523,28 @@ def _split_r2(
 
 def _test_parts(outcomes: Sequence[FitOutcome]) -> list[Part]:
     """The test rows of each outer fold, without the part of covariates."""
-    return [(of.data.fit.held_out, of.data.fit.targets, of.decision, of.decided, None) for of in outcomes]
+    return [Part(of.data.fit.held_out, of.data.fit.targets, of.decision, of.decided) for of in outcomes]
 
 
 def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
     """The choices of the outer folds, and the results of the models fitted there, as labeled data."""
-    outcomes, classes = answers.fits, question.targets.classes
+    outcomes, fits = answers.fits, [outcome.data.fit for outcome in answers.fits]
     variables = _test_variables(question, searches, outcomes)
     weight, *_, status = question.per_task(outcomes)
     variables["weight"] = question.variable(("fold", "kernel", "task"), weight.swapaxes(1, 2))
     variables["status"] = question.variable(("fold", "task"), status.astype(np.int8))
-    for name, rows in (("n_train", "train"), ("n_test", "held_out")):
-        variables[name] = ("fold", np.array([len(getattr(outcome.data.fit, rows)) for outcome in outcomes]))
-    parts: list[Part] = []
-    for of, part in zip(outcomes, _test_parts(outcomes), strict=True):
-        fit = of.data.fit
-        parts.append((*part[:4], question.covariate_part([fit.learner], fit.train, fit.held_out)))
+    variables["n_train"] = ("fold", np.array([len(fit.train) for fit in fits]))
+    variables["n_test"] = ("fold", np.array([len(fit.held_out) for fit in fits]))
+    of_covariates = [question.covariate_part([fit.learner], fit.train, fit.held_out) for fit in fits]
+    parts = [part._replace(of_covariates=of) for part, of in zip(_test_parts(outcomes), of_covariates, strict=True)]
     variables |= question.held_out_variables(parts)
-    points = [(rows, of_fold, [decided], of_covariates) for rows, of_fold, _, decided, of_covariates in parts]
-    variables |= question.p_values(points)
+    variables |= question.p_values([(part.rows, part.targets, [part.decided], part.of_covariates) for part in parts])
     if question.targets.kind != "regression":
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
-        counts = [
-            confusion(question.labels[rows], predicted_labels(of_fold.kind, of_fold.classes, decided), classes, tasks)
-            for rows, of_fold, _, decided, _ in parts
-        ]
+        counts = []
+        for part in parts:
+            called = predicted_labels(part.targets.kind, part.targets.classes, part.decided)
+            counts.append(confusion(question.labels[part.rows], called, question.targets.classes, tasks))
         variables["confusion"] = xr.concat(counts, "fold")
     first = next(iter(searches.values())).scores
     kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")

@@ -14,7 +14,7 @@ from itertools import islice, product
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,9 +68,6 @@ SOLVED = ("weights", "gap", "objective", "status")
 """Results of the solvers, for each point, fold and task."""
 MOST_OUTPUTS = 100
 """Most tasks or targets whose predictions are kept."""
-Part = tuple[Index, Targets, Float, Float, Float | None]
-"""Rows that a fold holds out, the targets of its training rows, scores before and after the decision rule, and the part
-of them that is the covariates', if it is a regression on some."""
 _FEW = 4096
 """With more samples, single precision resolves every λ of the papers, unless a few samples dominate the kernel."""
 _POLICY = ("max_iter", "refine")
@@ -94,6 +91,16 @@ class Arguments:
     groups: Any
     unknown: Any
     state: str | Path | None
+
+
+class Part(NamedTuple):
+    """Rows that a fold holds out."""
+
+    rows: Index
+    targets: Targets  # Those of the training rows.
+    scores: Float
+    decided: Float  # The scores after the decision rule.
+    of_covariates: Float | None = None  # The part of the scores that is the covariates', if it is a regression on some.
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,7 +424,7 @@ class Question:
                     continue
                 predicted, decided = (of[:, 0] if targets.one_column else of for of in (fit[0], decided))
                 n = len(fold.validation)
-                parts.append((fold.test, targets, predicted[n:], decided[n:], None))
+                parts.append(Part(fold.test, targets, predicted[n:], decided[n:]))
                 for part, at in enumerate((slice(n), slice(n, None))):
                     if len(rows[at]):
                         truth = self.labels[rows[at]]
@@ -863,7 +870,7 @@ class GridFits:
             n, numbers = len(fold.validation), question.fit_numbers(index, f)
             rows, of_rows = (fold.test, slice(n, None)) if tested else (fold.validation, slice(n))
             scores, decided = (question.at_choice(numbers, of[f])[of_rows] for of in (self.decisions, self.decided))
-            yield rows, self.targets[f], scores, decided, None
+            yield Part(rows, self.targets[f], scores, decided)
 
     def residual_scores(self, chosen: Mapping[str, xr.DataArray], *, tested: bool) -> Float:
         """Scores of the kernels' part that solvers have returned for the `chosen` positions, (fold, metric, task).

@@ -973,10 +973,10 @@ def held_out_parts(fits: GridFits, result: SearchResult) -> list[Part]:
     """`GridFits.parts` at the choice, with the part of covariates; none of many targets without covariates."""
     question, index, parts = fits.question, result.best_index_, list[Part]()
     wanted = question.n_tasks <= MOST_OUTPUTS or question.on_covariates
-    for f, (rows, targets, scores, decided, _) in enumerate(fits.parts(index) if wanted else ()):
+    for f, part in enumerate(fits.parts(index) if wanted else ()):
         learners = [question.models[number] for number in question.fit_numbers(index, f)]
-        of_covariates = question.covariate_part(learners, question.folds[f].train, rows)
-        parts.append((rows, targets, scores, decided, of_covariates))
+        of_covariates = question.covariate_part(learners, question.folds[f].train, part.rows)
+        parts.append(part._replace(of_covariates=of_covariates))
     return parts
 
 
