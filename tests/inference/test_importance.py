@@ -1,10 +1,12 @@
 """`dmkl.importance`: sets of kernels against separate searches, groups, Shapley values, state, files, pictures."""
 
+from unittest import mock
+
 import cvxpy as cp
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.references import Counting, digits, in_memory, labels, over
+from helpers.references import Counting, Watching, digits, in_memory, labels, over
 from scipy import stats
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
@@ -205,22 +207,13 @@ def test_without_a_kernel_there_are_the_shares_of_the_classes():
 
 
 # --- resuming, and refusals --------------------------------------------------------------------------------------
-class Stopping(Counting):
-    """A source that raises an error at a read of a tile."""
-
-    def see(self, key):
-        super().see(key)
-        if self.reads.total() > self.last:
-            raise KeyboardInterrupt
-
-
 def test_it_goes_on_where_it_was_stopped(tmp_path):
     y, state, K = labels("multiclass"), tmp_path / "state", kernels()
     arguments = {"grid": {"lam": [0.1, 0.3, 1.0]}, "cv": FOLDS[:1]}
     whole, counted = over(K, Counting)
     expected = dmkl.importance(dmkl.MKFDA(), whole, y, **arguments)
-    stopped, source = over(K, Stopping)
-    source.last = counted.reads.total() - 3
+    reads = [*[None] * (counted.reads.total() - 3), KeyboardInterrupt]
+    stopped, _ = over(K, Watching, mock.Mock(side_effect=reads))
     with pytest.raises(KeyboardInterrupt):
         dmkl.importance(dmkl.MKFDA(), stopped, y, **arguments, state=state)
     rest, source = over(K, Counting)

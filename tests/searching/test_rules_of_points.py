@@ -31,39 +31,36 @@ def factors(m, *classes):
     return dmkl.build(None, tables, {"function": "linear"}, labels=y)
 
 
+def search_and_fits(K, m, grid, scoring="neg_log_loss", every=1, **parameters):
+    """A search that trains on the first m samples, and scores of fits at each p and `every` λ, (p, lam, measure)."""
+    train, held_out = np.split(np.arange(K.shape[1]), [m])
+    more = {"cv": [(train, held_out)], "scoring": scoring, "baselines": "none", "refit": False}
+    searched = dmkl.search(dmkl.MKFDA(**parameters), K, grid=grid, **more)
+
+    def scores_of_fit(p, lam):
+        model = dmkl.MKFDA(p, lam, **parameters).fit(K[train, train])
+        return dmkl.assess(model, K[held_out, train], scoring=scoring)["score"].values
+
+    return searched, np.array([[scores_of_fit(p, lam) for lam in grid["lam"][::every]] for p in grid["p"]])
+
+
 @pytest.mark.parametrize("make", [kernels, factors])
 @pytest.mark.parametrize(("n_classes", "share"), [(2, 0.5), (2, 0.85), (4, 0.25), (4, 0.85)])
 def test_scores_of_a_search_are_those_of_fits_at_every_point(make, n_classes, share):
-    K = make(240, n_classes, share)
-    train, test = np.arange(160), np.arange(160, 240)
     scoring = ["balanced_accuracy", "neg_log_loss"]
-    learner = dmkl.MKFDA(tol=1e-8)
-    searched = dmkl.search(
-        learner, K, grid=GRID, cv=[(train, test)], scoring=scoring, baselines="none", refit=False
-    ).scores.isel(fold=0)
-    for p in GRID["p"]:
-        for lam in GRID["lam"]:
-            model = dmkl.MKFDA(p, lam, tol=1e-8).fit(K[train, train])
-            scores = dmkl.assess(model, K[test, train], scoring=scoring).score
-            at = searched.sel(p=p, lam=lam)
-            np.testing.assert_allclose(at.score_neg_log_loss, scores.sel(measure="neg_log_loss"), atol=1e-5)
-            assert abs(float(at.score - scores.sel(measure="balanced_accuracy"))) < 1e-9
+    searched, expected = search_and_fits(make(240, n_classes, share), 160, GRID, scoring, tol=1e-8)
+    scores = searched.scores.isel(fold=0)
+    np.testing.assert_allclose(scores["score"], expected[..., 0], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(scores["score_neg_log_loss"], expected[..., 1], atol=1e-5)
 
 
 @pytest.mark.slow
 def test_rules_of_a_large_grid_are_learnt_at_each_point():
     """Beside flat kernels, the leverages of a plain sum differ from those of learnt weights."""
-    K, train, test = kernels(900, 2, 0.85), np.arange(600), np.arange(600, 900)
     grid = {"p": [1.0, 2.0], "lam": np.logspace(-6, 1, 41).tolist()}
-    search = dmkl.search(
-        dmkl.MKFDA(), K, grid=grid, cv=[(train, test)], scoring="neg_log_loss", baselines="none", refit=False
-    )
-    for p in grid["p"]:
-        for lam in grid["lam"][::20]:
-            model = dmkl.MKFDA(p, lam).fit(K[train, train])
-            expected = float(dmkl.assess(model, K[test, train], scoring="neg_log_loss").score[0])
-            score = float(search.scores["score"].isel(fold=0).sel(p=p, lam=lam))
-            assert abs(score - expected) < 1e-4
+    searched, expected = search_and_fits(kernels(900, 2, 0.85), 600, grid, every=20)
+    scores = searched.scores["score"].isel(fold=0, lam=slice(None, None, 20))
+    np.testing.assert_allclose(scores, expected[..., 0], rtol=0, atol=1e-4)
 
 
 LARGE_GRID = {"p": [1.0, 2.0, np.inf], "lam": np.logspace(-3, 0, 4).tolist()}
@@ -115,23 +112,9 @@ def test_importance_is_of_exact_scores_and_permutations_say_what_is_not(small_li
 
 def check_scores_of_a_large_grid(K, m, steps):
     """Compare the scores of a search on m training samples with those of fits at every point."""
-    train, test = np.arange(m), np.arange(m, m + 80)
-    search = dmkl.search(
-        dmkl.MKFDA(steps=steps, tol=1e-8),
-        K,
-        grid=LARGE_GRID,
-        cv=[(train, test)],
-        scoring="neg_log_loss",
-        baselines="none",
-        refit=False,
-    )
+    search, expected = search_and_fits(K, m, LARGE_GRID, steps=steps, tol=1e-8)
     scores = search.scores.isel(fold=0)
-    errors = np.zeros(scores.score.shape)
-    for i, p in enumerate(LARGE_GRID["p"]):
-        for j, lam in enumerate(LARGE_GRID["lam"]):
-            model = dmkl.MKFDA(p, lam, steps=steps, tol=1e-8).fit(K[train, train])
-            score = float(dmkl.assess(model, K[test, train], scoring="neg_log_loss").score[0])
-            errors[i, j] = abs(float(scores.score[i, j]) - score)
+    errors = np.abs(scores.score.values - expected[..., 0])
     approximate = scores.approximate.values > 0
     assert 0 < approximate.sum() < approximate.size
     assert errors[~approximate].max() < 1e-5

@@ -198,6 +198,15 @@ def test_sets_with_steps_and_of_some_samples(solver):
     assert result.best_.n_features_in_ == len(y)
 
 
+def test_the_same_sample_in_two_rows_is_the_same_sample():
+    rows = np.concatenate([np.arange(40), np.arange(10)])
+    K, y, parts = kernel_set()[rows, rows], labels("binary")[rows], (np.arange(40), np.arange(40, 50))
+    with pytest.raises(InputError, match="fold 0 has 10 training rows that are validation rows too"):
+        search(dmkl.MKFDA(), K, y, GRID, parts)
+    with pytest.raises(InputError, match="outer fold 0 has 10 training rows that are test rows too"):
+        dmkl.evaluate(dmkl.MKFDA(), K, y, GRID, outer=parts)
+
+
 # --- the choice ---------------------------------------------------------------------------------------------
 def test_each_task_has_its_own_choice():
     noise = np.random.default_rng(0).permutation(digits()[1] % 3 == 0)  # another point is best for it
@@ -212,6 +221,35 @@ def test_each_task_has_its_own_choice():
         np.testing.assert_allclose(result.best_.weights_.sel(task=task), alone.weights_, atol=1e-2)
         np.testing.assert_allclose(result.best_.objective_.sel(task=task), alone.objective_, rtol=2 * TIGHT)
     assert len({tuple(params.values()) for params in chosen.values()}) > 1, "the case should tell the tasks apart"
+
+
+THREE = np.array_split(np.random.default_rng(1).permutation(90), 3)
+MIRRORED = [tuple(THREE), (THREE[0], THREE[2], THREE[1])]
+"""Two splits: validation rows of each are test rows of the other."""
+NOISE = np.random.default_rng(2).integers(2, size=90)
+
+
+def test_one_choice_for_mirrored_splits_is_refused():
+    """Its score on random labels would be above chance: half of its validation rows are test rows."""
+    question = dmkl.MKFDA(), kernel_set(), NOISE, GRID
+    with pytest.raises(InputError, match=r"^30 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
+        search(*question, MIRRORED, choice="joint")
+    with pytest.raises(InputError, match=r"without test rows, or .*choice=.fold. of dmkl.search"):
+        dmkl.auto(kernel_set(), NOISE, ["sum"], cv=MIRRORED)
+    alone = [search(*question, split, refit=False).best_params_ for split in MIRRORED]
+    assert list(search(*question, MIRRORED, refit=False).best_params_.values()) == alone
+
+
+def test_a_joint_choice_where_no_row_that_chooses_is_tested():
+    train, validation, test = THREE
+    question = dmkl.MKFDA(), kernel_set(), NOISE, GRID, [(train, validation, test), (validation, train, test)]
+    result = search(*question, choice="joint", refit=False)
+    assert result.choosers == ()
+    assert set(result.best_params_) == {"p", "lam"}
+    mean = result.scores["score"].mean("fold")
+    assert float(mean.sel(result.best_params_)) == float(mean.max())
+    with pytest.raises(InputError, match="choice must be 'fold' or 'joint', got 'each'"):
+        search(*question, choice="each")
 
 
 # --- resumption ---------------------------------------------------------------------------------------------
