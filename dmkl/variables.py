@@ -265,6 +265,8 @@ PATTERNS: Final = {
     r"sum_(score|test_score)_(.+)": Variable("{0} of the plain sum of the kernels, by the measure {1}", NUMBERS),
     r"svm_(score|test_score)_(.+)": Variable("{0} of the SVM on the sum, by the measure {1}", NUMBERS, ("C",)),
     r"alone_(score|test_score)_(.+)": Variable("{0} of the kernel alone, by the measure {1}", NUMBERS, ("kernel",)),
+    r"(score|weight|gap|objective|status)_without": Variable("{0} without the source", COUNTS, ("source",)),
+    r"(score|weight|gap|objective|status)_alone": Variable("{0} of the source alone", COUNTS, ("source",)),
     r"score_without_(.+)": Variable("score without the source, by the measure {0}", NUMBERS, ("source",)),
     r"score_alone_(.+)": Variable("score of the source alone, by the measure {0}", NUMBERS, ("source",)),
     r"loss_standard_error_(.+)": Variable("standard error of the loss, by the measure {0}", NUMBERS, ("source",)),

@@ -85,7 +85,6 @@ class Stability(Result):
     FORMAT, TITLE = "dmkl-stability", "result of resampling"
     NEEDED = ("weight", "mean_weight", "standard_error", "selected", "selection_frequency", "score", "gap", "status")
     MEANINGS: ClassVar[Mapping[str, str]] = {
-        "weight": "kernel weight",
         "mean_weight": "mean kernel weight",
         "standard_error": "standard error of the kernel weight",
         "lower": "2.5 percent point of the kernel weight",
