@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import itertools
 import uuid
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,14 +42,13 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
 from dmkl import settings
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.description import Column, Description, Figure, Table, count, human_names, listed, short_names
-from dmkl.errors import IndefiniteKernelWarning, refuse
+from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.alignment import (
     alignments,
     estimated,
-    inner_products,
     proportional_groups,
     sign_probes,
     unbiased_alignments,
@@ -425,33 +423,63 @@ def _to_dataset(
         of_targets = partial(target_alignments, sketch.forms, ideal=ideal)
         measure("target_alignment", dims, lambda gram: of_targets(_norm(gram, floor))[at])
     trace: Float = np.asarray(diagonal.sum(axis=1))
-    gram = inner_products(sketch.projections) if exact is None else exact
-    norm = _norm(gram, floor)
-    clear = ~np.isnan(norm)
     variables["trace"] = "kernel", trace
-    measure("norm", ("kernel",), lambda gram: _norm(gram, floor))
+    norm = measure("norm", ("kernel",), lambda gram: _norm(gram, floor))
+    clear = ~np.isnan(norm)
     variables["diagonal_share"] = "kernel", (diagonal**2).sum(axis=1) / norm**2
+    # Below 1e-10 a difference is meaningless whatever the precision: sums over many entries round too.
+    resolution = float(np.finfo(K.dtype).eps)
     if ideal is not None and centered:
-        shares = shares_between_classes(sketch.forms, trace, ideal)
-        variables["class_share"] = dims, shares[at]
-        # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
-        few = [not by_chance(codes, 1) for codes in label_codes(labels)]
-        several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
-        exact_share = 1 - max(32 * float(np.finfo(K.dtype).eps), 1e-10)
-        is_labels = np.asarray(((shares >= exact_share) & several).any(axis=1))
-        variables["is_labels"] = "kernel", is_labels
-        m, width = len(ideal.columns), sketch.energies.shape[1]
-        # The last vectors are far from eigenvectors, unless there are all of them.
-        energies = np.where(clear, sketch.energies.T, np.nan).T[:, : width if width == m else -_OVERSAMPLING]
-        ends = np.cumsum([factor.shape[1] for factor in ideal.factors])[:-1]
-        of_tasks = [part.sum(axis=2) for part in np.split(energies, ends, axis=2)]
-        totals = [float(np.sum(factor**2)) for factor in ideal.factors]
-        relevant = np.stack([relevant_dimensions(z, total, m) for z, total in zip(of_tasks, totals, strict=True)], 2)
-        for name, values in zip(_RELEVANT, relevant, strict=True):
-            variables[name] = dims, values[at]
+        of_labels = _label_figures(sketch, trace, clear, ideal, labels, max(32 * resolution, 1e-10))
+        variables |= {name: (dims, of[at]) if of.ndim > 1 else ("kernel", of) for name, of in of_labels.items()}
     # The participation ratio (Σλ)²/Σλ², m for the identity, 1 for rank one: the effective number of dimensions of the
     # samples in feature space (Bell, Dean, Discussions of the Faraday Society 50, 1970), exact without eigenvalues.
-    ratio = measure("effective_rank", ("kernel",), lambda gram: trace**2 / _norm(gram, floor) ** 2)
+    measure("effective_rank", ("kernel",), lambda gram: trace**2 / _norm(gram, floor) ** 2)
+    variables |= _spectra(K, sketch, trace, norm, n_eigenvalues, exact=exact is not None)
+    # A kernel that is only rounding error is no multiple of another.
+    relative, n_probes = max(4 * resolution, 1e-10), sketch.projections.shape[1]
+    noise = np.where(clear, n_probes * (relative * np.nan_to_num(norm) + floor), np.inf)
+    # Projections show differences that alignments, which are quadratic in them, round to 1.
+    repeats = np.full(len(K), "", dtype=object)
+    for first, *others in proportional_groups(sketch.projections, noise):
+        repeats[others] = K.names[first]
+    # Chains of alignments of at least the threshold connect the kernels of a group.
+    linked = csr_array((np.nan_to_num(unbiased, nan=-1.0) >= threshold).astype(np.int8))
+    variables["group"] = "kernel", connected_components(linked, directed=False)[1].astype(np.int32)
+    variables["repeats"] = "kernel", repeats.astype(str)
+    variables["order"] = "kernel", order_by_similarity(unbiased).astype(np.int32)
+    coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
+    return describe(xr.Dataset(variables, coords=coords))
+
+
+def _label_figures(
+    sketch: Sketch, trace: Float, clear: Mask, ideal: IdealKernels, labels: Array | None, resolution: float
+) -> dict[str, Array]:
+    """Figures of centered kernels and labels, (n, tasks), and whether a kernel depends on the classes only, (n,)."""
+    shares = shares_between_classes(sketch.forms, trace, ideal)
+    # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
+    few = [not by_chance(codes, 1) for codes in label_codes(labels)]
+    several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
+    is_labels = np.asarray(((shares >= 1 - resolution) & several).any(axis=1))
+    m, width = len(ideal.columns), sketch.energies.shape[1]
+    # The last vectors are far from eigenvectors, unless there are all of them.
+    energies = np.where(clear, sketch.energies.T, np.nan).T[:, : width if width == m else -_OVERSAMPLING]
+    relevant = [
+        relevant_dimensions(of_task.sum(axis=2), float(np.sum(factor**2)), m)
+        for of_task, factor in zip(ideal.split(energies, 2), ideal.factors, strict=True)
+    ]
+    return {"class_share": shares, "is_labels": is_labels, **dict(zip(_RELEVANT, np.stack(relevant, 2), strict=True))}
+
+
+def _spectra(
+    K: KernelSet, sketch: Sketch, trace: Float, norm: Float, n_eigenvalues: int, *, exact: bool
+) -> dict[str, tuple[Any, Float]]:
+    """Leading eigenvalues between their bounds, and the numbers of those that make up 90 and 99 % of the trace.
+
+    `norm` is `exact` or an estimate, and NaN for a kernel that is only rounding error, whose eigenvalues are
+    meaningless.
+    """
+    clear = ~np.isnan(norm)
     negative = np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist()
     if negative:
         refuse_damage(K.view)
@@ -460,34 +488,20 @@ def _to_dataset(
             "here; `dmkl check` shows how negative they are, and importing with repair='clip', 'flip' or 'shift' "
             "repairs them"
         )
-        warnings.warn(msg, IndefiniteKernelWarning, stacklevel=3)
-    # Eigenvalues of a kernel that is only rounding error are meaningless.
+        warn(msg, IndefiniteKernelWarning)
     eigenvalues = np.where(clear[:, None], sketch.eigenvalues, np.nan)
-    upper = upper_bounds(eigenvalues, trace, None if exact is None else norm)
-    variables["eigenvalue"] = ("kernel", "component"), eigenvalues[:, :n_eigenvalues]
-    variables["eigenvalue_upper"] = ("kernel", "component"), upper[:, :n_eigenvalues]
-    n_probes = sketch.projections.shape[1]
-    # Below 1e-10 a difference is meaningless whatever the precision: sums over many entries round too.
-    relative = max(4 * float(np.finfo(K.dtype).eps), 1e-10)
-    # A kernel that is only rounding error is no multiple of another.
-    noise = np.where(clear, n_probes * (relative * np.nan_to_num(norm) + floor), np.inf)
-    # Projections show differences that alignments, which are quadratic in them, round to 1.
-    repeats = np.full(len(K), "", dtype=object)
-    for first, *others in proportional_groups(sketch.projections, noise):
-        repeats[others] = K.names[first]
+    upper = upper_bounds(eigenvalues, trace, norm if exact else None)
+    variables: dict[str, tuple[Any, Float]] = {
+        "eigenvalue": (("kernel", "component"), eigenvalues[:, :n_eigenvalues]),
+        "eigenvalue_upper": (("kernel", "component"), upper[:, :n_eigenvalues]),
+    }
     for share in (90, 99):
         # The sum of k eigenvalues is at most √k‖K‖_F (Cauchy and Schwarz), so share · tr K needs share² (tr K)²/‖K‖_F².
-        variables[f"components_{share}_least"] = "kernel", np.ceil((share / 100) ** 2 * ratio * (1 - 1e-12))
+        least = np.ceil((share / 100) ** 2 * (trace**2 / norm**2) * (1 - 1e-12))
         enough = np.cumsum(eigenvalues, axis=1) >= share / 100 * trace[:, None]
         most = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1.0, np.nan)  # NaN if all of them make up less
-        variables[f"components_{share}_most"] = "kernel", most
-    # Chains of alignments of at least the threshold connect the kernels of a group.
-    linked = csr_array((np.nan_to_num(unbiased, nan=-1.0) >= threshold).astype(np.int8))
-    variables["group"] = "kernel", connected_components(linked, directed=False)[1].astype(np.int32)
-    variables["repeats"] = "kernel", repeats.astype(str)
-    variables["order"] = "kernel", order_by_similarity(unbiased).astype(np.int32)
-    coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
-    return describe(xr.Dataset(variables, coords=coords))
+        variables |= {f"components_{share}_least": ("kernel", least), f"components_{share}_most": ("kernel", most)}
+    return variables
 
 
 def _norm(gram: Float, floor: Float) -> Float:
@@ -574,6 +588,10 @@ class IdealKernels:
         """All factors side by side, (m, columns)."""
         return np.concatenate(self.factors, axis=1)
 
+    def split(self, values: Float, axis: int) -> list[Float]:
+        """Values of the columns, cut into those of each ideal kernel."""
+        return np.split(values, np.cumsum([factor.shape[1] for factor in self.factors])[:-1], axis)
+
 
 def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, centered: bool) -> IdealKernels:
     """The ideal kernels of labels, (m,) classes or (m, tasks) of 0 and 1.
@@ -604,9 +622,8 @@ def shares_between_classes(forms: Float, trace: Float, ideal: IdealKernels) -> F
     `target_alignments`. For several classes the columns of F are centered indicators; their products with a centered
     kernel are those of the indicators, which are orthogonal.
     """
-    ends = np.cumsum([factor.shape[1] for factor in ideal.factors])[:-1]
     between = []
-    for factor, of_task in zip(ideal.factors, np.split(forms, ends, axis=1), strict=True):
+    for factor, of_task in zip(ideal.factors, ideal.split(forms, 1), strict=True):
         sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
         between.append((of_task / sizes).sum(axis=1))
     # A kernel that is constant has no trace once it is centered, and no share.
@@ -615,8 +632,7 @@ def shares_between_classes(forms: Float, trace: Float, ideal: IdealKernels) -> F
 
 def target_alignments(forms: Float, norm: Float, ideal: IdealKernels) -> Float:
     """A(K_j, T_t), (n, tasks), from fᵀK_jf for each of `ideal.columns` and ‖K_j‖ (NaN if it is only rounding error)."""
-    starts = np.cumsum([0, *(factor.shape[1] for factor in ideal.factors[:-1])])
-    products = np.add.reduceat(forms, starts, axis=1)
+    products = np.stack([of_task.sum(axis=1) for of_task in ideal.split(forms, 1)], axis=1)
     sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in ideal.factors])
     return np.asarray(np.clip(products / sizes / norm[:, None], -1.0, 1.0))
 

@@ -79,18 +79,6 @@ def sign_probes(size: int, width: int, seed: int) -> Float:
     return np.asarray(2.0 * np.random.default_rng(seed).integers(0, 2, (size, width)) - 1.0)
 
 
-def inner_products(projections: Array) -> Float:
-    """Unbiased estimates of ⟨K_i, K_j⟩, (n, n), from P_i = ZᵀK_iZ, (n, b, b), for independent probes z with E zzᵀ = I.
-
-    For a ≠ b, E[(z_aᵀK_iz_b)(z_aᵀK_jz_b)] = E[z_aᵀK_iK_jz_a] = tr K_iK_j, so the mean over all pairs of different
-    columns is unbiased; a pair of equal columns would add E(zᵀK_iz)(zᵀK_jz) instead. The mean is a U-statistic of
-    second order: with M = ½(K_iK_j + K_jK_i) its variance is (4/b)·Var(zᵀMz) + O(b⁻²), where Var(zᵀMz) is 2‖M‖_F² for
-    normal probes and 2(‖M‖_F² − Σ_a M_aa²), which is never larger, for probes of random signs.
-    """
-    b = projections.shape[1]
-    return np.asarray(_pair_sums(projections) / (b * (b - 1)))
-
-
 def _pair_sums(projections: Array) -> Float:
     """Σ over a ≠ b of (P_i)_ab (P_j)_ab. It is a Gram matrix, so the estimated alignments are within [−1, 1] too."""
     off = np.asarray(projections, dtype=np.float64).copy()
@@ -102,13 +90,17 @@ def _pair_sums(projections: Array) -> Float:
 def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[Float, Float]:
     """A function of the inner products, and its standard error by the jackknife over probes.
 
+    Inner products ⟨K_i, K_j⟩, (n, n), are estimated from P_i = ZᵀK_iZ, (n, b, b), b ≥ 3, for independent probes z with
+    E zzᵀ = I. For a ≠ b, E[(z_aᵀK_iz_b)(z_aᵀK_jz_b)] = E[z_aᵀK_iK_jz_a] = tr K_iK_j, so the mean over all pairs of
+    different columns is unbiased; a pair of equal columns would add E(zᵀK_iz)(zᵀK_jz) instead. The mean is a
+    U-statistic of second order: with M = ½(K_iK_j + K_jK_i) its variance is (4/b)·Var(zᵀMz) + O(b⁻²), where Var(zᵀMz)
+    is 2‖M‖_F² for normal probes and 2(‖M‖_F² − Σ_a M_aa²), which is never larger, for probes of random signs.
+
     Products of pairs share probes, 2(b − 2) others with each, so the scatter over pairs underestimates the error. The
     jackknife leaves out one probe at a time, with all of its pairs. With θ_a the statistic without probe a, the squared
     error is (b − 1)/b · Σ_a (θ_a − mean θ)² (Arvesen, Jackknifing U-statistics, Annals of Mathematical Statistics 40,
     1969). It is too large rather than too small: it counts the part of the variance that pairs add beyond single
     probes, which falls as 1/b², twice (Efron, Stein, The jackknife estimate of variance, Annals of Statistics 9, 1981).
-
-    The projections P are (n, b, b), b ≥ 3; the statistic takes estimates of the inner products, (n, n).
     """
     b = projections.shape[1]
     sums = _pair_sums(projections)

@@ -93,13 +93,7 @@ class ModelComparison(Result):
     @property
     def best(self) -> str:
         """The name of the model with the largest mean test score, the first of equal ones."""
-        mean = mean_over_folds(self._by_fold())[0]
-        return str(self.data["model"].values[int(np.nanargmax(mean))])
-
-    def _by_fold(self) -> xr.DataArray:
-        """Test scores over model and fold; means over the tasks."""
-        score = self.data["test_score"]
-        return score.mean([dim for dim in score.dims if dim not in ("model", "fold")])
+        return _best(self.data)
 
     def table(self) -> pd.DataFrame:
         """A row for each model, the best first.
@@ -108,7 +102,7 @@ class ModelComparison(Result):
         the folds) and margin (half the width of its 95 % confidence interval; see `SearchResult.comparison`), p_value
         (of the two models on the same rows), seconds, and the choices of the outer folds in words.
         """
-        score = self._by_fold()
+        score = _by_fold(self.data)
         mean, error = mean_over_folds(score)
         difference, margin = mean_and_margin(score.sel(model=self.best) - score, self.data, "test")
         names = self.data["model"].values.tolist()
@@ -142,7 +136,7 @@ class ModelComparison(Result):
         """Draw the test scores of all models: means, one standard error, and outer folds."""
         from dmkl.searching.figures import plot_test_scores
 
-        score = self._by_fold().sel(model=self.table()["model"].values)
+        score = _by_fold(self.data).sel(model=self.table()["model"].values)
         return plot_test_scores(dict(zip(score["model"].values.tolist(), score, strict=True)), self.data, ax=ax)
 
     def describe(self) -> Description:
@@ -198,6 +192,16 @@ class ModelComparison(Result):
         names = data["model"].values.tolist()
         names = [name for name in names[: len(names) - int(data.attrs["n_competitors"])] if name != AUTO]
         return cls(data, {name: read(saved.part(f"evaluation-{number}")) for number, name in enumerate(names)})
+
+
+def _by_fold(data: xr.Dataset) -> xr.DataArray:
+    """Test scores over model and fold; means over the tasks."""
+    score = data["test_score"]
+    return score.mean([dim for dim in score.dims if dim not in ("model", "fold")])
+
+
+def _best(data: xr.Dataset) -> str:
+    return str(data["model"].values[int(np.nanargmax(mean_over_folds(_by_fold(data))[0]))])
 
 
 def _values(evaluation: EvaluationResult, parameter: str) -> list[Any]:
@@ -308,13 +312,7 @@ def compare(
         parts.append(xr.concat(parts, xr.Variable("model", [*evaluations])).sel(model=kinds).drop_vars("model"))
         seconds.append(sum(seconds))
         asked[AUTO] = (None, None)
-        if predictions:
-            of_folds = []
-            for name, kind in chosen.items():
-                rows = np.flatnonzero(predictions[kind]["sample_fold"] == name)
-                of_folds.append(predictions[kind].isel(sample=rows))
-            shared = set.intersection(*(set(each) for each in of_folds))
-            predictions[AUTO] = xr.concat([each[sorted(map(str, shared))] for each in of_folds], "sample")
+        predictions |= {AUTO: _predictions_of(chosen, predictions)} if predictions else {}
     for name, estimator in _named_competitors(competitors, question).items():
         progress.current().part(f"competitor {name}")
         before = time.monotonic()
@@ -327,12 +325,9 @@ def compare(
     data = data.assign({name: first[name].variable for name in kept}).assign(seconds=("model", np.array(seconds)))
     if chosen:
         data["auto_model"] = ("fold", np.array([*chosen.values()]))
-    over_tasks = data["test_score"].mean([dim for dim in data["test_score"].dims if dim not in ("model", "fold")])
-    best = str(data["model"].values[int(np.nanargmax(mean_over_folds(over_tasks)[0]))])
-    test, tests = rows_test(first.attrs["scoring"]), dict[str, tuple[str, float]]()
-    for name, of_model in predictions.items() if best in predictions else ():
-        if name != best:
-            tests[name] = row_test(compare_predictions(predictions[best], of_model), test)
+    best, test = _best(data), rows_test(first.attrs["scoring"])
+    others = {name: each for name, each in predictions.items() if best in predictions and name != best}
+    tests = {name: row_test(compare_predictions(predictions[best], each), test) for name, each in others.items()}
     data["row_p_value"] = ("model", np.array([tests.get(name, ("", np.nan))[1] for name in asked]))
     attrs = {
         "scoring": first.attrs["scoring"],
@@ -345,6 +340,16 @@ def compare(
         "created_by": f"dmkl {version()}",
     }
     return ModelComparison(data.assign_coords(sample=first["sample"].values).assign_attrs(attrs), evaluations)
+
+
+def _predictions_of(chosen: Mapping[str, str], predictions: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """The predictions of the test rows of each fold by the model that it chose."""
+    of_folds = []
+    for name, model in chosen.items():
+        rows = np.flatnonzero(predictions[model]["sample_fold"] == name)
+        of_folds.append(predictions[model].isel(sample=rows))
+    shared = set.intersection(*(set(each) for each in of_folds))
+    return xr.concat([each[sorted(map(str, shared))] for each in of_folds], "sample")
 
 
 @one_blas_thread
