@@ -38,6 +38,7 @@ from dmkl.arrays import Array, Float, Index, is_known
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, short_names
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels, as_kernel_set, given_labels
+from dmkl.learners.checks import check_choice, check_count
 from dmkl.numerics.covariates import Covariates, basis, residualize
 from dmkl.numerics.fisher import class_of, encode_targets, encode_values
 from dmkl.numerics.losses import Cox
@@ -194,10 +195,9 @@ def association_test(
     K = as_kernel_set(K, "association_test")
     if not K.is_square:
         refuse(f"association_test needs a square set, got {K.shape[1]} rows and {K.shape[2]} columns that differ")
-    if family is not None and family not in get_args(Family):
-        refuse(f"family must be 'gaussian', 'binomial' or 'cox', got {family!r}")
-    if n_permutations < 0:
-        refuse(f"n_permutations must be 0 or more, got {n_permutations}")
+    if family is not None:
+        check_choice("family", family, get_args(Family))
+    check_count("n_permutations", n_permutations, least=0)
     design, n_covariates = np.ones((K.shape[1], 1)), 0
     if covariates is not None:
         step = covariates if isinstance(covariates, Covariates) else residualize(covariates)
