@@ -65,7 +65,6 @@ from dmkl.passes.run import alone, pass_graph, refuse_damage, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 from dmkl.store.saved import Result
-from dmkl.variables import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -449,7 +448,7 @@ def _to_dataset(
     variables["repeats"] = "kernel", repeats.astype(str)
     variables["order"] = "kernel", order_by_similarity(unbiased).astype(np.int32)
     coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
-    return describe(xr.Dataset(variables, coords=coords))
+    return xr.Dataset(variables, coords=coords)
 
 
 def _label_figures(

@@ -15,7 +15,6 @@ from sklearn.base import clone, is_regressor
 
 import dmkl
 from dmkl import progress
-from dmkl._version import version
 from dmkl.arrays import is_known
 from dmkl.building import features_of
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
@@ -337,7 +336,6 @@ def compare(
         "row_test": next((title for title, _ in tests.values() if title), ""),
         "n_passes": sum(each.n_passes_ for each in evaluations.values()),
         "seconds": time.monotonic() - started,
-        "created_by": f"dmkl {version()}",
     }
     return ModelComparison(data.assign_coords(sample=first["sample"].values).assign_attrs(attrs), evaluations)
 

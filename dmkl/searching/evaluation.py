@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from dmkl._version import version
 from dmkl.description import Column, Description, Figure, Key, Table, count, with_error
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import Kernels
@@ -552,7 +551,6 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         "measures": json.dumps(list(question.metrics)),
         "n_passes": first.attrs["n_passes"] + answers.tally.n_passes,
         "n_refit_passes": answers.tally.n_passes,
-        "created_by": f"dmkl {version()}",
     }
     return xr.Dataset(variables, {"kernel": first["kernel"].values, **question.task_coords()}, attrs)
 

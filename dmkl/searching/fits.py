@@ -24,7 +24,6 @@ from scipy.special import expit, logit
 from sklearn.base import clone
 
 from dmkl import progress
-from dmkl._version import version
 from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.files.writing import lock
@@ -943,7 +942,6 @@ class GridFits:
             "seconds": seconds,
             "n_points": len(question.models) * len(question.folds) * question.n_tasks,
             "solver": self.solver,
-            "created_by": f"dmkl {version()}",
         }
         return question.with_folds(xr.Dataset(variables, coords, attrs), question.folds)
 

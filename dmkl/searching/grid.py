@@ -236,7 +236,7 @@ def joint_choices(choice: Choice, n_folds: int) -> list[slice]:
 def choose(
     mean: Float, standard_error: Float, rule: Rule = "best", *, lam: npt.ArrayLike = 0.0, p: npt.ArrayLike = 0.0
 ) -> tuple[int, ...]:
-    """Position of the chosen point of a grid; InputError if the rule is unknown, or no point can be chosen.
+    """Position of the chosen point of a grid; InputError if no point can be chosen.
 
     The rule "best" chooses the largest mean score over the folds; among equal ones the median lam, the middle of a
     plateau, then the smallest p, then the first. "one_standard_error" chooses the simplest point with
@@ -248,7 +248,6 @@ def choose(
     Breiman, Friedman, Olshen, Stone: Classification and regression trees, 1984, Section 3.4.3; Hastie, Tibshirani,
     Friedman: The elements of statistical learning, 2nd ed., 2009, Section 7.10.
     """
-    check_choice("rule", rule, get_args(Rule))
     if rule == "best":
         return _best(mean, lam, p)
     return _simplest(within_one_standard_error(mean, standard_error, lam=lam, p=p), lam, p)
