@@ -157,7 +157,7 @@ class Stability(Result):
         names = ["mean_weight", "standard_error", "lower", "upper", "selection_frequency"]
         dim = task_dim(self.data)
         by = ["kernel"] if dim is None else ["kernel", dim]
-        return self.data[names].drop_vars("resample", errors="ignore").to_dataframe(dim_order=by).reset_index()
+        return self.data[names].to_dataframe(dim_order=by).reset_index()
 
     def describe(self) -> Description:
         """The resamples, the score of the fits, the stable kernels, the costs; see `Result.describe`."""

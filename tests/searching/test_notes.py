@@ -12,39 +12,36 @@ Y = np.arange(M) % 2
 TABLES = {"shape": RNG.normal(size=(M, 4)) + Y[:, None], "color": RNG.normal(size=(M, 3))}
 SPECS = [{"function": "rbf", "bandwidth": [0.5, 2]}, {"function": "linear"}]
 PARTS = np.where(np.arange(M) < 40, 0, 2)
-WORDS = {False: ("smallest", "smaller"), True: ("largest", "larger")}
 
 
 def expected_edges(name, values, chosen, scores):
     """Yield the expected notes: of an end to which the score rises by more than its standard error over the folds."""
-    for largest, value, before in ((False, *sorted(values)[:2]), (True, *sorted(values)[:-3:-1])):
-        n, words = int(np.sum(np.ravel(chosen) == value)), WORDS[largest]
+    at_ends = (("smallest", "smaller", *sorted(values)[:2]), ("largest", "larger", *sorted(values)[:-3:-1]))
+    for which, beyond, value, before in at_ends if len(values) > 2 else ():  # both of two are ends
+        n = int(np.sum(np.ravel(chosen) == value))
         rise = (scores.sel({name: value}) - scores.sel({name: before})).values
         if n and rise.mean() > rise.std(ddof=1) / np.sqrt(len(rise)):
             whose = "The choice is" if np.size(chosen) == 1 else f"{n} of {np.size(chosen)} choices are"
-            yield f"{whose} {name} = {value:g}, the {words[0]} of the grid: search {words[1]} values too"
+            yield f"{whose} {name} = {value:g}, the {which} of the grid: search {beyond} values too"
 
 
 SMALL = digits()[1] < 5
-TASKS = np.stack([SMALL, digits()[1] % 2], axis=1).astype(int)
 
 
 @pytest.mark.parametrize(
-    ("learner", "y", "name", "values", "choice"),
+    ("learner", "name", "values", "choice"),
     [
-        (dmkl.MKFDA(p=2), SMALL, "lam", [1e-9, 1e-8, 1e-2], "joint"),
-        (dmkl.MKFDA(p=2), SMALL, "lam", [1e-2, 1e4, 1e5], "fold"),
-        (dmkl.MKFDA(p=2), SMALL, "lam", [1e-3, 1e-1, 1e1], "joint"),
-        (dmkl.MKSVM(p=2), SMALL, "C", [1e-6, 1e-5, 1e-4], "joint"),
-        (dmkl.MKSVM(p=2), SMALL, "C", [1e-6, 1e-5], "joint"),
+        (dmkl.MKFDA(p=2), "lam", [1e-9, 1e-8, 1e-2], "joint"),
+        (dmkl.MKFDA(p=2), "lam", [1e-2, 1e4, 1e5], "fold"),
+        (dmkl.MKFDA(p=2), "lam", [1e-3, 1e-1, 1e1], "joint"),
+        (dmkl.MKSVM(p=2), "C", [1e-6, 1e-5, 1e-4], "joint"),
+        (dmkl.MKSVM(p=2), "C", [1e-6, 1e-5], "joint"),
     ],
 )
-def test_a_choice_at_an_end_of_the_grid_is_told(learner, y, name, values, choice):
+def test_a_choice_at_an_end_of_the_grid_is_told(learner, name, values, choice):
     K, more = in_memory(digits()[0], 90), {"choice": choice, "refit": False, "baselines": "none"}
-    result = dmkl.search(learner, K, y, {name: values}, 2, **more)
-    edges = (
-        list(expected_edges(name, values, result.chosen[name], result.scores["score"])) if len(values) > 2 else []
-    )  # both are ends
+    result = dmkl.search(learner, K, SMALL, {name: values}, 2, **more)
+    edges = list(expected_edges(name, values, result.chosen[name], result.scores["score"]))
     assert result.notes() == edges
     assert [line for line in result.summary().splitlines() if "of the grid" in line] == edges
 
