@@ -31,7 +31,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import xarray as xr
-from scipy.special import expit
 from scipy.stats import cauchy, false_discovery_control
 
 from dmkl.arrays import Array, Float, Index, is_known
@@ -41,7 +40,7 @@ from dmkl.kernelset import Kernels, as_kernel_set, given_labels
 from dmkl.learners.checks import check_choice, check_count
 from dmkl.numerics.covariates import Covariates, basis, residualize
 from dmkl.numerics.fisher import class_of, encode_targets, encode_values
-from dmkl.numerics.losses import Cox
+from dmkl.numerics.losses import Cox, JointLoss, Logistic
 from dmkl.numerics.quadratic_forms import upper_tail
 from dmkl.numerics.survival import survival_labels
 from dmkl.passes.blas import one_blas_thread
@@ -289,13 +288,16 @@ def _problem(
     Q = Z @ basis(Z) / np.sqrt(len(value))
     root, variance, spread = np.ones(len(value)), 1.0, None
     if family == "cox":
-        residuals, spread = _cox_residuals(np.linalg.svd(Q - Q.mean(axis=0), full_matrices=False)[0][:, :-1], value)
+        without_constant = np.linalg.svd(Q - Q.mean(axis=0), full_matrices=False)[0][:, :-1]
+        residuals, half = _regress(Cox(), without_constant, value, "order the events, so that Cox regression")
+        of_covariates = np.linalg.qr(half.T @ without_constant)[0]
+        spread = half - (half @ of_covariates) @ of_covariates.T
     elif family == "gaussian":
         residuals = value - Q @ (Q.T @ value)
     else:
-        mean = _logistic_mean(Q, value)
-        root = np.sqrt(mean * (1.0 - mean))
-        residuals = (value - mean) / root
+        why_not = "separate the two classes, so that the logistic regression"
+        residuals, root = _regress(Logistic(), Q, 2.0 * value - 1.0, why_not)
+        residuals = residuals / root
         Q = np.linalg.qr(root[:, None] * Q)[0]
     z = residuals[:, None]
     z = np.hstack([z, *(rng.permutation(z) for _ in range(n_permutations))])
@@ -307,35 +309,19 @@ def _problem(
     return _Problem(rows, root, Q, z, variance, spread)
 
 
-def _logistic_mean(Q: Float, value: Float) -> Float:
-    """μ of the logistic regression of labels 0 and 1 on Q, by Newton's method."""
-    b = np.zeros(Q.shape[1])
+def _regress(loss: JointLoss, Z: Float, y: Float, why_not: str) -> tuple[Float, Float]:
+    """Residuals −∂ℓ/∂η and the root of ∂²ℓ/∂η² (`JointLoss.root`) of the regression on Z, by Newton's method."""
+    d, b = np.ones(len(y)), np.zeros(Z.shape[1])
     for _ in range(_MOST_STEPS):
-        mean = expit(Q @ b)
-        weights = mean * (1.0 - mean)
-        if not weights.min() > 1e-12:
-            break
-        step = np.linalg.solve(Q.T @ (weights[:, None] * Q), Q.T @ (value - mean))
+        hessian = Z.T @ loss.product(y, Z @ b, d, Z)
+        step = np.linalg.lstsq(hessian, -Z.T @ loss.slope(y, Z @ b, d))[0]
         b = b + step
-        if np.abs(Q @ step).max() < 1e-10:
-            return np.asarray(expit(Q @ b))
-    refuse(
-        "the covariates separate the two classes, so that the logistic regression has no optimum; give fewer of them"
-    )
-
-
-def _cox_residuals(Z: Float, value: Float) -> tuple[Float, Float]:
-    """Martingale residuals of Cox regression on Z, and A of their covariance AAᵀ, by Newton's method."""
-    loss, d, b = Cox(), np.ones(len(value)), np.zeros(Z.shape[1])
-    for _ in range(_MOST_STEPS):
-        root = loss.root(value, Z @ b, d)
-        residuals, projected = -loss.slope(value, Z @ b, d), root.T @ Z
-        step = np.linalg.lstsq(projected.T @ projected, Z.T @ residuals)[0]
         if not np.abs(Z @ step).max() > 1e-9:
-            basis_of = np.linalg.qr(projected)[0]
-            return residuals, root - (root @ basis_of) @ basis_of.T
-        b = b + step
-    refuse("the covariates order the events, so that Cox regression has no optimum; give fewer of them")
+            root = loss.root(y, Z @ b, d)
+            if root.ndim > 1 or root.min() > 1e-6:
+                return -loss.slope(y, Z @ b, d), root
+            break
+    refuse(f"the covariates {why_not} has no optimum; give fewer of them")
 
 
 def _widths(lens: Lens) -> Index:

@@ -397,10 +397,11 @@ class Question:
         if not self.on_covariates:
             return None
         part, by_chain = np.full((len(rows), self.n_tasks), np.nan), defaultdict[Any, list[int]](list)
-        for t in range(self.n_tasks):
-            by_chain[tuple(learners[t if len(learners) > 1 else 0]._steps())].append(t)
+        of_tasks = [*learners] * (self.n_tasks if len(learners) == 1 else 1)
+        for t, learner in enumerate(of_tasks):
+            by_chain[tuple(learner._steps())].append(t)
         for tasks in by_chain.values():
-            if (fit := self._regress([learners[tasks[0] if len(learners) > 1 else 0]], train, rows)) is not None:
+            if (fit := self._regress([of_tasks[tasks[0]]], train, rows)) is not None:
                 part[:, tasks] = fit[0][:, tasks]
         return part.reshape(self.labels[rows].shape)
 
