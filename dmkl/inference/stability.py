@@ -426,13 +426,10 @@ def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int 
 def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
     """Draw the training rows of resamples, as folds "0", "1" … whose rows left out validate.
 
-    Classes keep their shares if each row has one label and there are no groups. Halves of groups have equal shares of
-    the groups by their most frequent class; a bootstrap of groups keeps shares on average only. A draw that lacks a
-    class, or leaves out no row, is rejected and drawn again, InputError after 100 draws of a resample.
-
-    `how` is "half": pairs of disjoint halves, 2b and 2b + 1; "bootstrap": m rows with replacement, or as many groups as
-    there are, each with all of its rows, in folds with the number of draws of each row; or "folds": all but one of
-    `n_resamples` folds. The labels and what follows are as in `make_folds`.
+    `how` is as in `stability`; halves 2b and 2b + 1 are a pair, and folds of a bootstrap have the number of draws of
+    each row. Halves of groups have equal shares of the groups by their most frequent class; a bootstrap of groups keeps
+    shares on average only. InputError after 100 draws of a resample without a class, or that leave out no row. The
+    labels and what follows are as in `make_folds`.
     """
     if how == "half" and n_resamples % 2:
         refuse(f"n_resamples must be even for how='half', whose halves come in pairs, got {n_resamples}")
@@ -528,15 +525,11 @@ def check_threshold(threshold: Any) -> None:
 
 
 def error_bound(q: float, n: int, threshold: float) -> float:
-    """E|Ŝ_π ∩ L| ≤ q²/((2π − 1)n).
+    """E|Ŝ_π ∩ L| ≤ q²/((2π − 1)n): see `Stability.error_bound`.
 
-    Ŝ_π are the kernels that at least the share π of the half-samples selects; L those that a half-sample selects with
-    probability q/n or less, where q = E|Ŝ| is the number that it selects of n kernels. The only assumption is that
-    samples are independent. If the kernels of noise are selected with equal probabilities, and not more often than at
-    random, L contains all of them, and this bounds the expected number of false selections.
-
-    Meinshausen, Bühlmann (2010), Theorem 1; Shah, Samworth (2013), Theorem 1 with θ = q/n, for pairs of halves that
-    share no sample; see `dmkl.stability`.
+    Ŝ_π are the kernels that at least the share π of the half-samples selects, L those that one selects with probability
+    q/n or less. Meinshausen, Bühlmann (2010), Theorem 1; Shah, Samworth (2013), Theorem 1 with θ = q/n, for pairs of
+    halves that share no sample; see `dmkl.stability`.
     """
     return q**2 / ((2.0 * threshold - 1.0) * n)
 
