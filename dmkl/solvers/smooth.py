@@ -20,9 +20,9 @@ For given β, (α, b) are found by Newton's method, λα + W(K(β)(α − α₀)
 step, or for several near the minimum, with an exact search along it: P along a line takes m operations. B needs no
 inverse of W, so that curvatures and weights of samples may be zero. Several columns of labels share β: P is their sum.
 
-For kernels kept as factors, K(β) = AAᵀ with A (m, D), and with Y = W^½A, QΛQᵀ = YᵀY and s = (λ/(λ + Λ))^½,
+For kernels kept as factors, K(β) = AAᵀ with A (m, D), and with Y = RᵀA, w = (λI + YᵀY)⁻¹Yᵀv,
 
-    B⁻¹ = I − YQ (λ + Λ)⁻¹ QᵀYᵀ,    B^−½ = I − YQ ((λ + Λ)(1 + s))⁻¹ QᵀYᵀ.
+    B⁻¹v = v − Yw,    vᵀB⁻¹v = ‖v − Yw‖² + λ‖w‖².
 """
 
 from __future__ import annotations
@@ -140,29 +140,29 @@ class _Thin(_Whole):
 
     def factor(self, root: Float, lam: float) -> Cholesky | _ThinFactor:
         Y = _times(root.T, self.K)
-        values, vectors = np.linalg.eigh(Y.T @ Y)
-        return _ThinFactor(Y, lam, lam + np.maximum(values, 0.0), vectors)
+        system = Y.T @ Y
+        # Rounding of YᵀY must not exceed λ.
+        lam = max(lam, _ROUNDING * float(np.trace(system)))
+        system[np.diag_indices(len(system))] += lam
+        return _ThinFactor(Y, lam, definite_factor(system.T, lam))
 
 
 @dataclass(frozen=True, eq=False)
 class _ThinFactor:
-    """B⁻¹ and B^−½ of the module, from Y = RᵀA, λ, λ + Λ and Q."""
+    """B⁻¹ of the module, from Y, λ and the Cholesky factor of λI + YᵀY."""
 
     Y: Float
     lam: float
-    total: Float
-    Q: Float
+    inner: Cholesky
 
     def solve(self, v: Float) -> Float:
         """B⁻¹v."""
-        return self._less(v, 1.0 / self.total)
+        return np.asarray(v - self.Y @ self.inner.solve(self.Y.T @ v))
 
     def half_solve(self, v: Float) -> Float:
-        """B^−½v, whose inner products are those of L⁻¹v, B = LLᵀ."""
-        return self._less(v, 1.0 / (self.total * (1.0 + np.sqrt(self.lam / self.total))))
-
-    def _less(self, v: Float, shares: Float) -> Float:
-        return np.asarray(v - self.Y @ (self.Q @ _times(shares, self.Q.T @ (self.Y.T @ v))))
+        """Vectors (m + D, ...) of which the inner products are those of L⁻¹v, B = LLᵀ."""
+        w = self.inner.solve(self.Y.T @ v)
+        return np.concatenate([v - self.Y @ w, np.sqrt(self.lam) * w])
 
 
 @dataclass(eq=False)

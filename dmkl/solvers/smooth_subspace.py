@@ -2,8 +2,9 @@
 
 For α = Va in the span of a basis V, with the products W_j = K_jV and G_j = VᵀW_j at hand and F = Σ_j β_jW_j, P is the
 minimum over a of the loss of Fa with the ridge (λ/2) aᵀG(β)a: the problem of `dmkl.solvers.smooth` for given β with the
-kernel FG(β)⁻¹Fᵀ = AAᵀ, of few columns. So a new weighting W takes no pass, and losses of any curvature and fixed
-effects remain what they are in memory. With a = G(β)⁻¹Fᵀu, the derivative of that kernel in β_j is
+kernel FG(β)⁻¹Fᵀ = AAᵀ, of few columns, where A = FL⁻ᵀ for G(β) = LLᵀ. So a new weighting W takes no pass, and losses of
+any curvature and fixed effects remain what they are in memory. Every β takes a sum of all W_j, which points that are
+solved side by side read together. With a = G(β)⁻¹Fᵀu, the derivative of that kernel in β_j is
 
     D_j u = W_ja + FG(β)⁻¹(W_jᵀu − G_ja),    uᵀD_ju = uᵀK_ju − (u − Va)ᵀK_j(u − Va).
 
@@ -22,6 +23,8 @@ Products are in double precision.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +35,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.files.arrays import load_array
+from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import Certificate
 from dmkl.numerics.losses import Loss, Ordinal
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -50,13 +54,25 @@ from dmkl.solvers.fisher.subspace.space import (
 )
 from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips
 from dmkl.solvers.in_memory import WithWholeKernels, combined
-from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Solver, Tasks, run_with, spread
-from dmkl.solvers.jobs import Context, Job, can_solve
+from dmkl.solvers.interface import (
+    CombinedKernel,
+    EachProduct,
+    Outcome,
+    Request,
+    Root,
+    Solver,
+    Tasks,
+    run_with,
+    spread,
+)
+from dmkl.solvers.jobs import Context, Job, can_solve, together
 from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem, gradient, linear_part
 
 _MOST_WEIGHTS = 30  # Most weight vectors that are tried in one subspace
 _MOST_DIRECTIONS = 20  # Most directions that a preconditioner gives for each column of a point
-_NULL = 1e-12  # Eigenvalues of G(β) below this share of the largest are rounding
+_NULL = 1e-12  # Eigenvalues of G(β) below this share of its trace are rounding
+_TOGETHER = 8  # Most chains of points that a task solves side by side
+_SWEEP_BYTES = 2**26  # Memory of the rows of all W_j that are read at once
 
 
 @dataclass
@@ -87,13 +103,26 @@ class _SmoothRestriction(Restriction):
     def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> Solver[dict[int, Solution]]:
         """See `Restriction`; α of a solution are its coefficients a, (r, c), and the fixed effects, (q, c)."""
         work, own = [], []
+        host = machine()
         for f, space in enumerate(self.spaces):
-            solve = partial(_solve_point, space.gram, space.product_files, space.training.n_train)
-            for k, tol in of_space(self.points, tols, f).items():
-                work.append(solve)
-                own.append((k, self.problems[k], starts[k], tol, self.points[k].kernels))
-        threads = blas_threads(min(machine().slots_per_host, len(work)))
-        return dict((yield Tasks("restricted-master", work, (threads,), own=own)))
+            of_f = list(of_space(self.points, tols, f))
+            # More points in a task would leave slots without work, or exceed its memory.
+            fair, room = math.ceil(len(tols) / host.slots), host.task_bytes // self.task_bytes(space, space.width)
+            count = math.ceil(len(of_f) / max(1, min(_TOGETHER, fair, room)))
+            for some in (of_f[place::count] for place in range(count)):
+                work.append(partial(_solve_points, space.gram, space.product_files, space.training.n_train))
+                own.append([self._given(k, starts[k], tols[k]) for k in some])
+        threads = blas_threads(min(host.slots_per_host, len(work)))
+        return dict(itertools.chain(*(yield Tasks("restricted-master", work, (threads,), own=own))))
+
+    def _given(self, k: int, beta: Float | None, tol: float) -> _Given:
+        """A point with the solution of the round before as its start."""
+        problem, kernels = replace(self.problems[k], tol=tol), self.points[k].kernels
+        if beta is not None and k in self.gradients:
+            *_, (u, _) = self.gradients[k].values()
+            start = problem.weights.start(problem.n_kernels, beta if kernels is None else beta[kernels])
+            problem = replace(problem, start=start, dual=u / problem.lam)
+        return k, problem, kernels
 
     def judge(self, solutions: Mapping[int, Solution]) -> Solver[dict[int, OpenPoint]]:
         """See `Restriction`; the residual is u − λα."""
@@ -166,7 +195,8 @@ class _SmoothRestriction(Restriction):
         """See `Restriction`: F, factors of K(β) and of B, products of a kernel, and those of u with all of them."""
         columns = max(int(problem.y.shape[1]) for problem in self.problems)
         of_rows = 8 * space.training.n_train * (5 * width + 3 * space.n_kernels * columns)
-        return basis_task_bytes(space.n_kernels, width) + of_rows
+        of_products = 8 * _rows_at_once(space.n_kernels, space.training.n_train, width) * space.n_kernels * width
+        return basis_task_bytes(space.n_kernels, width) + of_rows + of_products
 
 
 def _columns(problem: SmoothProblem, alpha: Float, f: Float, effects: Float) -> list[Column]:
@@ -193,61 +223,127 @@ def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> Solver[list[Floa
     return list(np.add.reduceat(bounds, ends, axis=1).T)
 
 
-_Given = tuple[int, SmoothProblem, Float | None, float, Index | None]
-"""A point to solve: its number, its problem, β of all kernels to start from, the gap to reach, and the kernels as in
-`Point`."""
+_Given = tuple[int, SmoothProblem, Index | None]
+"""A point to solve: its number, its problem, and the kernels as in `Point`."""
 
 
-def _solve_point(gram: str, files: ProductFiles, m: int, threads: int, given: _Given) -> tuple[int, Solution]:
-    """Solve a point in the subspace."""
-    number, problem, beta, tol, kernels = given
+@dataclass(frozen=True, eq=False)
+class _Sum(Request):
+    """Σ_j β_jW_j, (m, r), for some kernels."""
+
+    kernels: Index
+    beta: Float
+
+
+@dataclass(frozen=True, eq=False)
+class _Sides(Request):
+    """W_ja, (kernels, m, c), and W_jᵀu, (kernels, r, c), for some kernels."""
+
+    kernels: Index
+    a: Float
+    u: Float
+
+
+def _solve_points(
+    gram: str, files: ProductFiles, m: int, threads: int, points: Sequence[_Given]
+) -> list[tuple[int, Solution]]:
+    """Solve points side by side in the subspace, so that the products are read once for all."""
     g = load_array(gram)
-    n, chosen = len(g), np.arange(len(g)) if kernels is None else kernels
-    start = problem.weights.start(len(chosen)) if problem.start is None else problem.start
-    if beta is not None:
-        start = problem.weights.start(len(chosen), beta[chosen])
     with pinned_blas(threads):
-        restricted = _Restricted(g if kernels is None else g[kernels], files, m, chosen)
-        iteration = maximize(SmoothOracle(problem, np.inf), problem.weights, start, tol, max_steps=_MOST_WEIGHTS)
-        solution = run_with(iteration, restricted.answer)
-        alpha, effects, _ = solution.alpha
-        restricted.combine(solution.beta)
-        pair = restricted.coefficients(alpha), effects
-    weights = solution.beta if kernels is None else spread(solution.beta, kernels, n)
+        answers = partial(_answers, files, (m, g.shape[1]))
+        return run_with(together([_solve_point(g, point) for point in points]), answers, answers)
+
+
+def _solve_point(g: Array, point: _Given) -> Solver[tuple[int, Solution]]:
+    number, problem, kernels = point
+    restricted = _Restricted(g, np.arange(len(g)) if kernels is None else kernels)
+    start = problem.weights.start(problem.n_kernels) if problem.start is None else problem.start
+    iteration = maximize(SmoothOracle(problem, np.inf), problem.weights, start, problem.tol, max_steps=_MOST_WEIGHTS)
+    solution = yield from restricted.run(iteration)
+    alpha, effects, _ = solution.alpha
+    if not np.array_equal(restricted.beta, solution.beta):
+        yield from restricted.combine(solution.beta)
+    pair = restricted.coefficients(alpha), effects
+    weights = solution.beta if kernels is None else spread(solution.beta, kernels, len(g))
     return number, replace(solution, beta=weights, alpha=pair, steps=())
 
 
 class _Restricted:
     """The kernel FG(β)⁻¹Fᵀ = AAᵀ of the last β, and its derivatives; see the module."""
 
-    def __init__(self, g: Array, files: ProductFiles, m: int, kernels: Index) -> None:
-        self.g, self._strips = g, [partial(files.strip, int(j), slice(0, m)) for j in kernels]
+    def __init__(self, g: Array, kernels: Index) -> None:
+        self.g, self.kernels, self.beta = g, kernels, np.empty(0)
 
-    def combine(self, beta: Float) -> None:
-        """Compute A = FQ, with QQᵀ = G(β)⁻¹ where G(β) has rank."""
-        values, vectors = np.linalg.eigh(combined(self.g, beta))
-        kept = values > _NULL * max(float(values[-1]), 0.0)
-        self.q = vectors[:, kept] / np.sqrt(values[kept])
-        parts = (beta[j] * self._strips[j]() for j in np.flatnonzero(beta))
-        self.a = sum(parts, 0.0 * self._strips[0]()) @ self.q
+    def run(self, iteration: Solver[Solution]) -> Solver[Solution]:
+        """Run an iteration with this kernel; yields requests for the products W_j."""
+        reply: Any = None
+        while True:
+            try:
+                request: Any = iteration.send(reply)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            match request:
+                case CombinedKernel():
+                    yield from self.combine(request.weights)
+                    reply = Root(self.a)
+                case EachProduct(block=u):
+                    reply = yield from self._derivatives(u)
+                case _:
+                    reply = request.function(*request.arguments)
+
+    def combine(self, beta: Float) -> Solver[None]:
+        """Compute L and A = FL⁻ᵀ."""
+        total: Float = yield _Sum(self.kernels, beta)
+        system = combined(self.g, spread(beta, self.kernels, len(self.g)))
+        # Where G(β) has no full rank, F is rounding too.
+        system[np.diag_indices(len(system))] += _NULL * np.trace(system) + np.finfo(float).tiny
+        self.beta, self.lower = beta, Cholesky.of(system.T)
+        self.a = self.lower.half_solve(total.T).T  # in place
 
     def coefficients(self, u: Float) -> Float:
         """G(β)⁻¹Fᵀu."""
-        return np.asarray(self.q @ (self.a.T @ u))
+        return np.asarray(self.lower.half_solve(self.a.T @ u, transposed=True))
 
-    def answer(self, request: Any) -> Any:
-        """The answer to requests of a smooth loss."""
-        match request:
-            case CombinedKernel():
-                self.combine(request.weights)
-                return Root(self.a)
-            case EachProduct(block=u):
-                a = self.coefficients(u)
-                return np.stack([self._derivative(w(), g, a, u) for w, g in zip(self._strips, self.g, strict=True)])
-        return request.function(*request.arguments)
+    def _derivatives(self, u: Float) -> Solver[Float]:
+        a = self.coefficients(u)
+        products, sides = yield _Sides(self.kernels, a, u)
+        left = np.stack([side - self.g[j] @ a for j, side in zip(self.kernels, sides, strict=True)], axis=1)
+        rest = self.a @ self.lower.half_solve(left.reshape(len(a), -1))
+        products += rest.reshape(len(rest), -1, u.shape[1]).transpose(1, 0, 2)
+        return np.asarray(products)
 
-    def _derivative(self, w: Float, g: Float, a: Float, u: Float) -> Float:
-        return np.asarray(w @ a + self.a @ (self.q.T @ (w.T @ u - g @ a)))
+
+def _rows_at_once(n: int, m: int, width: int) -> int:
+    """Rows of n products W_j, (m, r), that are read at once."""
+    return min(m, max(64, _SWEEP_BYTES // (8 * max(1, n) * width)))
+
+
+def _answers(files: ProductFiles, shape: tuple[int, int], requests: Sequence[_Sum | _Sides]) -> list[Any]:
+    """The answers to requests of several points; the products W_j, (m, r), are read once for all sums and sides."""
+    sums, sides = [r for r in requests if isinstance(r, _Sum)], [r for r in requests if isinstance(r, _Sides)]
+    used = np.unique(np.concatenate([r.kernels for r in requests]))
+    (m, width), n = shape, len(used)
+    ends = np.cumsum([0, *(r.a.shape[1] for r in sides)])
+    totals, products = np.empty((len(sums), m, width)), np.empty((n, m, ends[-1]))
+    crossing = np.zeros((n, width, ends[-1]))
+    betas = [spread(r.beta, np.searchsorted(used, r.kernels), n) for r in sums]
+    side = _rows_at_once(n, m, width)
+    stack = np.empty((n, side, width))
+    for start in range(0, m, side):
+        rows = slice(start, min(start + side, m))
+        part = stack[:, : rows.stop - start]
+        for place, j in enumerate(used):
+            part[place] = files.strip(int(j), rows)
+        if sums:
+            totals[:, rows] = np.tensordot(np.stack(betas), part, 1)
+        if sides:
+            products[:, rows] = part @ np.hstack([r.a for r in sides])
+            crossing += part.transpose(0, 2, 1) @ np.hstack([r.u[rows] for r in sides])
+    answers: dict[int, Any] = {id(r): total for r, total in zip(sums, totals, strict=True)}
+    for r, first, last in zip(sides, ends, ends[1:], strict=False):
+        places = np.searchsorted(used, r.kernels)
+        answers[id(r)] = tuple(of_all[places, :, first:last] for of_all in (products, crossing))
+    return [answers[id(r)] for r in requests]
 
 
 def _split(basis: str, u: Float) -> tuple[Float, Float]:
