@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache, partial
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -1018,10 +1018,14 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
 def _votes(scores: Float) -> Float:
     """The votes for each class, plus a fraction of a vote by the sum of its scores, which breaks ties."""
-    from sklearn.utils.multiclass import _ovr_decision_function  # whose positive class is the second of a pair
-
     n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
-    return np.asarray(_ovr_decision_function(scores <= 0, -scores, n_classes))
+    votes, sums = np.zeros((2, len(scores), n_classes))
+    for column, (a, b) in zip(scores.T, combinations(range(n_classes), 2), strict=True):
+        votes[:, a] += column > 0
+        votes[:, b] += column <= 0
+        sums[:, a] += column
+        sums[:, b] -= column
+    return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
 
 def labelled(labels: Array, scores: xr.DataArray, name: str) -> xr.DataArray:
