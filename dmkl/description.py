@@ -45,12 +45,15 @@ MOST_ROWS = 30
 # --- texts ---------------------------------------------------------------------------------------------------------
 
 
-def number(value: Any) -> str:
-    """Three significant digits, and all those before the point; a dash where there is no number."""
+def number(value: Any, sign: Literal["", "+"] = "") -> str:
+    """Three significant digits, and all those before the point; a dash where there is no number.
+
+    With `sign` "+" positive numbers have one too.
+    """
     if value != value:
         return "–"
     whole = isinstance(value, int) or 1e3 <= abs(value) < 1e6
-    return f"{value:,.0f}" if whole else f"{value:#.3g}".rstrip(".")
+    return f"{value:{sign},.0f}" if whole else f"{value:{sign}#.3g}".rstrip(".")
 
 
 def count(n: float, noun: str) -> str:
@@ -66,17 +69,17 @@ def listed(names: Iterable[object], most: int) -> str:
     return ", ".join(texts[:most]) + more
 
 
-def with_error(mean: Any, error: Any, form: str = ".4g") -> str:
+def with_error(mean: Any, error: Any, sign: Literal["", "+"] = "") -> str:
     """A mean, with its standard error if that is finite."""
-    return f"{float(mean):{form}}".rstrip(".") + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
+    return number(float(mean), sign) + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
 
 
-def with_interval(mean: float, margin: float, limits: tuple[float, float], form: str = ".4g") -> str:
+def with_interval(mean: float, margin: float, limits: tuple[float, float], sign: Literal["", "+"] = "") -> str:
     """A mean ± half the width of its interval; its two ends where the `limits` of the score cut it off."""
     lower, upper = mean - margin, mean + margin
     if not (lower < limits[0] or upper > limits[1]):
-        return with_error(mean, margin, form)
-    return f"{with_error(mean, math.nan, form)} ({ends_text(lower, upper, limits)})"
+        return with_error(mean, margin, sign)
+    return f"{number(mean, sign)} ({ends_text(lower, upper, limits)})"
 
 
 def ends_text(lower: float, upper: float, limits: tuple[float, float]) -> str:
@@ -185,8 +188,8 @@ class Column:
         return list(map(text_of, values, others))
 
     def _with_error(self, mean: float, error: float) -> str:
-        form = "+#.3g" if self.form == "signed" else "#.3g"
-        return "" if mean != mean else with_interval(mean, error, self.limits, form)
+        sign: Literal["", "+"] = "+" if self.form == "signed" else ""
+        return "" if mean != mean else with_interval(mean, error, self.limits, sign)
 
     def _between(self, lower: Any, upper: Any) -> str:
         low, high = self._text(lower), self._text(upper)

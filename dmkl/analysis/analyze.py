@@ -43,7 +43,7 @@ from scipy.spatial.distance import squareform
 
 from dmkl import settings
 from dmkl.arrays import Array, Float, Index, Mask
-from dmkl.description import Column, Description, Figure, Table, count, human_names, listed, short_names
+from dmkl.description import Column, Description, Figure, Table, count, human_names, listed, number, short_names
 from dmkl.errors import IndefiniteKernelWarning, refuse, warn
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.numerics.alignment import (
@@ -155,8 +155,8 @@ class Analysis(Result):
 
     def groups(self) -> list[list[str]]:
         """Groups of two or more similar kernels, in the order of the set."""
-        number = self.data["group"].values
-        members = [[self.names[j] for j in np.flatnonzero(number == g)] for g in dict.fromkeys(number.tolist())]
+        group = self.data["group"].values
+        members = [[self.names[j] for j in np.flatnonzero(group == g)] for g in dict.fromkeys(group.tolist())]
         return [names for names in members if len(names) > 1]
 
     def pairs(self, least: float | None = None) -> pd.DataFrame:
@@ -184,8 +184,8 @@ class Analysis(Result):
         for what, matrix in (("alignments", data["alignment"]), ("unbiased alignments", self.similarity)):
             values = matrix.values[np.triu_indices(len(self.names), 1)]
             if np.isfinite(values).any():
-                low, middle, high = np.nanquantile(values, [0, 0.5, 1])
-                lines.append(f"{what} of different kernels from {low:.3f} to {high:.3f}, median {middle:.3f}")
+                low, middle, high = map(number, np.nanquantile(values, [0, 0.5, 1]))
+                lines.append(f"{what} of different kernels from {low} to {high}, median {middle}")
         repeated = [short[name] for name, first in zip(self.names, data["repeats"].values, strict=True) if first]
         if repeated:
             lines.append(f"multiples of earlier kernels: {listed(repeated, _MOST_NAMES)}")
@@ -197,7 +197,7 @@ class Analysis(Result):
         if "target_alignment" in data:
             fit = data["target_alignment"] if self.tasks is None else data["target_alignment"].mean("task")
             best = np.argsort(-np.nan_to_num(fit.values, nan=-np.inf), kind="stable")[:3]
-            fits = ", ".join(f"{short[self.names[j]]} {fit.values[j]:.3f}" for j in best)
+            fits = ", ".join(f"{short[self.names[j]]} {number(fit.values[j])}" for j in best)
             lines.append(f"best aligned with the labels{'' if self.tasks is None else ' on average'}: {fits}")
         tables = {"kernels": self._kernels_table, "pairs": self._pairs_table}
         tables |= {"relevant": self._relevant_table} if set(_RELEVANT) <= set(data) else {}

@@ -157,4 +157,4 @@ def _print(
         return
     say(f"{description.headline}\n", style="bold")
     show_description(description, omit)
-    say(f"{what_was_done} in {seconds:.2f} s.")
+    say(f"{what_was_done} in {seconds:.3g} s.")

@@ -23,7 +23,7 @@ from dmkl.cli.options import flag, folds_option, option, samples_option
 from dmkl.cli.output import say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_scoring, sample_names
 from dmkl.cli.samples import Samples, read_groups
-from dmkl.description import MOST_ROWS, Key, count
+from dmkl.description import MOST_ROWS, Key, count, number
 from dmkl.errors import refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -286,7 +286,7 @@ def fit(
         say(note)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if agreement:
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in agreement["agreement"].items())
+        figures = ", ".join(f"{name} {number(value)}" for name, value in agreement["agreement"].items())
         say(f"Agreement of the clusters with the stored labels, which were not used: {figures}.")
     if scores is not None:
         tables.show_scores(scores)

@@ -16,7 +16,7 @@ from dmkl.cli.learners import import_base
 from dmkl.cli.options import Json, Overwrite, Store, flag, option, samples_option
 from dmkl.cli.output import command_line, lock_output, lock_pictures, print_json, save_figure, say, say_aside
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, open_kernels, select_rows
-from dmkl.description import count
+from dmkl.description import count, number
 from dmkl.errors import refuse
 from dmkl.files.urls import Place, as_place
 from dmkl.progress import ConsoleWatch
@@ -255,8 +255,9 @@ def predict(
         save_figure(result.figures["Confusion matrix"].draw, plot)
     region_lines = []
     if coverage is not None:
-        observed = f"; they hold {of_regions['observed_coverage']:.3g} of the true labels" if truth is not None else ""
-        size = f"{of_regions['mean_size']:.3g}"
+        size, observed = number(of_regions["mean_size"]), ""
+        if truth is not None:
+            observed = f"; they hold {number(of_regions['observed_coverage'])} of the true labels"
         what = f"Intervals: mean width {size}" if regression else f"Sets: {size} labels on average"
         region_lines = [f"{what}{observed}. They hold the labels of {of_regions['guarantee']}."]
     if report is not None:

@@ -16,7 +16,7 @@ import xarray as xr
 import dmkl
 from dmkl.arrays import Array, Float
 from dmkl.cli.output import say, show_tables
-from dmkl.description import Column, Description, Figure, Table
+from dmkl.description import Column, Description, Figure, Table, number
 from dmkl.learners.learner import label_accuracy
 from dmkl.learners.plan import tell_new_classes
 from dmkl.searching.assessing import class_facts, class_tables, confusion, measures_of
@@ -62,7 +62,7 @@ def _describe(
     outputs, of_all = ("targets", f" on {on}") if accuracy is None else ("tasks", "")
     of_kernels = " of the kernels' part: the prediction and y without what covariates predict"
     lines = [
-        f"{name} {float(np.nanmean(value)):.4g}{f', mean over {outputs}' if np.ndim(value) else ''}{of_what}"
+        f"{name} {number(float(np.nanmean(value)))}{f', mean over {outputs}' if np.ndim(value) else ''}{of_what}"
         for values, of_what in ((scores, of_all), (residual_scores, of_kernels))
         for name, value in values.items()
     ]
@@ -71,7 +71,7 @@ def _describe(
         return Description("Scores", on, {"scores": lines}, lambda: facts)
     facts |= {"accuracy": accuracy, **class_facts(counts)}
     figures = {"Confusion matrix": Figure("Samples by class.", lambda: dmkl.plot_confusion(counts))}
-    lines.insert(0, f"Accuracy {100 * accuracy:.2f} % on {on}.")
+    lines.insert(0, f"Accuracy {number(100 * accuracy)} % on {on}.")
     return Description("Scores", on, {"scores": lines}, lambda: facts, class_tables(counts), figures)
 
 

@@ -19,7 +19,7 @@ import xarray as xr
 
 from dmkl import progress
 from dmkl.arrays import Array, Index, weight_shares
-from dmkl.description import Column, Description, Figure, Key, Table, count, listed
+from dmkl.description import Column, Description, Figure, Key, Table, count, listed, number
 from dmkl.errors import refuse
 from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.inputs.label_tables import matched
@@ -151,8 +151,8 @@ class PermutationTest(Result):
             null, chosen = of_task["null_score"], {name: values_of(of_task[name])[0] for name in searched}
             task = "" if dim is None else f"{of_task[dim].item()}: "
             lines.append(
-                f"{task}{attrs['scoring']} {float(of_task['score']):.4g} at {point_text(chosen)}; permuted "
-                f"{float(null.mean()):.4g}, at most {float(null.max()):.4g}: {p_value_text(of_task)}"
+                f"{task}{attrs['scoring']} {number(float(of_task['score']))} at {point_text(chosen)}; permuted "
+                f"{number(float(null.mean()))}, at most {number(float(null.max()))}: {p_value_text(of_task)}"
             )
             corrected = of_task["kernel_p_value_corrected"].to_series().sort_values(kind="stable")
             significant = corrected[corrected <= _LEVEL]
@@ -339,9 +339,9 @@ def exchange_cells(folds: Sequence[Fold], n_samples: int, blocks: Array | None) 
     set keeps the sizes of its classes; otherwise one cell for all rows of the folds.
     """
     used, held_out_by = np.zeros(n_samples, dtype=bool), np.zeros(n_samples, dtype=np.int64)
-    for number, fold in enumerate(folds):
+    for f, fold in enumerate(folds):
         used[fold.train] = used[fold.validation] = True
-        held_out_by[fold.validation] = number
+        held_out_by[fold.validation] = f
     times = np.bincount(np.concatenate([fold.validation for fold in folds]), minlength=n_samples)
     if blocks is not None:
         cells = np.unique(blocks.astype(str), return_inverse=True)[1]

@@ -19,7 +19,7 @@ import xarray as xr
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index, plain_repr
-from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed, short_names
+from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed, number, short_names
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
@@ -170,15 +170,15 @@ class Stability(Result):
             notes.append(f"Only {n_distinct} of the {resamples} are distinct: {few}")
         score = data["score"]
         score = score.mean([dim for dim in score.dims if dim != "resample"])
-        spread = f"{attrs['scoring']} {float(score.mean()):.4g} on the rows left out"
+        spread = f"{attrs['scoring']} {number(float(score.mean()))} on the rows left out"
         notes += [_CAUTION, *([attrs["default_price"]] if attrs.get("default_price") else [])]
         if np.isfinite(agreed := float(data["rank_agreement"].mean())):
-            of_kernels.append(f"Agreement on the order of the kernels (Kendall's W): {agreed:.2g}")
+            of_kernels.append(f"Agreement on the order of the kernels (Kendall's W): {number(agreed)}")
         elif data.sizes["kernel"] > 2:
             of_kernels.append("All weights are equal, and their order says nothing: choose a smaller p")
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], float(data["gap"].max()))
         sentences: dict[Key, list[str]] = {
-            "scores": [f"{spread}, standard deviation over the resamples {float(score.std(ddof=1)):.2g}"],
+            "scores": [f"{spread}, standard deviation over the resamples {number(float(score.std(ddof=1)))}"],
             "notes": notes,
             "kernels": [*of_kernels, *self._stable_lines()],
             "costs": [f"{count(data.sizes['resample'], 'fit')} in {costs}"],
@@ -229,15 +229,14 @@ class Stability(Result):
         mean = f"A resample selects {float(np.mean(self.mean_selected_)):.3g} of {self.data.sizes['kernel']}{over}"
         bound, most = float(np.max(self.error_bound())), int(stable.sum("kernel").max())
         if np.isfinite(bound) and 0 < most <= bound:
-            lines.append(
-                f"{mean}: too many for a bound of rare selections, which is {bound:.2g} for {count(most, 'kernel')}; "
-                "lower n_selected or raise threshold"
-            )
+            of_stable = f"{number(bound)} for {count(most, 'kernel')}"
+            way_out = "lower n_selected or raise threshold"
+            lines.append(f"{mean}: too many for a bound of rare selections, which is {of_stable}; {way_out}")
         elif np.isfinite(bound):
             chance = float(np.max(self.mean_selected_)) / self.data.sizes["kernel"]
             lines.append(
                 f"{mean}. The expected number of stable kernels that a half-sample selects with a probability of "
-                f"{chance:.2g} or less is at most {bound:.2g}; noise that it selects more often is not counted"
+                f"{number(chance)} or less is at most {number(bound)}; noise that it selects more often is not counted"
             )
         else:
             lines.append(f"{mean}; a bound of rare selections is known for how='half' only")

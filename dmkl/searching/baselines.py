@@ -21,7 +21,7 @@ from sklearn.base import clone
 import dmkl
 from dmkl import settings
 from dmkl.arrays import Float, Mask, weight_shares
-from dmkl.description import ends_text, with_error
+from dmkl.description import ends_text, number, with_error
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, refuse
 from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.learners.engine import run
@@ -424,7 +424,7 @@ def verdict(difference: float, margin: float, limits: tuple[float, float]) -> st
     lower, upper = abs(difference) - margin, abs(difference) + margin
     cut = lower < limits[0] or upper > limits[1]
     interval = ends_text(lower, upper, limits) if cut else f"±{margin:.2g}"
-    by = f"{abs(difference):.4g}" + (f" (95 %: {interval})" if np.isfinite(margin) else "")
+    by = number(abs(difference)) + (f" (95 %: {interval})" if np.isfinite(margin) else "")
     chance = np.isfinite(margin) and not 0 < margin < abs(difference)
     note = "; between procedures a difference of this size may be chance" if chance else ""
     if difference < 0:

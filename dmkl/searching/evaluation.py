@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from dmkl.description import Column, Description, Figure, Key, Table, count, with_error
+from dmkl.description import Column, Description, Figure, Key, Table, count, number, with_error
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice
@@ -286,6 +286,7 @@ class EvaluationResult(GridResult):
         n_fits = sum(int((search.scores["status"] >= 0).sum()) for search in searches)
         gap = float(max(search.scores["gap"].max() for search in searches))
         costs = cost_and_proof(self.n_passes_, attrs["seconds"], gap)
+        inner_score = number(float(scores["inner_score"].mean()))
         choices = "; ".join(chosen_text(name, values_of(scores[name])) for name in self.parameters)
         sentences: dict[Key, list[str]] = {
             "scores": of_scores,
@@ -293,7 +294,7 @@ class EvaluationResult(GridResult):
             "chance": chance_notes(scores["test_score"], scores, "test"),
             "kernels_part": self.residual_lines(),
             "baselines": self.baseline_lines(),
-            "inner_scores": [f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose"],
+            "inner_scores": [f"{attrs['scoring']} {inner_score} in the folds that chose"],
             "choice": [f"Chosen: {choices}"],
             "notes": [*([attrs["hint"]] if "hint" in attrs else []), *self.notes()],
             "costs": [f"{n_fits} fits and {count(scores.sizes['fold'], 'refit')} in {costs}"],
@@ -351,8 +352,8 @@ class EvaluationResult(GridResult):
         return [*approximate, *edge_notes(grid, edges), *data_notes(self._data.attrs)]
 
     def _write(self, path: Path) -> None:
-        for number, search in enumerate(self._searches.values()):
-            search._write(path / f"search-{number}")
+        for place, search in enumerate(self._searches.values()):
+            search._write(path / f"search-{place}")
         super()._write(path)
 
     @classmethod

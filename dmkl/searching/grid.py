@@ -14,6 +14,7 @@ import xarray as xr
 from scipy.special import stdtrit
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.description import number
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import KernelSet
 from dmkl.learners.checks import check_choice
@@ -169,12 +170,12 @@ def _value(name: str, value: Any) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         refuse(f"the values of {name} must be numbers, got {value!r}")
-    number = float(value)
+    real = float(value)
     if name == "p":
-        return as_exponent(number)
-    if not (np.isfinite(number) and number > 0):
+        return as_exponent(real)
+    if not (np.isfinite(real) and real > 0):
         refuse(f"the values of {name} must be positive and finite, got {value!r}")
-    return number
+    return real
 
 
 def diagonal_variation(K: KernelSet) -> float:
@@ -416,11 +417,12 @@ def chance_notes(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str
         too_slow = "chance_permutations" in scores and not scores["chance_permutations"].any()
         return [*constant_note(score, scores, rows), *([_TOO_SLOW] if too_slow else [])]
     p, mean = scores["chance_p_value"], float(scores["chance_score"].mean())
+    permuted = f"Permuted labels of the rows held out score {number(mean)}"
     choice = "" if rows == "test" else ", the choice of the point included"
     noise = "" if p.min() <= 0.05 else "; weights may be those of noise, which dmkl permute tests"
     counts = "covariates" in scores.attrs and ("residual_p_value" not in scores or "residual_score" in scores)
     covariates = "; what labels owe to the covariates counts too" if counts else ""
-    lines = [f"Permuted labels of the rows held out score {mean:.4g}: {p_text(np.ravel(p))}{choice}{covariates}{noise}"]
+    lines = [f"{permuted}: {p_text(np.ravel(p))}{choice}{covariates}{noise}"]
     labels = scores.get("held_out_true_label")
     if float(score.mean()) < mean and "held_out_predicted_label" in scores and labels is not None and labels.ndim == 1:
         # Whether no fold holds out two classes while all together do, as leave-one-out does.
@@ -448,8 +450,8 @@ def constant_note(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[st
     mean, margin = map(float, mean_and_margin(above.mean([dim for dim in above.dims if dim != "fold"]), scores, rows))
     if not np.isfinite(margin) or mean > margin:
         return []
-    constant = float(scores["constant_score"].mean())
+    constant = number(float(scores["constant_score"].mean()))
     return [
-        f"That is not clearly above {constant:.4g}, the score of one decision for all rows: weights may be those of "
+        f"That is not clearly above {constant}, the score of one decision for all rows: weights may be those of "
         "noise, which dmkl permute (dmkl.permutation_test) tests"
     ]

@@ -24,7 +24,7 @@ import xarray as xr
 from sklearn.base import clone
 
 from dmkl.arrays import Array, Index
-from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, with_error
+from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, number, with_error
 from dmkl.errors import InputError, first_names, refuse
 from dmkl.kernelset import Kernels, as_kernel_set
 from dmkl.learners import conformal
@@ -165,8 +165,8 @@ class GridResult(Result):
         return conformal.by_folds(new, self.predictions, coverage)
 
     def _write(self, path: Path) -> None:
-        for number, model in enumerate(self._models.values()):
-            write_model(model, path / f"model-{number}")
+        for place, model in enumerate(self._models.values()):
+            write_model(model, path / f"model-{place}")
         super()._write(path)
 
     @classmethod
@@ -280,10 +280,10 @@ class GridResult(Result):
         if (observed := conformal.out_of_fold(self.predictions, coverage)) is None:
             return []
         share, size = observed
-        kind, of_size = "sets", f"{size:.3g} labels on average"
+        kind, of_size = "sets", f"{number(size)} labels on average"
         if "held_out_prediction" in self._data:
-            kind, of_size = "intervals", f"mean width {size:.3g}"
-        observed_text = f"{share:.3g} of them hold the true label; {of_size}"
+            kind, of_size = "intervals", f"mean width {number(size)}"
+        observed_text = f"{number(share)} of them hold the true label; {of_size}"
         return [f"Prediction {kind} of coverage {coverage:g}, of each fold from the other folds: {observed_text}"]
 
     @property
@@ -746,12 +746,15 @@ class SearchResult(GridResult):
         if self.tasks is not None and len(choices) > MOST_LINES:
             distribution = self._distribution(np.array([mean for *_, mean in choices], dtype=np.float64))
             return {"choice": choice, "scores": [distribution]}
-        lines = [f"{', '.join(labels)}: {point_text(p)}, {scoring} {m:.4g}" for labels, p, m in choices[:MOST_LINES]]
+        lines = [
+            f"{', '.join(labels)}: {point_text(point)}, {scoring} {number(mean)}"
+            for labels, point, mean in choices[:MOST_LINES]
+        ]
         if len(choices) > MOST_LINES:
             lines.append(f"… and {len(choices) - MOST_LINES} more")
         if self.tasks is not None:
             over = f"mean over {' and '.join(f'{dim}s' for dim in self.choosers)}"
-            of_scores = [f"{scoring} {np.nanmean([mean for *_, mean in choices]):.4g} in validation, {over}"]
+            of_scores = [f"{scoring} {number(np.nanmean([mean for *_, mean in choices]))} in validation, {over}"]
         else:
             mean = with_error(*mean_over_folds(chosen["score"]))
             of_scores = [f"{scoring} {mean} in validation, mean over folds{classes}"]
@@ -766,8 +769,8 @@ class SearchResult(GridResult):
             kept, scores = kept.isel(fold=0), [score.mean("fold") for score in scores]
         better = (self._data["refined_weight"] != kept).any("kernel").values
         gain = (scores[1] - scores[0]).values[better]
-        mean = " → ".join(f"{float(score.mean()):.4g}" for score in scores)
-        most = f", by {np.median(gain):.2g} (median) and up to {gain.max():.2g}" if better.any() else ""
+        mean = " → ".join(number(float(score.mean())) for score in scores)
+        most = f", by {number(np.median(gain))} (median) and up to {number(gain.max())}" if better.any() else ""
         scoring, what = self._data.attrs["scoring"], f"{better.sum()} of {count(better.size, 'choice')}"
         return [f"Refined weights: {scoring} {mean} in validation; better for {what}{most}"]
 
@@ -776,8 +779,8 @@ class SearchResult(GridResult):
         title = "R²" if scoring == "r2" else scoring
         if not len(scores):
             return f"{title} is undefined for every choice"
-        quartiles = ", ".join(f"{value:.2g}" for value in np.quantile(scores, [0.25, 0.5, 0.75]))
-        text = f"Mean {title} {scores.mean():.2g} in validation (quartiles {quartiles})"
+        quartiles = ", ".join(map(number, np.quantile(scores, [0.25, 0.5, 0.75])))
+        text = f"Mean {title} {number(scores.mean())} in validation (quartiles {quartiles})"
         if self._data.attrs.get("kind") == "regression" and "fold" not in self.choosers:
             text += f"; {np.count_nonzero(scores > 0)} of {len(scores)} targets above 0"
         return text

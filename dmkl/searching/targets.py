@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array, Mask
-from dmkl.description import Column, Description, Figure, Table, count, listed
+from dmkl.description import Column, Description, Figure, Table, count, listed, number
 from dmkl.store.saved import Result
 
 if TYPE_CHECKING:
@@ -136,14 +136,14 @@ class KernelScores(Result):
         """R² and its parts, the best targets, and the targets that each kernel wins; see `Result.describe`."""
         means = self._data[["kernel_r2", "rest_r2", "total_r2"]]
         means = means.mean([dim for dim in means.dims if dim != "kernel"])
-        parts = [f"{name} {part:.3g}" for name, part in means["kernel_r2"].to_series().items()]
+        parts = [f"{name} {number(part)}" for name, part in means["kernel_r2"].to_series().items()]
         n = len(self.by_target.score)
         over = f", mean of {n:,} targets" if n > 1 else ""
-        line = f"R² {float(means['total_r2']):.3g}{over}: {listed(parts, FEW)}, intercept and covariates"
+        line = f"R² {number(float(means['total_r2']))}{over}: {listed(parts, FEW)}, intercept and covariates"
         return Description(
             "R² by kernel",
             f"{count(means.sizes['kernel'], 'kernel')}, {count(n, 'target')}",
-            {"scores": [f"{line} {float(means['rest_r2']):.3g}"]},
+            {"scores": [f"{line} {number(float(means['rest_r2']))}"]},
             tables=self.by_target.tables(),
             figures=self.by_target.figures(),
         )

@@ -19,7 +19,7 @@ def test_tables_and_files(error_of, output_of, store, tmp_path):
     for name, alignment in zip(expected.names, expected.data.target_alignment.values, strict=True):
         assert f"{name} " in out
         assert f"{alignment:#.3g} " in out
-    assert f"{expected.data.alignment.values[0, 1]:.3f}" in out
+    assert f"{expected.data.alignment.values[0, 1]:#.3g}" in out
     assert expected.summary().split("\n")[0] in out
     assert "Analyzed 45 samples (all)" in out
     assert [file.name for file in folder.iterdir()] == ["analysis.nc"]

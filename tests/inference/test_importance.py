@@ -148,7 +148,7 @@ def test_losses_are_means_of_differences_within_folds(result):
     np.testing.assert_allclose(table.loss_margin, margin.sel(source=table.source.values), atol=1e-9)
     assert table.loss.is_monotonic_decreasing
     largest = table.iloc[0]
-    assert f"Lost without: {largest.source} {largest.loss:.4g} ± {largest.loss_margin:.2g}, " in result.summary()
+    assert f"Lost without: {largest.source} {largest.loss:#.3g} ± {largest.loss_margin:.2g}, " in result.summary()
     for f, (train, validation) in enumerate(FOLDS):
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 0), train)
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 1), validation)

@@ -199,7 +199,7 @@ def test_what_the_weights_tell(result):
     stable = data["kernel"].values[result.stable().values]
     assert f"Selected by 90 % of the resamples or more: {', '.join(stable)}" in result.summary()
     assert stable.tolist() == ["kernel_0", "kernel_1"]
-    bound = "stable kernels that a half-sample selects with a probability of 0.4 or less is at most 1; noise"
+    bound = "stable kernels that a half-sample selects with a probability of 0.400 or less is at most 1.00; noise"
     assert f"A resample selects 2 of 5. The expected number of {bound}" in result.summary()
 
 
@@ -217,8 +217,8 @@ def test_stable_weights_may_be_those_of_noise():
     K, y = spectra(0, informative=False)
     noise = dmkl.stability(dmkl.MKFDA(p=1), K, y, 10, n_selected=1)
     assert noise.data["selection_frequency"][0] == 1
-    bound = "a half-sample selects with a probability of 0.1 or less is at most 0.12; noise that it selects more often"
-    assert f"A resample selects 1 of 10. The expected number of stable kernels that {bound} is" in noise.summary()
+    bound = "a half-sample selects with a probability of 0.100 or less is at most 0.125; noise that it selects more"
+    assert f"A resample selects 1 of 10. The expected number of stable kernels that {bound} often is" in noise.summary()
     majority = [max(np.mean(y[part.values == 1] == label) for label in (0, 1)) for part in noise.data["part"]]
     np.testing.assert_allclose(noise.data["constant_score"], majority)
     K, y = spectra(0, informative=True)

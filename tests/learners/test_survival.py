@@ -296,7 +296,7 @@ def test_folds_have_equal_shares_of_events(study):
         expected = dmkl.survival_scores(curves, given[test], given[train])
         np.testing.assert_allclose(scores.sel(fold=name).brier_score, expected.brier_score, rtol=1e-3)
     mean = float(result.survival_scores().integrated_brier_score.mean())
-    assert f"integrated_brier_score {mean:.4g} ± " in str(result)
+    assert f"integrated_brier_score {mean:#.3g} ± " in str(result)
     with pytest.raises(InputError, match="evaluations of MKCox"):
         dmkl.evaluate(dmkl.MKRidge(), K, given, outer=2, inner=2, **options).survival_scores()
     with warnings.catch_warnings():

@@ -166,7 +166,7 @@ def views(tmp_path_factory):
             "calibration.py --sets iris --models MKLogistic MKFDA --ps 2 --output out",
             [r"^iris 150 +MKLogistic +0\.\d+ ", r"^ +MKFDA +0\.\d+ "],
         ),
-        ("matlab_views.py --samples 210 --output out", [r"(\$ dmkl[^$]*){4}", r"[7-9]\d\.\d\d %"]),
+        ("matlab_views.py --samples 210 --output out", [r"(\$ dmkl[^$]*){4}", r"[7-9]\d\.\d %"]),
     ],
 )
 def test_what_jobs_print(command, patterns, views, run_job, tmp_path):

@@ -81,7 +81,7 @@ def test_a_page_of_a_search_answers_at_once(result, report):
     page = Reader(report("search"))
     answer = page.of("p")[0]
     assert f"p={result.best_params_['p']:g}, λ={result.best_params_['lam']:g}." in answer
-    assert f"{result.best_score_:.4g} ± " in answer
+    assert f"{result.best_score_:#.3g} ± " in answer
     weights = result.chosen["weight"].mean("fold")
     assert f"the largest: {weights.idxmax().item()} (" in answer
     assert "best of many" in page
@@ -389,7 +389,7 @@ def test_evidence_of_every_kind(output_of, K, tmp_path):
     text = Reader(page)
     kinds = ["Search", "Score on new samples", "Permuted labels", "Importance"]
     assert list(dict.fromkeys(headings(page)))[:4] == kinds
-    assert f"{made['estimate'].mean_score_:.4g} ± {made['estimate'].standard_error_:.2g} in test" in text
+    assert f"{made['estimate'].mean_score_:#.3g} ± {made['estimate'].standard_error_:.2g} in test" in text
     assert "Against permuted labels: p = 0.1 (no permutation of 9 scored as high)." in text
     assert "<apple> (20 tested), pear (20 tested), plum (20 tested)" in text
     assert "dmkl.evaluate estimates the score" not in text
@@ -412,11 +412,11 @@ def test_the_page_of_a_prediction_has_the_least_sure_samples_and_drift(tmp_path,
     page = Reader((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert {"Calibration", "Confusion matrix", "Least sure samples", "Classes here and in training"} <= {*page.of("h2")}
     probability = model.predict_proba(K[40:, :40])
-    accuracy = (model.predict(K[40:, :40]) == classes[40:]).mean()
-    assert f"Accuracy {100 * accuracy:.2f} % on 20 samples" in page
+    accuracy = f"{100 * (model.predict(K[40:, :40]) == classes[40:]).mean():#.3g}".rstrip(".")
+    assert f"Accuracy {accuracy} % on 20 samples" in page
     expected = float((probability**2).sum("class").mean())
     (warning,) = [text for text in page.of("p") if text.startswith("The probability of the true class")]
-    assert f" is {expected:.4g} ± " in warning
+    assert f" is {expected:#.3g} ± " in warning
     assert warning.endswith("these samples are unlike those of training.")
     assert code_of((tmp_path / "p.html").read_text(encoding="utf-8")) == [
         f"dmkl predict {tmp_path / 'm'} {tmp_path / 'k'} --report {tmp_path / 'p.html'}"

@@ -189,7 +189,7 @@ def test_a_single_kernel_that_wins_is_said_to_win():
     difference = (result.chosen["test_score"] - alone["test_score"]).values.mean()
     assert difference < 0
     line = next(line for line in result.summary().splitlines() if line.startswith("Best single kernel (kernel=k0"))
-    assert f"scores higher than the choice by {-difference:.4g}" in line
+    assert f"scores higher than the choice by {-difference:#.3g}" in line
     row = result.comparison().set_index("model").loc["best single kernel"]
     np.testing.assert_allclose(row["difference"], difference)
 
@@ -209,13 +209,13 @@ def test_what_five_folds_show_may_be_chance(K):
 @pytest.mark.parametrize(
     ("scoring", "mean", "margin", "text"),
     [
-        ("accuracy", 0.9, 0.2, "0.9 (0.7 to 1)"),
-        ("accuracy", 0.9, 0.05, "0.9 ± 0.05"),
-        ("roc_auc_ovr", 0.9, 2.0, "0.9 (0 to 1)"),
-        ("matthews", -0.9, 0.2, "-0.9 (-1 to -0.7)"),
-        ("r2", 0.9, 2.0, "0.9 (-1.1 to 1)"),
-        ("neg_log_loss", -0.1, 0.3, "-0.1 (-0.4 to 0)"),
-        ("of_my_own", 0.9, 2.0, "0.9 ± 2"),
+        ("accuracy", 0.9, 0.2, "0.900 (0.7 to 1)"),
+        ("accuracy", 0.9, 0.05, "0.900 ± 0.05"),
+        ("roc_auc_ovr", 0.9, 2.0, "0.900 (0 to 1)"),
+        ("matthews", -0.9, 0.2, "-0.900 (-1 to -0.7)"),
+        ("r2", 0.9, 2.0, "0.900 (-1.1 to 1)"),
+        ("neg_log_loss", -0.1, 0.3, "-0.100 (-0.4 to 0)"),
+        ("of_my_own", 0.9, 2.0, "0.900 ± 2"),
     ],
 )
 def test_intervals_end_at_the_limits_of_the_score(scoring, mean, margin, text):
@@ -228,7 +228,7 @@ def test_differences_of_three_folds_stay_within_the_range_of_the_score(K):
     both = {"score": (("lam", "fold"), [[0.4, 0.7, 1.0]]), "sum_score": (("lam", "fold"), [[0.2, 0.2, 0.2]])}
     result = dmkl.SearchResult(scores.assign(both))
     (line,) = [line for line in result.baseline_lines() if line.startswith("Plain sum")]
-    assert "the choice scores higher by 0.5 (95 %: -0.68 to 1)" in line
+    assert "the choice scores higher by 0.500 (95 %: -0.68 to 1)" in line
     assert result.comparison().attrs["limits"] == (-1.0, 1.0)
 
 
@@ -363,7 +363,7 @@ def test_covariates_alone_and_the_kernels_part_of_a_regression(unnamed, tmp_path
         np.testing.assert_allclose(result.scores["residual_score"][f], expected, rtol=1e-9)
     assert "Covariates alone: " in result.summary()
     assert result.comparison().set_index("model")["p_value"].notna()["covariates alone"]
-    assert f"r2 {float(result.scores['residual_score'].mean()):.4g}" in result.summary()
+    assert f"r2 {float(result.scores['residual_score'].mean()):#.3g}" in result.summary()
     assert {"predicted", "by covariates", "by kernels"} <= set(dmkl.prediction_table(result.predictions))
     result.save(tmp_path / "result")
     xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, result.baselines)

@@ -165,7 +165,7 @@ def test_means_choices_and_tables(result):
     np.testing.assert_array_equal(table["matthews"], scores["test_score_matthews"])
     assert table[["p", "lam"]].to_dict("records") == [search.best_params_ for search in result.searches.values()]
     assert result.choices["folds"].sum() == 3
-    assert f"accuracy {result.mean_score_:.4g} ± " in result.summary()
+    assert f"accuracy {result.mean_score_:#.3g} ± " in result.summary()
     assert "24 fits and " in result.summary()
 
 

@@ -187,7 +187,7 @@ def test_folds_choose_each_for_itself():
     expected = [scores["test_score"].values[(*place, fold)] for fold, place in enumerate([(2, 1), (4, 2), (2, 1)])]
     np.testing.assert_array_equal(chosen["test_score"], expected)
     assert result.table().loc[[0, 20, 40], ["fold", "p"]].to_numpy().tolist() == [["0", 1.5], ["1", np.inf], ["2", 1.5]]
-    assert f"mean_class_accuracy {np.mean(expected):.4g} ± " in result.summary()
+    assert f"mean_class_accuracy {np.mean(expected):#.3g} ± " in result.summary()
     surface, *_ = drawn(result.plot_scores()).axes
     assert rings(surface) == [(2.5, 1.5), (4.5, 2.5)]
     (ax,) = drawn(result.plot_weights()).axes
@@ -262,9 +262,9 @@ def test_summary():
     assert result.summary().split("\n") == [
         "Search of MKFDA: 5 p × 4 lam, 3 folds",
         "Chosen: p=1.5, lam=0.001",
-        "mean_class_accuracy 0.9 ± 0.0058 in validation",
-        "mean_class_accuracy 0.8 ± 0.058 in test",
-        "mean_class_accuracy 0.85 ± 0.058 in test, refitted with the validation rows",
+        "mean_class_accuracy 0.900 ± 0.0058 in validation",
+        "mean_class_accuracy 0.800 ± 0.058 in test",
+        "mean_class_accuracy 0.850 ± 0.058 in test, refitted with the validation rows",
         "60 fits (57 certified, 2 converged, 1 open) in 7 passes, 12.5 s. "
         "Proven: each objective is within 50 % of the best possible",
     ]
@@ -282,7 +282,7 @@ def test_the_summary_of_many_targets_is_a_distribution():
     lines = SearchResult(scores).summary().splitlines()
     assert lines[1:3] == [
         "Chosen by each target: lam = 0.1 (40×)",
-        "Mean R² 0.15 in validation (quartiles -0.025, 0.15, 0.32); 28 of 40 targets above 0",
+        "Mean R² 0.150 in validation (quartiles -0.0250, 0.150, 0.325); 28 of 40 targets above 0",
     ]
 
 
