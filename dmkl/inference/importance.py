@@ -328,12 +328,15 @@ def importance(
     subsets = list(dict.fromkeys([*without.values(), *sources.values(), *chain.from_iterable(coalitions)]))
     with question.open_workspace(properties, continued=True) as workspace:
         everything, results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
-    data = question.with_folds(_to_dataset(question, everything, results, sources, without, choose), folds)
-    data = data.assign({name: of.variable for name, of in everything.items() if str(name).startswith("chance_")})
+    how = {"choose": choose, "choice": choice, "random_state": random_state}
+    options = {**how, "kernel_groups": kernel_groups, "shapley": shapley, "rule": rule}
+    data = _to_dataset(question, everything, results, sources, without, choose)
+    data = question.with_folds(data, folds, **options).assign(
+        {name: of.variable for name, of in everything.items() if str(name).startswith("chance_")}
+    )
     if shapley:
         data = data.assign(_shapley(question, everything, results, players, orders, coalitions))
-    how = {"choose": choose, "choice": choice, "n_orders": shapley, "random_state": random_state}
-    return Importance(data.assign_attrs({**how, "seconds": time.monotonic() - started}))
+    return Importance(data.assign_attrs({**how, "n_orders": shapley, "seconds": time.monotonic() - started}))
 
 
 def as_kernel_groups(names: Sequence[str], kernel_groups: Any) -> dict[str, Subset]:

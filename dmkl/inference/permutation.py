@@ -296,7 +296,9 @@ def permutation_test(
         chunks = list(_fit_chunks(question, orders, choose, workspace))
     statistics = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
     n_passes = float(statistics.pop("n_passes").sum())
+    options = {"choose": choose, "exchange": exchange, "random_state": int(random_state)}
     data = _to_dataset(question, orders, statistics)
+    data = question.with_folds(data, question.folds, n_permutations=n_permutations, **options)
     if of_rows is not None:
         data["sample_block"] = ("sample", of_rows.astype(str))
     within = "within folds or among all rows" if groups is None else "within groups"
@@ -485,4 +487,4 @@ def _to_dataset(question: Question, orders: Index, statistics: Statistics) -> xr
         "largest_gap": float(statistics["gap"].max()),
         "n_approximate": int(statistics["approximate"].sum()),
     }
-    return with_p_values(question.with_folds(xr.Dataset(variables, coords, attrs), question.folds))
+    return with_p_values(xr.Dataset(variables, coords, attrs))

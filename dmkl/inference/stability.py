@@ -362,7 +362,9 @@ def stability(
     with question.open_workspace({"what is asked": "stability"}) as workspace:
         answers = run(Plan(question.K, fits), workspace)
     data = _to_dataset(question, answers, how, n_selected)
-    of_folds = question.with_folds(xr.Dataset(), folds).rename_dims(fold="resample").drop_vars("fold")
+    options = {"how": how, "n_selected": n_selected, "threshold": threshold, "random_state": random_state}
+    of_folds = question.with_folds(xr.Dataset(), folds, n_resamples=n_resamples, **options)
+    of_folds = of_folds.rename_dims(fold="resample").drop_vars("fold")
     if how == "bootstrap":
         n_drawn = np.zeros(of_folds["part"].shape, dtype=np.int32)
         for row, fold in zip(n_drawn, folds, strict=True):

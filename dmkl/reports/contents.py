@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import singledispatch
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pandas as pd
 import sklearn.model_selection
 import xarray as xr
 
+import dmkl
 from dmkl.arrays import plain_repr, weight_shares
 from dmkl.description import Column, Description, Table, count, listed, number, short_names, with_error
 from dmkl.errors import refuse
@@ -179,7 +181,7 @@ def _of_grid(result: SearchResult | EvaluationResult, source: str = "") -> Page:
         "took": _took(result, description),
     }
     lead, sections = _sections(description)
-    sections += _called_again(result, search, source)
+    sections += _called_again(result, source)
     if is_search and hasattr(result, "best_"):
         sections += _predicting(result.best_, source, json.loads(scores.attrs.get("asked", "{}")), "best_")
     too_good = [] if "test_score" in scores else [_TOO_GOOD]
@@ -236,7 +238,8 @@ def _result(result: Result, source: str = "") -> Page:
     facts = {**_top(result.data), "question": description.headline, "took": _took(result, description)}
     facts |= {"steps before": steps} if (steps := result.data.attrs.get("steps")) else {}
     answer = sentences(description.lines(without={"costs"}))
-    return Page(result.TITLE.capitalize(), answer, facts, (), tuple(_sections(description)[1]))
+    sections = [*_sections(description)[1], *_called_again(result, source)]
+    return Page(result.TITLE.capitalize(), answer, facts, (), tuple(sections))
 
 
 def _top(data: xr.Dataset) -> dict[str, str]:
@@ -473,43 +476,57 @@ def _predicting(model: KernelLearner, source: str, origin: Mapping[str, Any], be
     return [Section(_USED, (note,), code=lines), Section(_TYPED, code=shlex.join(command))]
 
 
-def _called_again(result: SearchResult | EvaluationResult, search: SearchResult, source: str) -> list[Section]:
-    """Code that repeats a search, or an evaluation whose first search is given; empty if its result would differ."""
-    scores, outer = result.scores, _splitter_code(result.scores) or "result.folds"
-    given = {} if search.rule == "best" else {"rule": _literal(search.rule)}
-    function, folds = "evaluate", {"outer": outer}
-    if result is search:
-        function, folds = "search", {"cv": outer}
-        default = "fold" if scores.sizes["fold"] > 1 and "test_score" in scores else "joint"
-        given |= {} if scores.attrs.get("choice", default) == default else {"choice": _literal(scores.attrs["choice"])}
-    elif (inner := _splitter_code(search.scores)) is None:  # inner folds are not stored, and cannot be made again
-        return []
-    elif not inner == outer == _literal(SPLITS):
-        folds["inner"] = inner
-    call = json.loads(scores.attrs.get("asked", "null"))
+def _called_again(result: Result, source: str) -> list[Section]:
+    """Code that repeats a result; empty if there is none, or its result would differ."""
+    data = result.data
+    call = json.loads(data.attrs.get("asked", "null"))
     if call is None or call["source"] == "changed":  # an old result without folds, or kernels changed by steps
         return []
     try:
-        learner = _call(model_class(str(scores.attrs["estimator"])), json.loads(scores.attrs["parameters"]))
-        points = ", ".join(
-            f"{_literal(name)}: {None if values is None else _literal([encode(value) for value in values])}"
-            for name, values in search.grid_asked.items()
-        )
-        given = {name: _literal(call[name]) for name in ("scoring", "unknown") if call[name] is not None} | given
-    except (ValueError, TypeError, KeyError):  # _NotCodeError, or a value that `encode` has not written
+        function, codes, given = _question_of(result, call)
+        learner = _call(model_class(str(data.attrs["estimator"])), json.loads(data.attrs["parameters"]))
+        given |= {name: call[name] for name in ("scoring", "unknown")}
+        defaults = {name: item.default for name, item in signature(getattr(dmkl, function)).parameters.items()}
+        codes |= {name: _literal(value) for name, value in given.items() if value != defaults[name]}
+    except (ValueError, TypeError, KeyError):  # _NotCodeError, a value that `encode` has not written, an old result
         return []
-    arguments = [learner, "K", *(["y"] if call["y"] else []), f"grid={{{points}}}"]
-    arguments += [f"{name}={code}" for name, code in folds.items()]
-    arguments += ["groups=result.scores.sample_group"] if call["groups"] else []
-    arguments += [f"{name}={code}" for name, code in given.items()]
-    splitters = sorted({code.split("(")[0] for code in folds.values() if "(" in code})
+    codes |= {"groups": "result.data.sample_group"} if call["groups"] else {}
+    arguments = [learner, "K", *(["y"] if call["y"] else []), *(f"{name}={code}" for name, code in codes.items())]
+    splitters = sorted({code.split("(")[0] for code in codes.values()}.intersection(sklearn.model_selection.__all__))
     further = [f"from sklearn.model_selection import {', '.join(splitters)}"] if splitters else []
     saved = f"dmkl.load({_literal(source) if source else '...'})  # this result"
-    lines = _opening(call, scores.sizes["kernel"], saved, "scores.sample", "scores.kernel.values", further)
-    if call["source"] == "whole" and any("result." in text for text in arguments):
+    lines = _opening(call, data.sizes["kernel"], saved, "data.sample", "data.kernel.values", further)
+    if call["source"] == "whole" and any(code.startswith("result.") for code in codes.values()):
         lines.append(f"result = {saved}")
     lines += ["y = ...  # the labels, in the order of the samples of K"] if call["y"] else []
     return [Section(_AGAIN, code="\n".join([*lines, f"dmkl.{function}({', '.join(arguments)})"]))]
+
+
+def _question_of(result: Result, call: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The function that made a result, its folds and blocks as code, and other arguments as `encode` writes them.
+
+    _NotCodeError if there is no such function, or if folds are not stored, and cannot be made again.
+    """
+    data, folds = result.data, _splitter_code(result.data)
+    if isinstance(result, SearchResult):
+        given = {"grid": encode(result.grid_asked), "rule": result.rule}
+        default = "fold" if data.sizes["fold"] > 1 and "test_score" in data else "joint"
+        given |= {"choice": choice} if (choice := data.attrs.get("choice", default)) != default else {}
+        return "search", {"cv": folds or "result.folds"}, given
+    if isinstance(result, EvaluationResult):
+        search = next(iter(result.searches.values()))
+        inner = _splitter_code(search.scores)
+        if inner is None:
+            raise _NotCodeError
+        nested = {"outer": folds or "result.folds"} | ({} if inner == folds == _literal(SPLITS) else {"inner": inner})
+        return "evaluate", nested, {"grid": encode(search.grid_asked), "rule": search.rule}
+    if isinstance(result, Stability):
+        return "stability", {}, call["options"]
+    if folds is None or not isinstance(result, Importance | PermutationTest):
+        raise _NotCodeError
+    codes = {"cv": folds} | ({"blocks": "result.data.sample_block"} if "sample_block" in data else {})
+    function = "importance" if isinstance(result, Importance) else "permutation_test"
+    return function, codes, {"grid": call["grid"], **call["options"]}
 
 
 def _splitter_code(scores: xr.Dataset) -> str | None:

@@ -463,15 +463,16 @@ class Question:
         """The coordinate of the outputs, if there are several."""
         return {} if self.targets.dim is None else {self.targets.dim: np.array(self.task_names, dtype=str)}
 
-    def with_folds(self, data: xr.Dataset, folds: Sequence[Fold]) -> xr.Dataset:
+    def with_folds(self, data: xr.Dataset, folds: Sequence[Fold], **options: Any) -> xr.Dataset:
         """Add the folds and samples, variables and attributes of `SearchResult.scores` that reproduce a result.
 
-        The attribute asked has the arguments that folds and scores depend on, those of `KernelSet.origin`, and the
-        labels: the name of `y`, and the number of samples of each class.
+        The attribute asked has the arguments that folds, points and scores depend on, those of `KernelSet.origin`, and
+        the labels: the name of `y`, and the number of samples of each class; and further `options` of the call.
         """
         view, given, groups = self.K.view, self.arguments, self.arguments.groups
         scoring = encode(given.scoring)
         arguments = {"y": given.y is not None, "scoring": scoring, "unknown": encode(given.unknown), **self.K.origin}
+        arguments |= {"grid": encode(given.grid), "options": {name: encode(value) for name, value in options.items()}}
         arguments["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
         arguments["trait"] = str(getattr(given.y, "name", None) or "")
         if self.targets.kind in ("binary", "multiclass"):

@@ -399,9 +399,9 @@ class SearchResult(GridResult):
         seconds, n_points, solver, created_by, created_on (the day); n_baseline_passes, the passes of baselines after
         the search; hint, a sentence about a grid that may do better; splitter (the text of scikit-learn's, "splits" for
         stored ones, "" for given rows) and asked (JSON: whether labels were given, their name and the sizes of classes,
-        the set (`KernelSet.origin`), the source of groups, scoring, unknown); svm_left_out, the reason why there is no
-        SVM; model_chosen, the name of the model that `dmkl.auto` chose; bandwidths_from_all_samples, the number of
-        kernels whose bandwidth or landmarks depend on all samples.
+        the set (`KernelSet.origin`), the source of groups, grid, scoring, unknown, options); svm_left_out, the reason
+        why there is no SVM; model_chosen, the name of the model that `dmkl.auto` chose; bandwidths_from_all_samples,
+        the number of kernels whose bandwidth or landmarks depend on all samples.
     best
         The model with the chosen parameters; None if there is none.
     rule

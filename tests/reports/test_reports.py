@@ -155,6 +155,28 @@ def test_what_a_page_of_an_evaluation_says_to_run_has_the_same_folds_and_scores(
         xr.testing.assert_equal(again.searches[name].scores["part"], search.scores["part"])
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (
+            "importance",
+            {"grid": {"lam": [1e-2, 1]}, "cv": 3, "kernel_groups": {"both": ["clear", "noise"]}, "shapley": 2},
+        ),
+        ("stability", {"n_resamples": 4, "n_selected": 1, "groups": SITES, "random_state": 3}),
+        (
+            "permutation_test",
+            {"grid": {"p": [1, np.inf]}, "n_permutations": 4, "cv": 3, "groups": SITES, "blocks": SITES // 3}
+            | {"exchange": "groups", "choose": "fixed", "random_state": 1, "scoring": ["matthews"]},
+        ),
+    ],
+)
+def test_code_of_a_question_gives_the_same_answer(function, arguments, K, tmp_path):
+    result, path = getattr(dmkl, function)(dmkl.MKFDA(p=2, lam=0.1), K, **arguments), str(tmp_path / "result")
+    result.save(path)
+    again, _ = run_again(dmkl.report(dmkl.load(path), source=path))
+    xr.testing.assert_allclose(again.data, result.data)
+
+
 @pytest.mark.slow
 def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
     grid = {"lam": [1e-2]}
@@ -360,7 +382,7 @@ def test_the_answer_comes_first_and_everything_is_described(K):
     trust = dmkl.stability(dmkl.MKFDA(p=2, lam=0.1, class_weight="balanced"), K, n_resamples=2)
     page = dmkl.report([trust, model])
     assert list(dict.fromkeys(headings(page))) == ["Model", "Stability", "How it was computed", "Parameters"]
-    assert headings(page)[-1] == "Model"  # code is the last section
+    assert headings(page)[-1] == "Stability"  # code is in the last sections
     for words in (
         "MKFDA on 2 kernels of 45 samples",
         "classes <apple>, pear, plum",
