@@ -399,8 +399,7 @@ def _model_facts(folder: Place) -> dict[str, Any]:
 
 def _result_facts(folder: Place) -> dict[str, Any]:
     result = dmkl.load(folder)
-    data = result.scores if hasattr(result, "scores") else result.data
-    return {"summary": result.summary(), "created_by": data.attrs.get("created_by")}
+    return {"summary": result.summary(), "created_by": result.data.attrs.get("created_by")}
 
 
 def _labeled_facts(folder: Place) -> dict[str, Any]:

@@ -218,14 +218,17 @@ def predict(
         result = score_model(estimator, scores.values[scored], truth[scored], measures, unknown, samples, of_scored)
     has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None
-    regions, of_regions = None, {}
+    regions, of_regions, region_lines = None, {}, []
     if coverage is not None:
         of_kind = estimator.intervals_of if regression else partial(estimator.sets_of, per_class=per_class)
-        regions = of_kind(scores, coverage)
+        regions, observed = of_kind(scores, coverage), ""
         of_regions = {**regions.attrs, "mean_size": mean_size(regions)}
         if truth is not None:
-            inside = holds(regions, with_unknown(truth, unknown))[scored]
-            of_regions["observed_coverage"] = float(np.nanmean(inside))
+            share = float(np.nanmean(holds(regions, with_unknown(truth, unknown))[scored]))
+            of_regions["observed_coverage"], observed = share, f"; they hold {number(share)} of the true labels"
+        size = number(of_regions["mean_size"])
+        what = f"Intervals: mean width {size}" if regression else f"Sets: {size} labels on average"
+        region_lines = [f"{what}{observed}. They hold the labels of {of_regions['guarantee']}."]
     if unassigned_below is not None and calibrated is not None:
         predicted = np.where(calibrated.max("class") < unassigned_below, "unassigned", predicted.astype(str))
     if out is not None:
@@ -253,13 +256,6 @@ def predict(
         write_table(as_place(kernel_scores), parts.table(), parts.data, overwrite=overwrite)
     if result is not None and result.figures:
         save_figure(result.figures["Confusion matrix"].draw, plot)
-    region_lines = []
-    if coverage is not None:
-        size, observed = number(of_regions["mean_size"]), ""
-        if truth is not None:
-            observed = f"; they hold {number(of_regions['observed_coverage'])} of the true labels"
-        what = f"Intervals: mean width {size}" if regression else f"Sets: {size} labels on average"
-        region_lines = [f"{what}{observed}. They hold the labels of {of_regions['guarantee']}."]
     if report is not None:
         from dmkl.reports.predictions import describe_prediction
 
@@ -268,12 +264,11 @@ def predict(
         description = describe_prediction(estimator, scores, known, result, where, region_lines, parts, code)
         dmkl.report(description, report)
     if as_json:
-        files = None if features is None else [str(file) for file in features]
         print_json(
             {
                 "model": model,
                 "store": store,
-                "features": files,
+                "features": None if features is None else list(map(str, features)),
                 "samples": len(predicted),
                 "trained_on": int((~new).sum()),
                 **(result.as_data() if result else {"scores" if regression else "accuracy": None}),
@@ -391,10 +386,10 @@ def _tables(
     labels: Array,
     estimator: Any,
     probabilities: xr.DataArray | None,
-    deviation: xr.DataArray | None = None,
-    of_covariates: Array | None = None,
-    curves: dict[str, Any] | None = None,
-    regions: Any = None,
+    deviation: xr.DataArray | None,
+    of_covariates: Array | None,
+    curves: dict[str, Any],
+    regions: Any,
 ) -> tuple[pd.DataFrame, xr.Dataset]:
     """Predictions as a table with a row for each sample, and as an xarray Dataset."""
     import numpy as np

@@ -11,18 +11,12 @@ import pytest
 import dmkl
 import dmkl.progress
 from dmkl.cli import demo as demo_module
-from dmkl.cli.commands import COMMANDS
 
 M = 45
 """Number of samples of the set."""
 
 
 # --- as a program -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_with_examples(output_of, command):
-    assert f"dmkl {command} " in output_of(command, "--help").split("Examples")[1]
-
-
 def test_version(run):
     assert run("--version") == (0, f"dmkl {dmkl.__version__}\n", "")
 

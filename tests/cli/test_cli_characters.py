@@ -24,18 +24,8 @@ def harmful(tmp_path, monkeypatch):
     """A set with harmful names of all kinds, as older versions wrote them, in a folder with a harmful name."""
     for module in ("names", "inputs.labels"):
         monkeypatch.setattr(f"dmkl.{module}.refuse_control", lambda *_: None)
-    r = np.random.default_rng(0)
-    y = np.arange(20) % 2
-    kernels = [(X := r.normal(size=(20, 3)) + y[:, None]) @ X.T for _ in range(2)]
-    folder = tmp_path / f"a{HARM}b.zarr"
-    dmkl.create(
-        folder,
-        kernels,
-        names=[f"one{HARM}", f"two{HARM}"],
-        samples=[f"{i}{HARM}" for i in range(20)],
-        labels=[f"class {k}{HARM}" for k in y],
-    )
-    return str(folder)
+    samples = [f"{i}{HARM}" for i in range(20)]
+    return str(named(tmp_path / f"a{HARM}b.zarr", [f"one{HARM}", f"two{HARM}"], samples=samples))
 
 
 COMMANDS = [
@@ -70,20 +60,20 @@ def test_names_are_printed_escaped(tmp_path, harmful, capsys, command):
         assert not obeyed(text)
 
 
-def named(tmp_path, names):
+def named(path, names, **more):
     """A set with these names of kernels and classes, as older versions wrote them."""
     r = np.random.default_rng(0)
     y = np.arange(20) % 2
     kernels = [(X := r.normal(size=(20, 3)) + y[:, None]) @ X.T for _ in names]
-    dmkl.create(tmp_path / "named.zarr", kernels, names=names, labels=[f"{names[0]} {k}" for k in y])
-    return tmp_path / "named.zarr"
+    dmkl.create(path, kernels, names=names, labels=[f"{names[0]} {k}" for k in y], **more)
+    return path
 
 
 @pytest.mark.filterwarnings("default")
 def test_pictures_of_names_without_a_font_give_one_plain_line(tmp_path, run, monkeypatch):
     fonts = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans"]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
-    path = named(tmp_path, ["\u4e2d\u6587", "\u4e2d\u56fd"])
+    path = named(tmp_path / "named.zarr", ["\u4e2d\u6587", "\u4e2d\u56fd"])
     status, _, err = run("analyze", path, "--plot", tmp_path / "alignments.png")
     assert status == 0, err
     (warning,) = [line for line in err.splitlines() if "warning" in line.lower()]
@@ -112,7 +102,7 @@ def test_warnings_of_other_libraries_are_plain_lines(capsys):
 
 
 def test_format_characters_in_a_report_are_escaped(tmp_path):
-    path = named(tmp_path, ["abc\u202edef", "zero\u200bwidth"])
+    path = named(tmp_path / "named.zarr", ["abc\u202edef", "zero\u200bwidth"])
     for result in (dmkl.analyze(dmkl.open(path)), dmkl.MKFDA().fit(dmkl.open(path))):
         page = dmkl.report(result)
         assert not obeyed(re.sub("<svg.*?</svg>", "", page, flags=re.DOTALL))
