@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 import sys
@@ -37,6 +38,22 @@ def plain_repr(value: Any) -> str:
     """`repr`, with NumPy's scalars as Python's: 0 and 'a', not np.int64(0) and np.str_('a'), in containers too."""
     with np.printoptions(legacy="1.25"):
         return repr(value)
+
+
+def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """The name and the arguments of a call with plain values, such as a splitter's `repr`, or of a name alone.
+
+    The text is never evaluated; the name is empty if it is anything else.
+    """
+    try:
+        expression = ast.parse(text, mode="eval").body
+        call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
+        name = call.func.id if isinstance(call.func, ast.Name) and all(each.arg for each in call.keywords) else ""
+        positional = [ast.literal_eval(value) for value in call.args]
+        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return "", [], {}
+    return name, positional, named
 
 
 def weight_shares(weights: Array, axis: int) -> Array:

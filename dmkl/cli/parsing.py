@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import inspect
 import re
@@ -207,9 +206,11 @@ def parse_cv(text: str | None, option: str = "--cv") -> Any:
         return int(word)
     import sklearn.model_selection
 
+    from dmkl.arrays import parse_call
+
     classes = inspect.getmembers(sklearn.model_selection, inspect.isclass)
     splitters = {name: kind for name, kind in classes if hasattr(kind, "split") and not name.startswith("Base")}
-    name, positional, named = _call(word)
+    name, positional, named = parse_call(word)
     if name not in splitters:
         refuse(
             f"{option} takes a number of folds, splits, or a splitter of scikit-learn with plain values as arguments, "
@@ -222,19 +223,6 @@ def parse_cv(text: str | None, option: str = "--cv") -> Any:
     if getattr(splitter, "random_state", 0) is None and getattr(splitter, "shuffle", True):
         splitter.random_state = 0
     return splitter
-
-
-def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """The name and the arguments of a call with literal arguments; the name is empty if the text is none."""
-    try:
-        expression = ast.parse(text, mode="eval").body
-        call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
-        name = call.func.id if isinstance(call.func, ast.Name) else ""
-        positional = [ast.literal_eval(value) for value in call.args]
-        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return "", [], {}
-    return name, positional, named
 
 
 # --- prior knowledge of weights: files that name kernels -----------------------------------------------------------

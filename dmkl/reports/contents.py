@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ import sklearn.model_selection
 import xarray as xr
 
 import dmkl
-from dmkl.arrays import plain_repr, weight_shares
+from dmkl.arrays import parse_call, plain_repr, weight_shares
 from dmkl.description import Column, Description, Table, count, listed, number, short_names, with_error
 from dmkl.errors import refuse
 from dmkl.files.writing import write_whole
@@ -534,14 +533,8 @@ def _splitter_code(scores: xr.Dataset) -> str | None:
     text = str(scores.attrs.get("splitter", ""))
     if text == SPLITS:
         return _literal(text)
-    try:
-        call = ast.parse(text, mode="eval").body
-        # The text comes from a file: only values are taken from it.
-        values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in getattr(call, "keywords", ())}
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-    name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args else ""
-    if name not in sklearn.model_selection.__all__ or None in values:
+    name, positional, values = parse_call(text)  # of a file: only values are taken from it
+    if positional or name not in sklearn.model_selection.__all__:
         return None
     is_random = values.get("random_state", 0) is None and values.get("shuffle", True)
     return None if is_random else f"{name}({', '.join(f'{key}={plain_repr(value)}' for key, value in values.items())})"
