@@ -33,9 +33,9 @@ from dmkl.numerics.determined import label_columns
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.numerics.semidefinite import Repair
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.composed import Composed
+from dmkl.passes.composed import Composed, GeometricMean
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.view import GeometricMean, View
+from dmkl.passes.view import View
 from dmkl.store.features import (
     ArrayTable,
     FeatureTable,

@@ -153,7 +153,6 @@ class _StoredKernels(KernelSource):
         self.n_kept = len(self.kept)
 
     def begin(self, writer: StoreWriter) -> None:
-        """See `KernelSource`."""
         writer.copy_features(list(self.tables.values()))
         writer.keep_factors({j: self.records[j] | {"identity": self.identity(j)} for j in self.kept})
 
@@ -169,16 +168,13 @@ class _StoredKernels(KernelSource):
         return j in self.kept or writer.link_kernel(j, provenance, _reader(K), int(K.view.kernels[k]), diagonal)
 
     def unordered(self) -> Iterator[Matrix]:
-        """See `KernelSource`."""
         for K, k in self.parts:
             yield Lazy(K.shape[1:], K.dtype, partial(_entries, K.view, int(K.view.kernels[k])))
 
     def dtypes(self) -> list[np.dtype[Any]]:
-        """See `KernelSource`."""
         return [K.dtype for K, _ in self.parts]
 
     def content(self, j: int) -> dict[str, Any]:
-        """See `KernelSource`."""
         K, k = self.parts[j]
         return {"set": K.content_id, "kernel": K.names[k], "features": "function" in self.records[j]}
 

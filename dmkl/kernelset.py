@@ -37,12 +37,12 @@ from dmkl.numerics.steps import (
 )
 from dmkl.passes import statistics
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.composed import Composed
+from dmkl.passes.composed import Composed, GeometricMean
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.run import alone, pass_graph
 from dmkl.passes.sweep import Columns, Want
-from dmkl.passes.view import GeometricMean, Lens, View
+from dmkl.passes.view import Lens, View
 from dmkl.store.ingest import ingest
 from dmkl.store.memory import MemorySet
 from dmkl.store.reader import StoreReader

@@ -208,43 +208,35 @@ class ConsoleWatch(Watch):
         self._live.stop()
 
     def begin(self, title: str, total_bytes: int) -> None:
-        """See `Watch.begin`."""
         super().begin(title, total_bytes)
         self._title, self._n_bytes, self._total_bytes = title.replace("-", " ").rstrip("0123456789 "), 0, total_bytes
         self._show_late()
 
     def advance(self, n_bytes: int) -> None:
-        """See `Watch.advance`."""
         self._n_bytes += n_bytes
         self._show_late()
 
     def end(self) -> None:
-        """See `Watch.end`."""
         self._n_passes += self._total_bytes > 0
         self._n_bytes = self._total_bytes = 0
 
     def expect(self, n_passes: float) -> None:
-        """See `Watch.expect`."""
         self._n_expected = self._n_passes + n_passes
 
     def part(self, title: str) -> None:
-        """See `Watch.part`."""
         super().part(title)
         self._part, self._note = title, ""
 
     def plan(self, n_problems: int) -> None:
-        """See `Watch.plan`."""
         super().plan(n_problems)
         self._note, self._n_expected = "", None
 
     def solved(self, n_problems: int) -> None:
-        """See `Watch.solved`."""
         super().solved(n_problems)
         self._n_expected = None if self.n_solved == self.n_planned else self._n_expected
         self._tell()
 
     def note(self, text: str) -> None:
-        """See `Watch.note`."""
         super().note(text)
         self._note = text
         self._tell()

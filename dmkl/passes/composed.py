@@ -1,4 +1,4 @@
-"""Kernels of several sets over the same records, and entrywise products of them, computed tile by tile."""
+"""Entrywise products of kernels, and kernels of several sets over the same records, computed tile by tile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dask.base import tokenize
 
 from dmkl import settings
 from dmkl.arrays import Array, Index, Tiling
+from dmkl.errors import refuse
 from dmkl.passes.elements import raw_block
-from dmkl.passes.view import Factors, TileKey, View
+from dmkl.passes.view import Factors, TileKey, TileSource, View
 
 
 class Composed:
@@ -49,12 +50,11 @@ class Composed:
 
     @cached_property
     def content_id(self) -> str:
-        """See `TileSource`."""
         parts = [(view.source.content_id, view.kernels, view.rows) for view in self.views]
         return f"composed({tokenize(parts, self.terms)})"
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """See `TileSource`. A stored kernel that is no larger than a tile is read once for all tiles in a row."""
+        # A stored kernel that is no larger than a tile is read once for all tiles in a row.
         whole: dict[int, Array | None] = {}
         for key in keys:
             k, i, j = key
@@ -77,7 +77,6 @@ class Composed:
         return raw_block(view, k, *at) if whole is None else whole[np.ix_(*at)]
 
     def diagonal(self, kernels: Index) -> Array | None:
-        """See `TileSource`."""
         diagonals = []
         for view in self.views:
             of_source = view.source.diagonal(view.kernels)
@@ -88,8 +87,58 @@ class Composed:
         return np.stack([np.prod(every[list(self.terms[k])], axis=0) for k in kernels])
 
     def row_sum(self, kernels: Index) -> Array | None:
-        """See `TileSource`: not available, since samples are repeated and kernels multiplied."""
-        return None
+        return None  # samples are repeated, and kernels multiplied
+
+    def __dask_tokenize__(self) -> Any:
+        return type(self).__name__, self.content_id
+
+
+class GeometricMean:
+    """The entrywise geometric mean of some kernels of a source, as a source of one kernel.
+
+    (∏_j K_j)^(1/n) is computed through logarithms, which neither overflow nor underflow for any number of kernels.
+    """
+
+    def __init__(self, source: TileSource, kernels: Index) -> None:
+        self.source, self.kernels = source, kernels
+        self.names: tuple[str, ...] = ("product",)
+        self.samples, self.train_samples = source.samples, source.train_samples
+        self.dtype: np.dtype[Any] = source.dtype
+        self.tiling: Tiling = source.tiling
+        self.symmetric = source.symmetric
+        self.content_id = f"geometric-mean({','.join(map(str, kernels))}) of {source.content_id}"
+        self.reads_per_tile = len(kernels) * source.reads_per_tile
+        self.scratch_bytes = 2 * 8 * self.tiling.tile**2 + source.scratch_bytes  # two tiles of logarithms
+        self.factors: Factors | None = None
+
+    def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
+        tiles = self.source.stream([(int(k), i, j) for _, i, j in keys for k in self.kernels])
+        for key in keys:
+            total = np.zeros(self.tiling.tile_shape(*key[1:]))
+            for _ in self.kernels:
+                (k, _, _), tile = next(tiles)
+                total += self._log(tile, k)
+            total /= len(self.kernels)
+            yield key, np.exp(total, out=total).astype(self.dtype, copy=False)
+
+    def _log(self, values: Array, k: int) -> Array:
+        if float(values.min()) < 0:
+            refuse(
+                "the product (geometric mean) needs entries that are not negative, but kernel "
+                f"{self.source.names[k]!r} has {values.min():.3g}; leave it out with select()"
+            )
+        with np.errstate(divide="ignore"):  # log 0 = −∞, and exp brings it back to 0
+            return np.log(values, dtype=np.float64)
+
+    def diagonal(self, kernels: Index) -> Array | None:
+        diagonal = self.source.diagonal(self.kernels)
+        if diagonal is None:
+            return None
+        logs = np.mean([self._log(d, int(k)) for d, k in zip(diagonal, self.kernels, strict=True)], axis=0)
+        return np.repeat(np.exp(logs)[None], len(kernels), axis=0)
+
+    def row_sum(self, kernels: Index) -> Array | None:
+        return None  # the sum of products is not the product of sums
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id

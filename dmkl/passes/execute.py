@@ -46,6 +46,7 @@ from dmkl.errors import (
     SilentWorkerWarning,
     SmallWorkerWarning,
     WorkerLostError,
+    first_names,
     one_line,
     refuse,
     size_text,
@@ -140,7 +141,9 @@ def ask(client: Client, function: Callable[..., Any], *arguments: Any, workers: 
             break
         if not named and (names := [a for a, silence in silent.items() if silence > _NAMED_SECONDS]):
             named = True
-            warn(f"waiting up to {seconds:g} s for workers without an answer ({_first(names)})", SilentWorkerWarning)
+            warn(
+                f"waiting up to {seconds:g} s for workers without an answer ({first_names(names)})", SilentWorkerWarning
+            )
     answers = {
         address: TimeoutError() if reply.cancel() else reply.exception() or reply.result()[address]
         for address, reply in replies.items()
@@ -215,11 +218,7 @@ def _warn_of_left_out(addresses: Sequence[str], n_workers: int, why: str, catego
     """Name workers that are given no tasks, once."""
     if addresses and (key := (category.__name__, *addresses)) not in _TOLD:
         _TOLD.add(key)
-        warn(f"{len(addresses)} of {n_workers} workers are given no tasks ({_first(addresses)}): {why}", category)
-
-
-def _first(addresses: Sequence[str]) -> str:
-    return ", ".join(addresses[:3])
+        warn(f"{len(addresses)} of {n_workers} workers are given no tasks ({first_names(addresses)}): {why}", category)
 
 
 # For each client, the messages and categories of warnings that its tasks have sent.
@@ -359,7 +358,7 @@ def _of_this_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[str, Any]:
     if len(silent) == len(reports):
         msg = (
             f"none of the workers of the cluster at {client.scheduler_info(n_workers=0)['address']} gives an answer "
-            f"within {seconds} s ({_first(silent)}). {NO_WAY_THERE}, or allow more time with the setting "
+            f"within {seconds} s ({first_names(silent)}). {NO_WAY_THERE}, or allow more time with the setting "
             "dmkl.workers-timeout"
         )
         raise NoWorkersError(msg)
@@ -368,7 +367,7 @@ def _of_this_dmkl(client: Client, reports: Mapping[str, Any]) -> dict[str, Any]:
         "the same dmkl there, and start them again"
     )
     if len(others) == len(reports):
-        refuse(f"no worker of the cluster can take part ({_first(list(different))}): {versions}")
+        refuse(f"no worker of the cluster can take part ({first_names(different)}): {versions}")
     _warn_of_left_out(list(different), len(reports), versions, OtherVersionWarning)
     _warn_of_left_out(silent, len(reports), f"they give no answer. {NO_WAY_THERE}", SilentWorkerWarning)
     return {address: report for address, report in reports.items() if address not in others}

@@ -45,7 +45,6 @@ class HeldTiles:
         return type(self).__name__, self.content_id, self.token
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """See `TileSource`."""
         if not all(key in self._tiles for key in keys):
             return self.origin.stream(keys)
         return ((key, self._tiles[key]) for key in keys)

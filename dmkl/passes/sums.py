@@ -347,45 +347,42 @@ def inverse_diagonals(
     them there if they share one: sending one another the tiles would take as long as the factors.
     """
     host, needed = machine(), max(direct_bytes(lens.view, 1) for lens in lenses)
-    every = list(zip(combinations, lams, vectors, strict=True))
     # Each sum or factor is held while it is used; tiles that are added up take a quarter of the memory.
     at_once = max(1, 3 * host.total_bytes // 4 // needed)
+    arguments = list(zip(lams, vectors, strict=True))
     if active_client() is not None:
         with TemporaryDirectory(prefix="dmkl-", dir=temporary_root()) as folder:
             if not workers_without(Path(folder)):
                 tile = 8 * max(min(lens.view.source.tiling.tile, len(lens.view.rows)) ** 2 for lens in lenses)
                 n_sums = max(1, min(shutil.disk_usage(folder).free // needed, host.task_bytes // tile) // 2)
-                run = partial(_by_files, folder, len(every) if needed <= host.task_bytes else at_once)
-                return _in_parts(run, lenses, every, n_sums)
-    return _in_parts(_in_memory, lenses, every, at_once)
+                n_factors = len(arguments) if needed <= host.task_bytes else at_once
+                return _in_parts(partial(_by_files, folder, n_factors, lenses), combinations, arguments, n_sums)
+    run = partial(_of_sums, _diagonals_of_tiles, "inverse-diagonal", lenses, keep=False)
+    return _in_parts(run, combinations, arguments, at_once)
 
 
-_Wanted = tuple[Combination, tuple[float, ...], Float | None]
+_Wanted = tuple[tuple[float, ...], Float | None]
+"""What is wanted of a sum: λ, and a vector."""
 
 
 def _in_parts(
-    run: Callable[..., list[Float]], lenses: Sequence[Lens], every: list[_Wanted], at_once: int
+    run: Callable[..., list[Float]], combinations: Sequence[Combination], arguments: Sequence[_Wanted], at_once: int
 ) -> tuple[list[Float], int]:
-    """The answers of a pass for each part of what is wanted, and the passes."""
-    parts = [every[start : start + at_once] for start in range(0, len(every), at_once)]
-    return [answer for part in parts for answer in run(lenses, part)], len(parts)
+    """The answers of a pass for each part of the combinations, and the passes."""
+    parts = [slice(start, start + at_once) for start in range(0, len(arguments), at_once)]
+    return [answer for part in parts for answer in run(combinations[part], arguments[part])], len(parts)
 
 
-def _in_memory(lenses: Sequence[Lens], wanted: list[_Wanted]) -> list[Float]:
-    combinations, arguments = [c for c, *_ in wanted], [(lams, vector) for _, lams, vector in wanted]
-    return _of_sums(_diagonals_of_tiles, "inverse-diagonal", lenses, combinations, arguments, keep=False)
-
-
-def _by_files(folder: str, at_once: int, lenses: Sequence[Lens], wanted: list[_Wanted]) -> list[Float]:
-    stems, answers = [f"{folder}/sum-{number}" for number in range(len(wanted))], list[Float]()
-    sums = combine_pass(lenses, [c for c, *_ in wanted], stems)
+def _by_files(
+    folder: str, at_once: int, lenses: Sequence[Lens], combinations: Sequence[Combination], arguments: Sequence[_Wanted]
+) -> list[Float]:
+    sums = combine_pass(lenses, combinations, [f"{folder}/sum-{number}" for number in range(len(combinations))])
     work = [
-        partial(_inverse_diagonals, total.assembled, total.lens, (lams, vector))
-        for total, (_, lams, vector) in zip(sums, wanted, strict=True)
+        partial(_inverse_diagonals, total.assembled, total.lens, argument)
+        for total, argument in zip(sums, arguments, strict=True)
     ]
-    for part in (work[start : start + at_once] for start in range(0, len(work), at_once)):
-        answers += run_tasks("inverse-diagonal", part, _factors_per_machine(len(part)))
-    return answers
+    parts = [work[start : start + at_once] for start in range(0, len(work), at_once)]
+    return [answer for part in parts for answer in run_tasks("inverse-diagonal", part, _factors_per_machine(len(part)))]
 
 
 def _of_sums(
@@ -440,7 +437,7 @@ def _diagonals_of_tiles(
     lenses: Sequence[Lens],
     lens: int,
     per_machine: int,
-    wanted: tuple[tuple[float, ...], Float | None],
+    wanted: _Wanted,
 ) -> Float:
     def assembled() -> LowerTriangle:
         return put_together((tile for part in parts for tile in part[number]), lenses[lens])
@@ -448,9 +445,7 @@ def _diagonals_of_tiles(
     return _inverse_diagonals(assembled, lenses[lens], wanted, per_machine)
 
 
-def _inverse_diagonals(
-    assembled: Callable[[], LowerTriangle], lens: Lens, wanted: tuple[tuple[float, ...], Float | None], per_machine: int
-) -> Float:
+def _inverse_diagonals(assembled: Callable[[], LowerTriangle], lens: Lens, wanted: _Wanted, per_machine: int) -> Float:
     lams, vector = wanted
     with pinned_blas(factor_threads(lens.view.shape[1], per_machine)):
 
