@@ -1,7 +1,6 @@
 """Simple reference implementations in float64, and sources and schedulers for tests."""
 
 import os
-import re
 import signal
 from collections import Counter
 from contextlib import contextmanager
@@ -9,14 +8,15 @@ from functools import cache
 
 import dask
 import numpy as np
-from dask.base import tokenize
 from distributed import LocalCluster
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
 
-from dmkl.arrays import Tiling
-from dmkl.kernelset import KernelSet
+from dmkl.inputs.labels import Labels
+from dmkl.kernelset import KernelSet, set_of
 from dmkl.passes.view import View
+from dmkl.store.format import Header
+from dmkl.store.memory import MemorySet
 
 
 def psd(n, m, seed=0, rank=None):
@@ -87,11 +87,6 @@ def raise_if_computes():
         yield
 
 
-def unit_keys(result, prefix):
-    """Keys of the tasks that process tiles: the prefix and a number."""
-    return [key for key in dict(result.__dask_graph__()) if re.match(rf"{prefix}-\d+(-|$)", str(key))]
-
-
 def local_cluster(n_workers, **more):
     """A cluster of single-threaded workers on this machine, with a dashboard on the loopback interface."""
     here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
@@ -133,17 +128,6 @@ class Counting(Wrapped):
         self.reads[key] += 1
 
 
-class Watching(Wrapped):
-    """Calls a function at each tile."""
-
-    def __init__(self, source, look):
-        super().__init__(source)
-        self.look = look
-
-    def see(self, key):
-        self.look()
-
-
 class Killing(Wrapped):
     """Kills its process at one tile."""
 
@@ -162,39 +146,17 @@ def over(K, wrap, *args):
     return KernelSet(View(source, K.view.kernels, K.view.rows, K.view.cols, K.view.steps)), source
 
 
-class InMemory:
-    """A symmetric set in memory, for property tests over many shapes and tile sizes."""
-
-    def __init__(self, K, tile):
-        n, m, _ = K.shape
-        self.K = K
-        self.names = tuple(f"kernel_{j}" for j in range(n))
-        self.samples = self.train_samples = np.array([str(i) for i in range(m)], dtype=object)
-        self.dtype, self.symmetric = K.dtype, True
-        self.reads_per_tile, self.scratch_bytes, self.factors = 1, 0, None
-        self.tiling = Tiling(m, m, tile, upper=True)
-        self.content_id = tokenize(K, tile)
-
-    def __dask_tokenize__(self):
-        return type(self).__name__, self.content_id
-
-    def stream(self, keys):
-        for key in keys:
-            k, i, j = key
-            yield key, self.K[k, self.tiling.row_slice(i), self.tiling.col_slice(j)]
-
-    def diagonal(self, kernels):
-        return np.diagonal(self.K, axis1=1, axis2=2)[kernels].astype(np.float64)
-
-    def row_sum(self, kernels):
-        return self.K[kernels].sum(axis=2, dtype=np.float64)
-
-
 def in_memory(K, tile):
-    """A KernelSet of matrices in memory."""
+    """A KernelSet of symmetric matrices in memory, without checks, that passes read as they read a stored one."""
     n, m, _ = K.shape
-    every = np.arange(m)
-    return KernelSet(View(InMemory(K, tile), np.arange(n), every, every))
+    source = MemorySet(Header(m, m, K.dtype.name, tile, symmetric=True, full=False))
+    source.begin_kernels({j: {} for j in range(n)})
+    for j, kernel in enumerate(K):
+        for i, k in source.tiling.pairs():
+            source.write_tile(j, i, k, kernel[source.tiling.row_slice(i), source.tiling.col_slice(k)])
+        source.end_kernel(j, kernel.sum(axis=1, dtype=np.float64), kernel.diagonal().astype(np.float64))
+    source.finish([f"kernel_{j}" for j in range(n)], Labels().checked(m, m, rectangular=False))
+    return over(set_of(source), Wrapped)[0]
 
 
 def few_columns(m=60, seed=0, dtype=np.float64):
