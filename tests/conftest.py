@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+from unittest.mock import patch
 
 # One BLAS thread in each process: matrices are small, and threads of parallel tests would wait for one another.
 # Child processes read these variables; this process may have loaded NumPy already, and uses the fixture below.
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 from distributed import Client
 from helpers.command_line import *  # noqa: F403  fixtures
-from helpers.object_store import bucket, object_store, s3  # noqa: F401
 from helpers.references import local_cluster, psd
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
@@ -132,3 +132,42 @@ def models():
     yield MODELS
     MODELS.clear()
     MODELS.update(before)
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory):
+    """The environment that directs s3:// to a server in this process with one empty bucket, "data"."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    nothing = tmp_path_factory.mktemp("aws") / "none"
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": str(nothing),
+        "AWS_SHARED_CREDENTIALS_FILE": str(nothing),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with patch.dict("os.environ", environment):
+        from s3fs import S3FileSystem
+
+        S3FileSystem.clear_instance_cache()  # those that tests before this one made have no credentials
+        S3FileSystem(use_listings_cache=False).mkdir("data")
+        yield environment
+    server.stop()
+
+
+@pytest.fixture
+def s3(object_store, tmp_path):
+    """A URL in the server, different for each test."""
+    return f"s3://data/{tmp_path.name}"
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    """A URL in the memory of this process, different for each test; faster, for tests that suit any store."""
+    return f"memory://data/{tmp_path.name}"

@@ -19,17 +19,13 @@ from helpers.faults import (
     left,
     result,
     revived_workers,
+    tasks_before,
     told,
 )
 
 pytestmark = pytest.mark.slow
 
 ON_CLUSTERS = [name for name in PHASES if name != "import"]
-
-
-def after(phase):
-    """Number of tasks that end before the fault; predictions have few tasks."""
-    return 1 if phase == "predict" else 3
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def test_killed_workers_that_come_again_cost_their_share(run, places, undisturbe
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
-    with disturbed(kill, after(phase)) as acted:
+    with disturbed(kill, tasks_before(phase)) as acted:
         status, _, err = run(*PHASES[phase].command(own, out, revived.scheduler.address))
     assert acted
     assert status == 0, err
@@ -100,7 +96,8 @@ with disturbed(lambda: os.kill(victim, getattr(signal, name)), after):
 
 def disturbed_child(name, phase, own, out, *more, cluster="threads", victim=0, moment=None):
     """Run a command in a child process that signals itself or `victim`; return its status and messages."""
-    arguments = [name, str(victim), str(moment or after(phase)), *PHASES[phase].command(own, out, cluster), *more]
+    command = [*PHASES[phase].command(own, out, cluster), *more]
+    arguments = [name, str(victim), str(moment or tasks_before(phase)), *command]
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     child = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, env={**os.environ, **paths}

@@ -18,6 +18,7 @@ from helpers.faults import (
     left,
     lock_by,
     result,
+    tasks_before,
     told,
 )
 
@@ -31,7 +32,7 @@ _QUICK = [("search", "exchanged")]
 def test_a_signal_ends_it_in_order(run, places, undisturbed, phase):
     own, out = places
     for name, status in (("SIGTERM", 143), ("SIGINT", 130)):
-        with disturbed(lambda name=name: by_signal(name), after=1 if phase == "predict" else 3) as acted:
+        with disturbed(lambda name=name: by_signal(name), tasks_before(phase)) as acted:
             ended, _, err = run(*PHASES[phase].command(own, out))
         assert acted
         assert ended == status, err
@@ -44,7 +45,7 @@ def test_a_signal_ends_it_in_order(run, places, undisturbed, phase):
 @pytest.mark.parametrize("phase", EACH)
 def test_a_disk_that_fills(run, places, undisturbed, phase):
     own, out = places
-    with disk_that_fills() as fill, disturbed(fill, after=1 if phase == "predict" else 3) as acted:
+    with disk_that_fills() as fill, disturbed(fill, tasks_before(phase)) as acted:
         status, _, err = run(*PHASES[phase].command(own, out))
     assert acted
     assert status == 1

@@ -157,6 +157,11 @@ def assert_goes_on(run, phase, own, out, undisturbed):
     assert [entry.name for entry in out.parent.iterdir()] == ["out"]
 
 
+def tasks_before(phase):
+    """Number of tasks that end before the fault; predictions have few tasks."""
+    return 1 if phase == "predict" else 3
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------
 @contextmanager
 def disturbed(act: Callable[[], None], after: int = 3):
