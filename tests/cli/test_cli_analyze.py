@@ -64,3 +64,12 @@ def test_many_kernels_are_told_by_pairs(output_of, tmp_path):
     dmkl.create(tmp_path / "many.zarr", features @ features.transpose(0, 2, 1))
     assert "Most similar pairs" in output_of("analyze", tmp_path / "many.zarr", "--plot", tmp_path / "map.svg")
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
+
+
+def test_relevant_dimensions(output_of, error_of, store):
+    out = output_of("analyze", store, "--all", "--relevant-dimension")
+    data = dmkl.analyze(dmkl.open(store)).data
+    assert "label noise  relevant dimension" in out
+    assert f"{data.label_noise.values[0]:.3g} " in out
+    words = "--relevant-dimension needs stored labels and steps with center"
+    assert words in error_of("analyze", store, "--relevant-dimension", "--no-targets")
