@@ -24,7 +24,6 @@ from dmkl.learners.checks import (
     check_numbers,
     check_positive,
     check_share,
-    given_weights,
     one_for_each,
     one_of,
 )
@@ -47,9 +46,8 @@ from dmkl.numerics.fisher import Targets
 from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.interface import Outcome, Solver, Step, spread, worst
 from dmkl.solvers.jobs import SideBySide, together
-from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
+from dmkl.solvers.margin.gmkl import Method, PricedSet, gmkl
 from dmkl.solvers.margin.mksvm import easy_mkl, mk_svm
-from dmkl.solvers.margin.svm import Bounds
 from dmkl.solvers.weight_sets import GivenWeights
 
 MACHINE_RULES = RULES | {
@@ -175,12 +173,12 @@ class MKSVM(WeightedMachines):
 
     def _problem(self, data: TrainingSet, number: int) -> Any:
         p = one_for_each("p", self._exponents(), len(data.problems))[number]
-        given = None if self.weights is None else given_weights(self.weights, data.training.names)
-        if given is not None and data.fit.kernels is not None:
-            given = np.array(GivenWeights(tuple(given)).select(data.fit.kernels).beta)
-        problem = data.problems.h[number], self._prices(data, number), p, data.n_kernels
-        options: Any = {"given": given, "title": data.problems.title(number), "tol": self.tol}
-        return partial(mk_svm, *problem, **options, max_iter=self.max_iter, facts=data.facts)
+        weights = self._weight_rules().weights(p, data.training.names)
+        if data.fit.kernels is not None:
+            weights = weights.select(data.fit.kernels)
+        problem = data.problems.h[number], self._prices(data, number), weights, data.n_kernels
+        title = data.problems.title(number)
+        return partial(mk_svm, *problem, title=title, tol=self.tol, max_iter=self.max_iter, facts=data.facts)
 
 
 @dataclass(eq=False, repr=False)
@@ -250,12 +248,10 @@ class GMKL(WeightedMachines):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        self._on_kernels(np.array([1.0, -1.0]), 1.0, K.names)
+        self._weight_set(K.names)
 
-    def _on_kernels(
-        self, y: Float, C: Bounds, names: Sequence[str], kernels: Index | None = None, title: str = ""
-    ) -> GeneralizedProblem:
-        """The problem on the chosen kernels, from prices and constraints of all kernels."""
+    def _weight_set(self, names: Sequence[str], kernels: Index | None = None) -> PricedSet:
+        """Prices and constraints of the weights of the chosen kernels, from those of all kernels."""
         n = len(names)
         prices = check_numbers("sigma", self.sigma)
         sigma = np.full(n, prices[0]) if np.ndim(self.sigma) == 0 else np.array(prices)
@@ -277,12 +273,12 @@ class GMKL(WeightedMachines):
         if cones is not None and kernels is not None:
             cones = cones.select(kernels)
         A = A[:, chosen] if A.ndim == 2 else A
-        return GeneralizedProblem(y, C, sigma[chosen], A, b, rows, title, cones)
+        return PricedSet(sigma[chosen], A, b, rows, cones)
 
     def _problem(self, data: TrainingSet, number: int) -> Any:
-        y, title = data.problems.h[number], data.problems.title(number)
-        problem = self._on_kernels(y, self._prices(data, number), data.training.names, data.fit.kernels, title)
-        return partial(gmkl, problem, facts=data.facts, method=self.method, tol=self.tol, max_iter=self.max_iter)
+        weights, title = self._weight_set(data.training.names, data.fit.kernels), data.problems.title(number)
+        problem = partial(gmkl, data.problems.h[number], self._prices(data, number), weights, title=title)
+        return partial(problem, facts=data.facts, method=self.method, tol=self.tol, max_iter=self.max_iter)
 
 
 @dataclass(eq=False, repr=False)
@@ -481,7 +477,7 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
         y, beta, facts = data.problems.h[k], weights[:, k], data.training.facts
         n, used, single = len(beta), np.flatnonzero(beta), np.eye(len(beta))
         solvers: list[Solver[Outcome]] = [
-            mk_svm(y, prices[j], np.inf, n, given=single[j], tol=self.tol, facts=facts) for j in used
+            mk_svm(y, prices[j], GivenWeights(tuple(single[j])), n, tol=self.tol, facts=facts) for j in used
         ]
         machines = yield from together(solvers)
         dual, bias = np.zeros((len(y), n)), np.zeros(n)

@@ -42,20 +42,19 @@ def svm_optimum(kernel, y, C):
     return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
 
 
-def reference(kernels, problem):
+def reference(kernels, y, C, weights):
     """The dual problem of Varma and Ray in its original form, by cvxpy.
 
     max Σα + bᵀp   over   0 ≤ α ≤ C,  αᵀy = 0,  p ≥ 0,   ½ uᵀK_ju + (Aᵀp)_j ≤ σ_j  for all j,   u = α∘y
     """
-    m, k = len(problem.y), len(problem.b)
-    u, p = cp.Variable(m), cp.Variable(k, nonneg=True) if k else np.zeros(0)
-    alpha = cp.multiply(problem.y, u)
+    u, p = cp.Variable(len(y)), cp.Variable(len(weights.b), nonneg=True) if len(weights.b) else np.zeros(0)
+    alpha = cp.multiply(y, u)
     limits = [
-        quadratic_form(K, u) / 2 + (problem.A.T @ p)[j] <= sigma
-        for j, (K, sigma) in enumerate(zip(kernels, problem.sigma, strict=True))
+        quadratic_form(K, u) / 2 + (weights.A.T @ p)[j] <= sigma
+        for j, (K, sigma) in enumerate(zip(kernels, weights.sigma, strict=True))
     ]
-    rules = [cp.sum(u) == 0, alpha >= 0, alpha <= problem.C, *limits]
-    return float(to_optimality(cp.Problem(cp.Maximize(cp.sum(alpha) + problem.b @ p), rules), "the problem of GMKL"))
+    rules = [cp.sum(u) == 0, alpha >= 0, alpha <= C, *limits]
+    return float(to_optimality(cp.Problem(cp.Maximize(cp.sum(alpha) + weights.b @ p), rules), "the problem of GMKL"))
 
 
 def composite_kernel(kernels, weights, rows, columns=None):

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
 from dmkl.solvers.interface import Status
-from dmkl.solvers.margin.gmkl import GeneralizedProblem
+from dmkl.solvers.margin.gmkl import PricedSet
 
 M = 45
 STEPS = ("center", "multiplicative")
@@ -204,8 +204,7 @@ def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
     model = dmkl.GMKL(4.0, sigma, *((A, b) if constrained else ())).fit(kernels[rows, rows])
     K = dense_view(dense(), rows, rows, STEPS)
     signs = np.where(binary()[rows] == "yes", 1.0, -1.0)
-    problem = GeneralizedProblem(signs, 4.0, np.array(sigma), *(map(np.array, (A, b)) if constrained else ()))
-    best = reference(K, problem)
+    best = reference(K, signs, 4.0, PricedSet(np.array(sigma), *(map(np.array, (A, b)) if constrained else ())))
     assert model.objective_ == pytest.approx(best, rel=1e-3)
     # Its attributes are correct: the primal value, and its distance to the optimum is within the gap.
     ((d, u, bias, _, _, C),) = pairs_of(model, K, binary()[rows])

@@ -246,11 +246,11 @@ def margin_optimum(p, C):
 def test_the_bounds_of_machines_are_the_optimum_at_the_optimum(p, C):
     beta, t, optimum = margin_optimum(p, C)
     u = pairs(np.full(PAIRS, t))
-    for given in (False, True):
-        c = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, p, given=given)
+    for weights in (Ball(p), GivenWeights(tuple(beta))):
+        c = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, weights)
         assert (c.upper, c.objective, c.lower) == pytest.approx((optimum,) * 3, rel=1e-12)
         assert c.gap <= 1e-12
-    solution = run_with(mk_svm(SIGNS, C, p, PAIRS, tol=1e-9), partial(answer, MACHINES))
+    solution = run_with(mk_svm(SIGNS, C, Ball(p), PAIRS, tol=1e-9), partial(answer, MACHINES))
     assert (solution.objective, solution.bound) == pytest.approx((optimum,) * 2, rel=1e-8)
 
 
@@ -260,7 +260,7 @@ def test_gaps_of_machines_are_those_of_their_definitions(C, beta):
     rng, beta, p = np.random.default_rng(0), np.array(beta), 1.5
     beta = beta / norm(beta, p)
     u = pairs(C * rng.uniform(0.2, 0.9, PAIRS))
-    c = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, p)
+    c = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, Ball(p))
     forms = np.array([u @ kernel @ u for kernel in MACHINES])
     scores, alpha = np.tensordot(beta, MACHINES, 1) @ u, np.abs(u).sum()
     losses = min(C * np.maximum(0, 1 - SIGNS * (scores + b)).sum() for b in SIGNS - scores)
@@ -319,17 +319,17 @@ GMKL_SETS = {
 }
 
 
-def gmkl_problem(name):
+def priced(name):
+    """The set of weights, and the optimum over it."""
     constraints, best = GMKL_SETS[name]
     A, b, _, cones = rows_and_cones(constraints, list("abcd"))
-    problem = gmkl.GeneralizedProblem(SIGNS, 50.0, np.full(PAIRS, SIGMA), np.asarray(A), np.asarray(b), cones=cones)
-    return problem, least(best, SIGMA)
+    return gmkl.PricedSet(np.full(PAIRS, SIGMA), A, b, cones=cones), least(best, SIGMA)
 
 
 @pytest.mark.parametrize("name", GMKL_SETS)
 def test_bounds_of_generalized_mkl_enclose_the_optimum_and_reach_it(name):
-    problem, optimum = gmkl_problem(name)
-    solution = run_with(gmkl.gmkl(problem, tol=1e-7), partial(answer, MACHINES))
+    weights, optimum = priced(name)
+    solution = run_with(gmkl.gmkl(SIGNS, 50.0, weights, tol=1e-7), partial(answer, MACHINES))
     assert (solution.objective, solution.bound) == pytest.approx((optimum,) * 2, rel=1e-6)
     assert solution.gap == pytest.approx((solution.objective - solution.bound) / solution.objective, abs=1e-12)
     for step in solution.steps:
@@ -341,7 +341,7 @@ def test_bounds_of_generalized_mkl_enclose_the_optimum_and_reach_it(name):
 @pytest.mark.parametrize("errors", [(-1e-4, 0.0), (1e-4, 0.0), (0.0, 1e-4)])
 def test_a_mixture_that_breaks_its_constraints_still_proves_a_bound(name, errors, monkeypatch):
     """As Clarabel's tolerance leaves them: a mixture, or multipliers of rows, that are too large cost their excess."""
-    problem, optimum = gmkl_problem(name)
+    weights, optimum = priced(name)
     minimum, best = gmkl._minimum, GMKL_SETS[name][1]
     t = 2 / (best * KAPPA)  # the machine at the best weights
     U = pairs(t)[:, None]
@@ -352,9 +352,9 @@ def test_a_mixture_that_breaks_its_constraints_still_proves_a_bound(name, errors
         x, z = minimum(program, linear)
         return np.append(x[:1] * (1 + errors[0]), x[1:] * (1 + errors[1])), z
 
-    exact, _, mixture = gmkl._lower_bound(problem.of_weights, V, SIGNS @ U, share, best.sum())
+    exact, _, mixture = gmkl._lower_bound(weights, V, SIGNS @ U, share, best.sum())
     monkeypatch.setattr(gmkl, "_minimum", changed)
-    rough, _, other = gmkl._lower_bound(problem.of_weights, V, SIGNS @ U, share, best.sum())
+    rough, _, other = gmkl._lower_bound(weights, V, SIGNS @ U, share, best.sum())
     assert other == pytest.approx(mixture * (1 + errors[0]), rel=1e-9)
     assert exact == pytest.approx(optimum, rel=1e-7)
     assert optimum * (1 - 1e-3) <= rough <= optimum * (1 + 1e-8)
@@ -363,11 +363,11 @@ def test_a_mixture_that_breaks_its_constraints_still_proves_a_bound(name, errors
 def test_a_mixture_outside_the_box_is_scaled_into_it(monkeypatch):
     """Where no kernel is worth its price, all α are C at the optimum T* = CΣ1, and no more of them proves more."""
     C = 0.3
-    problem = gmkl.GeneralizedProblem(SIGNS, C, np.full(PAIRS, SIGMA))
+    weights = gmkl.PricedSet(np.full(PAIRS, SIGMA))
     U = pairs(np.full(PAIRS, C))[:, None]
     V, minimum = np.einsum("mr,jmn,ns->jrs", U, MACHINES, U), gmkl._minimum
     monkeypatch.setattr(gmkl, "_minimum", lambda *a: [1.1 * part for part in minimum(*a)])
-    lower, _, mixture = gmkl._lower_bound(problem.of_weights, V, SIGNS @ U, np.ones(1), 1.0)
+    lower, _, mixture = gmkl._lower_bound(weights, V, SIGNS @ U, np.ones(1), 1.0)
     assert mixture == pytest.approx(1.0, rel=1e-6)
     assert lower == pytest.approx(2 * PAIRS * C, rel=1e-6)
     assert lower <= 2 * PAIRS * C * (1 + 1e-12)
@@ -375,10 +375,10 @@ def test_a_mixture_outside_the_box_is_scaled_into_it(monkeypatch):
 
 def test_the_largest_sum_of_weights_is_that_of_the_constraints():
     """Σd over σᵀd ≤ T and ‖d‖ ≤ r, and the least cost over the set: their optima are known."""
-    problem, _ = gmkl_problem("free")
-    assert 6.0 / SIGMA <= gmkl.largest_sum(problem.of_weights, 6.0) <= 1.02 * 6.0 / SIGMA
+    weights, _ = priced("free")
+    assert 6.0 / SIGMA <= gmkl.largest_sum(weights, 6.0) <= 1.02 * 6.0 / SIGMA
     costs = np.array([1.0, -2.0, 0.5, -0.5])
-    assert gmkl.least_cost(problem.of_weights, costs, 3.0) == pytest.approx(-6.0, rel=1e-7)
-    ball, _ = gmkl_problem("a ball")
+    assert gmkl.least_cost(weights, costs, 3.0) == pytest.approx(-6.0, rel=1e-7)
+    ball, _ = priced("a ball")
     bound = -FREE * np.sqrt(2.0**2 + 0.5**2)
-    assert gmkl.least_cost(ball.of_weights, costs, 2 * FREE) == pytest.approx(bound, rel=1e-6)
+    assert gmkl.least_cost(ball, costs, 2 * FREE) == pytest.approx(bound, rel=1e-6)

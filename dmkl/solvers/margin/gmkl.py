@@ -55,26 +55,15 @@ from dmkl.solvers.weight_sets import Cones, ConicError, ConicProgram, without_ro
 Method = Literal["newton", "gradient"]
 
 
-class PricedSet(NamedTuple):
-    """Prices of the weights and the set that must contain them: what tasks need of a `GeneralizedProblem`."""
-
-    sigma: Float
-    A: Float
-    b: Float
-    cones: Cones | None
-
-
-@dataclass(frozen=True)
-class GeneralizedProblem:
-    """One binary problem; prices and rows are checked on construction.
+@dataclass(frozen=True, eq=False)
+class PricedSet:
+    """Prices of the weights and the set that must contain them; both are checked on construction.
 
     InputError is raised if prices are not finite, if A and b do not fit together, if rows contradict each other (the
     message names an irreducible set of them, which agrees without any one of them), or if weights could grow without
     bound for free (it names the kernels).
     """
 
-    y: Float  # (m,), 1 and −1
-    C: Bounds  # the price of a unit of hinge loss, or that of each sample, (m,)
     sigma: Float  # (n,), the price of a unit of weight for each kernel
     A: Float = field(default_factory=lambda: np.zeros((0, 0)))
     b: Float = field(default_factory=lambda: np.zeros(0))
@@ -84,7 +73,6 @@ class GeneralizedProblem:
     serves all rows.
     """
     rows: tuple[str, ...] = ()  # names of the rows, for messages
-    name: str = ""  # the name of the problem in reports
     cones: Cones | None = None  # a convex set that must contain d, for prior knowledge that is not linear
 
     def __post_init__(self) -> None:
@@ -108,9 +96,9 @@ class GeneralizedProblem:
             )
         object.__setattr__(self, "A", A)
         object.__setattr__(self, "b", b)
-        if self.cones is not None and _minimum(region(A, b, self.cones), np.ones(n)) is None:
+        if self.cones is not None and _minimum(self.program(), np.ones(n)) is None:
             refuse("no weights d ≥ 0 satisfy A d ≥ b and the constraints together; loosen one of either")
-        if (free := _free_direction(sigma, A, self.cones)) is not None:
+        if (free := self._free_direction()) is not None:
             named = ", ".join(str(j) for j in np.flatnonzero(free > 1e-9)[:10])
             refuse(
                 f"the weights of kernels {named} may grow together without end and without a price (sigma times that "
@@ -118,21 +106,49 @@ class GeneralizedProblem:
                 "sigma > 0, or bound them by a row such as −d_j ≥ −c"
             )
 
-    @property
-    def of_weights(self) -> PricedSet:
-        """The part of the problem that depends on the weights alone."""
-        return PricedSet(self.sigma, self.A, self.b, self.cones)
+    def program(self, unit: float = 1.0, *, n_more: int = 0, recession: bool = False) -> ConicProgram:
+        """A program over (d/unit, n_more more variables, those of the cones) with d in the set.
+
+        With `recession`, d is a direction in which the set is unbounded.
+        """
+        n, cones = len(self.sigma), self.cones
+        width = n + n_more
+        program = ConicProgram(width if cones is None else width + cones.width - cones.n)
+        program.at_most((np.arange(n), np.arange(n), np.full(n, -1.0)), np.zeros(n))
+        # Without columns of zeros at the end.
+        program.at_most(-self.A, np.zeros(len(self.b)) if recession else -self.b / unit)
+        if cones is not None:
+            cones.demand(program, unit, width, recession=recession)
+        return program
+
+    def _free_direction(self) -> Float | None:
+        """A direction r ≥ 0 of the set with Σr = 1 and σᵀr ≤ 0, or None."""
+        sigma, n, size = self.sigma, len(self.sigma), np.abs(self.sigma).max()
+        if self.cones is not None:
+            size = size or 1.0
+            program = self.program(recession=True)
+            program.add(np.ones((1, n)), 1.0, clarabel.ZeroConeT(1))
+            solution = _minimum(program, sigma / size)
+            return None if solution is None or sigma @ solution[0][:n] > 1e-8 * size else solution[0][:n]
+        result = linprog(sigma, A_ub=-self.A, b_ub=np.zeros(len(self.b)), A_eq=np.ones((1, n)), b_eq=[1.0])
+        return np.asarray(result.x) if result.status == 0 and result.fun <= 1e-12 * size else None
 
 
 def gmkl(
-    problem: GeneralizedProblem,
+    y: Float,
+    C: Bounds,
+    weights: PricedSet,
     *,
+    title: str = "",
     method: Method = "newton",
     tol: float = 1e-3,
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
 ) -> Generator[SVM | EachProduct | Task, Any, Outcome]:
     """Solve one problem of generalized MKL: a generator that requests two passes in each step, and conic programs.
+
+    y are labels 1 and −1, (m,), and C is the price of a unit of hinge loss, or that of each sample, (m,). Reports begin
+    with the `title` of the problem.
 
     "newton" minimizes, over the polyhedron, the maximum of the cutting planes so far and the quadratic model of T from
     the curvature of the SVM (or from a spectral step if the answer to `SVM` has no curvature). A step that fails adds
@@ -149,23 +165,23 @@ def gmkl(
 
     Raises IndefiniteKernelError if a form uᵀK_ju is negative.
     """
-    watch, n_kernels, weights = progress.current(), len(problem.sigma), problem.of_weights
+    watch, n_kernels = progress.current(), len(weights.sigma)
     steps: list[Step] = []
     planes: list[_Planes] = []
-    hull = _Hull(problem)
+    hull = _Hull(y, C, weights)
     candidate, violation = yield Task("restricted-master", _project, (weights, np.full(n_kernels, 1.0 / n_kernels)))
     best: _Trial | None = None
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
     length, newton = 0.0, method == "newton"
     for _ in range(max_iter):
-        trial, products = yield from _evaluate(problem, candidate, violation, accuracy, best, facts)
+        trial, products = yield from _evaluate(y, C, weights.sigma, candidate, violation, accuracy, best, facts)
         hull.add(trial.u, products)
         # Each step yields as many requests as every other, so that problems side by side keep sharing their passes.
         proven, lowest, widest = yield from hull.bound(widest, trial.objective)
         # Every lower bound holds for the same optimum, so the largest one is kept.
         lower = max(lower, proven)
         steps.append(Step(candidate, {"objective": trial.objective, "lower": lower}))
-        planes.append(_Planes(_share_of_box(problem, trial.u), float(problem.y @ trial.u), trial.v))
+        planes.append(_Planes(_share_of_box(trial.u, C), float(y @ trial.u), trial.v))
         falls = best is None or trial.objective < best.objective
         if best is not None:  # Armijo's rule; along an ascent direction nothing is promised
             promised = max(float(best.gradient @ (best.d - trial.d)), 0.0)
@@ -173,7 +189,7 @@ def gmkl(
         length = _spectral_length(best, trial) if falls else 0.25 * length
         best = trial if best is None or falls else best
         outcome = best.outcome(lower, steps)
-        watch.note(f"{problem.name}{progress.error_text(outcome.gap)}")
+        watch.note(f"{title}{progress.error_text(outcome.gap)}")
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
         previous = candidate
@@ -232,42 +248,10 @@ def _conflict(A: Float, b: Float) -> Float | None:
     return p
 
 
-def region(
-    A: Float, b: Float, cones: Cones | None, unit: float = 1.0, *, n_more: int = 0, recession: bool = False
-) -> ConicProgram:
-    """A program over (d/unit, n_more more variables, those of the cones) with d ≥ 0, A d ≥ b and the cones.
-
-    The rows A have length one. With `recession`, d is a direction in which this set is unbounded.
-    """
-    n = A.shape[1]
-    width = n + n_more
-    program = ConicProgram(width if cones is None else width + cones.width - cones.n)
-    program.at_most((np.arange(n), np.arange(n), np.full(n, -1.0)), np.zeros(n))
-    program.at_most(-A, np.zeros(len(b)) if recession else -b / unit)  # without columns of zeros at the end
-    if cones is not None:
-        cones.demand(program, unit, width, recession=recession)
-    return program
-
-
-def _free_direction(sigma: Float, A: Float, cones: Cones | None) -> Float | None:
-    """A direction r ≥ 0 of the set with Σr = 1 and σᵀr ≤ 0, or None."""
-    n = len(sigma)
-    if cones is not None:
-        program = region(A, np.zeros(len(A)), cones, recession=True)
-        size = float(np.abs(sigma).max()) or 1.0
-        program.add(np.ones((1, n)), 1.0, clarabel.ZeroConeT(1))
-        solution = _minimum(program, sigma / size)
-        return None if solution is None or sigma @ solution[0][:n] > 1e-8 * size else solution[0][:n]
-    result = linprog(sigma, A_ub=-A, b_ub=np.zeros(len(A)), A_eq=np.ones((1, n)), b_eq=[1.0], method="highs")
-    if result.status != 0 or result.fun > 1e-12 * np.abs(sigma).max():
-        return None
-    return np.asarray(result.x)
-
-
 def largest_sum(weights: PricedSet, objective: float) -> float:
     """An upper bound of Σd over all d of the set with σᵀd ≤ T; the optimum is among them, since W ≥ 0."""
     n, unit = len(weights.sigma), abs(objective) / (float(np.abs(weights.sigma).max()) or 1.0) or 1.0
-    program = region(weights.A, weights.b, weights.cones, unit)
+    program = weights.program(unit)
     size = abs(objective) or 1.0
     program.at_most(weights.sigma[None] * unit / size, objective / size)
     solution = _minimum(program, -np.ones(n))
@@ -281,7 +265,7 @@ def largest_sum(weights: PricedSet, objective: float) -> float:
 def least_cost(weights: PricedSet, costs: Float, widest: float) -> float:
     """A lower bound of costsᵀd over all d of the set with Σd ≤ widest; −∞ if the program has no solution."""
     n, size = len(costs), float(np.abs(costs).max()) or 1.0
-    program = region(weights.A, weights.b, weights.cones, widest)
+    program = weights.program(widest)
     program.at_most(np.ones((1, n)), 1.0)
     try:
         return -size * widest * program.highest(costs / size)
@@ -317,24 +301,23 @@ class _Trial:
 
 
 def _evaluate(
-    problem: GeneralizedProblem, d: Float, violation: float, tol: float, near: _Trial | None, facts: KernelFacts
+    y: Float, C: Bounds, sigma: Float, d: Float, violation: float, tol: float, near: _Trial | None, facts: KernelFacts
 ) -> Generator[Any, Any, tuple[_Trial, Float]]:
     """Train the SVM for d, from the best u so far; returns the evaluation in float64, and the products K_ju (n, m)."""
-    answer = yield SVM(d, problem.y, problem.C, tol, None if near is None else near.u)
+    answer = yield SVM(d, y, C, tol, None if near is None else near.u)
     u = np.asarray(answer.u, dtype=np.float64)
     products = (yield EachProduct(u[:, None]))[:, :, 0]
     v = products @ u
     check_forms(v, facts, float(u @ u))
     # The primal for the bias of the SVM: any bias gives an upper bound of T(d).
-    losses = hinge(d @ products, answer.bias, problem.y, problem.C)
-    objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
+    objective = float(sigma @ d) + 0.5 * float(d @ v) + hinge(d @ products, answer.bias, y, C)
     second = yield Task("curvature", curvature, answer.of_free(products))
-    return _Trial(d, violation, u, float(answer.bias), objective, problem.sigma - 0.5 * v, v, second), products
+    return _Trial(d, violation, u, float(answer.bias), objective, sigma - 0.5 * v, v, second), products
 
 
-def _share_of_box(problem: GeneralizedProblem, u: Float) -> float:
+def _share_of_box(u: Float, C: Bounds) -> float:
     """The largest α/C, by which u may be divided; one for u = 0."""
-    return float(np.max(np.abs(u) / problem.C)) or 1.0
+    return float(np.max(np.abs(u) / C)) or 1.0
 
 
 class _Planes(NamedTuple):
@@ -399,7 +382,7 @@ def _master(weights: PricedSet, at: _Model) -> Float:
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     root = root[values > 1e-14 * max(float(values.max()), 1e-300)]
     # Variables (d/unit, θ/size), in units of d and T.
-    program = region(weights.A, weights.b, weights.cones, unit, n_more=1)
+    program = weights.program(unit, n_more=1)
     wide = np.append(-at.gradient * unit / size, 1.0)
     root = np.pad(root, ((0, 0), (0, 1)))
     constant = float(at.gradient @ at.d) / size - at.objective / size
@@ -433,7 +416,7 @@ def _project(weights: PricedSet, d: Float) -> tuple[Float, float]:
     if weights.cones is None and d.min() >= 0.0 and _row_violation(weights, d) <= 0.0:
         return d, 0.0
     unit = _size(weights, d)
-    program = region(weights.A, weights.b, weights.cones, unit)
+    program = weights.program(unit)
     try:
         near = without_rounding(program.nearest(d / unit)[: len(d)]) * unit
     except ConicError:
@@ -455,11 +438,10 @@ _MOST = 40
 class _Hull:
     """The SVMs of one problem so far: U (m, r), the forms V_j = UᵀK_jU, (n, r, r), and the largest α/C of each."""
 
-    def __init__(self, problem: GeneralizedProblem) -> None:
-        m, n = len(problem.y), len(problem.sigma)
-        self._problem = problem
-        self._U: Float = np.zeros((m, 0))
-        self._V: Float = np.zeros((n, 0, 0))
+    def __init__(self, y: Float, C: Bounds, weights: PricedSet) -> None:
+        self._y, self._C, self._weights = y, C, weights
+        self._U: Float = np.zeros((len(y), 0))
+        self._V: Float = np.zeros((len(weights.sigma), 0, 0))
         self._share: Float = np.zeros(0)
         self._mixture: Float = np.zeros(0)
 
@@ -475,7 +457,7 @@ class _Hull:
         across = products @ self._U
         V = np.concatenate([self._V, across[:, None, :-1]], axis=1)
         self._V = np.concatenate([V, across[:, :, None]], axis=2)
-        self._share = np.append(self._share, _share_of_box(self._problem, u))
+        self._share = np.append(self._share, _share_of_box(u, self._C))
         self._mixture = np.append(self._mixture, np.inf)
 
     def bound(self, widest: float, objective: float) -> Generator[Task, Any, tuple[float, Float | None, float]]:
@@ -483,7 +465,7 @@ class _Hull:
 
         `widest` is the last such bound, infinite at first, and `objective` bounds T*. See `_lower_bound`.
         """
-        given = self._problem.of_weights, self._V, self._problem.y @ self._U, self._share
+        given = self._weights, self._V, self._y @ self._U, self._share
         lower, d, mixture, widest = yield Task("restricted-master", _bounds, (*given, widest, objective))
         self._mixture = self._mixture if mixture is None else mixture
         return lower, d, widest
@@ -507,7 +489,7 @@ def _lower_bound(
     of up to e in the constraints, e·widest is subtracted from the bound. −∞, None and None if the program has no
     solution.
     """
-    sigma, rows, demands, cones = weights
+    sigma, rows, demands, cones = weights.sigma, weights.A, weights.b, weights.cones
     n, r, k = len(sigma), len(share), len(demands)
     size = float(np.abs(totals).max()) or 1.0
     # Variables (λ, p/scale), in units that make constraints and objective of size one. p balances the gradient

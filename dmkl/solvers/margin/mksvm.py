@@ -36,7 +36,7 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.numerics.fisher import dual_norm, gap_scale, onto_sphere, relative_gap, uniform_weights
+from dmkl.numerics.fisher import gap_scale, onto_sphere, relative_gap
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.interface import SVM, EachProduct, Outcome, Status, Step, Task
 from dmkl.solvers.margin.svm import Bounds, SVMSolution, best_bias, curvature, hinge
@@ -49,7 +49,7 @@ from dmkl.solvers.masters import (
     exact_master,
     newton_master,
 )
-from dmkl.solvers.weight_sets import Ball, ConicError
+from dmkl.solvers.weight_sets import ConicError, WeightSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +62,9 @@ class MarginCertificate:
 
     upper: float  # P(β, u, b)
     objective: float  # D(u; β) = Σα − ½ Σ_j β_jv_j, at most J(β)
-    lower: float  # Σα − ½‖v‖_p*
+    lower: float  # Σα − ½‖v‖_p*, or D(u; β) if weights are given
     bias: Float  # b, the minimizer of P, (c,)
     forms: Float  # v, (n,)
-
     part: float  # ½ Σ_j β_jv_j, the part of P that weights can change; infinite if weights are given
 
     @property
@@ -88,38 +87,29 @@ class MarginCertificate:
 
 
 def certify_margin(
-    u: Float, products: Array, beta: Float, y: Float, C: Bounds, p: float, *, given: bool = False
+    u: Float, products: Array, beta: Float, y: Float, C: Bounds, weights: WeightSet
 ) -> MarginCertificate:
-    """Certify a pair of u (m, c), 0 ≤ y_iu_i ≤ C and Σu = 0 in each column, and β (n,) ≥ 0, ‖β‖_p ≤ 1.
+    """Certify a pair of u (m, c), 0 ≤ y_iu_i ≤ C and Σu = 0 in each column, and β (n,) of a set of weights.
 
-    The certificate is computed in float64 from u and its products K_ju (n, m, c) alone; labels (m, c) are 1 and −1. If
-    the weights are given, the lower bound is the dual at these weights.
+    The certificate is computed in float64 from u and its products K_ju (n, m, c) alone; labels (m, c) are 1 and −1.
     """
     forms = np.einsum("nmc,mc->n", products, u, dtype=np.float64)
     # Scores and forms from the same products: the upper and the lower bound then refer to the same u.
     scores = np.tensordot(beta, products, axes=1)
     bias = np.array([best_bias(f, of_problem, C) for f, of_problem in zip(scores.T, y.T, strict=True)])
-    # The maximum of ½βᵀv over the ball is ½‖v‖_p*: D at the best weights for this u is a lower bound of the optimum.
+    # ½βᵀv is at most ½‖v‖_p* over the ball: D at the best weights for this u is a lower bound of the optimum.
     losses = sum(hinge(f, float(b), signs, C) for f, b, signs in zip(scores.T, bias, y.T, strict=True))
     total, energy = float(np.sum(y * u)), 0.5 * float(beta @ forms)
-    lower = total - (energy if given else 0.5 * dual_norm(forms, p))
-    return MarginCertificate(energy + losses, total - energy, lower, bias, forms, np.inf if given else energy)
-
-
-def closed_form_weights(beta: Float, forms: Float, p: float) -> Float:
-    """β_j ∝ (β_j²v_j)^(1/(p+1)), the best weights for the present w_j, ‖w_j‖² = β_j²v_j (Kloft et al. 2011, Eq. 25)."""
-    # The scale of the squares cancels on the sphere; dividing by the largest keeps the power in [0, 1].
-    squares = beta**2 * np.maximum(forms, 0.0)
-    return onto_sphere((squares / (squares.max() or 1.0)) ** (1.0 / (p + 1.0)), p)
+    lower, part = total - 0.5 * weights.support(forms), np.inf if weights.is_fixed(len(beta)) else energy
+    return MarginCertificate(energy + losses, total - energy, lower, bias, forms, part)
 
 
 def mk_svm(
     y: Float,
     C: Bounds,
-    p: float,
+    weights: WeightSet,
     n_kernels: int,
     *,
-    given: Float | None = None,
     title: str = "",
     tol: float = 1e-3,
     max_iter: int = 100,
@@ -128,22 +118,21 @@ def mk_svm(
     """Solve one problem of ℓp MK-SVM: a generator that requests in each step an SVM on K(β), and K_ju of all kernels.
 
     y are labels 1 and −1, (m,), or (m, c) of c problems that share the weights, and C is the bound on α, or one for
-    each sample, (m,). `given` are β, (n,), if the weights are not learnt.
+    each sample, (m,). `weights` are a `Ball`, or `GivenWeights` that are not learnt.
 
-    The method is Newton's over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
+    The method is Newton's over the ball: the quadratic model of J at the best weights so far is minimized exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to the zero of
-    the interpolated derivative. If an SVM has no curvature, the step is that of `closed_form_weights`, along which J
-    always falls, slowly near p = 1. Where u is not unique J may have a kink, at which Newton's steps end; cutting
-    planes go on from there (`_by_planes`). As for MK-FDA, it ends when the gap is proven and Newton's next step is at
-    most `WEIGHTS_ERROR` of the largest weight, or J falls by no more than the gaps of machines.
+    the interpolated derivative. If an SVM has no curvature, the step is that of a closed form (`_direction`), along
+    which J always falls, slowly near p = 1. Where u is not unique J may have a kink, at which Newton's steps end;
+    cutting planes go on from there (`_by_planes`). As for MK-FDA, it ends when the gap is proven and Newton's next step
+    is at most `WEIGHTS_ERROR` of the largest weight, or J falls by no more than the gaps of machines.
 
     The objective of the outcome is the dual D(u; β), and `bound` is below the optimum. The primal of each step, which
     is above the optimum, is in the history as "upper". Raises IndefiniteKernelError if a form uᵀK_ju is negative.
     """
     watch, y = progress.current(), y.reshape(len(y), -1)
-    candidate = uniform_weights(n_kernels, p) if given is None else given
     # With one kernel or p = ∞ the weights are known, and a single SVM solves the problem.
-    fixed = n_kernels == 1 or np.isinf(p) or given is not None
+    candidate, fixed = weights.start(n_kernels), weights.is_fixed(n_kernels)
     best: Outcome | None = None
     steps: list[Step] = []
     search: LineSearch | None = None
@@ -161,7 +150,7 @@ def mk_svm(
         # The next SVMs start from these u, which are feasible for all weights: the box does not depend on them.
         starts = list(u.T)
         products = yield EachProduct(u)
-        certificate = certify_margin(u, products, candidate, y, C, p, given=fixed)
+        certificate = certify_margin(u, products, candidate, y, C, weights)
         check_forms(certificate.forms, facts, float(np.sum(u * u)))
         planes.append(_plane(y, u, certificate))
         points.append(u)
@@ -187,7 +176,7 @@ def mk_svm(
                 break
             last, v = certificate.upper, certificate.forms
             of_free = [machine.of_free(products[:, :, k]) for k, machine in enumerate(machines)]
-            direction, has_model = yield Task("restricted-master", _direction, (p, candidate, v, of_free))
+            direction, has_model = yield Task("restricted-master", _direction, (weights, candidate, v, of_free))
             if certified:
                 best = _outcome(certificate, candidate, u, steps, Status.CERTIFIED)
                 if not has_model:  # the direction is not Newton's
@@ -206,7 +195,7 @@ def mk_svm(
     assert best is not None
     if best.status == Status.CERTIFIED or fixed or len(steps) == max_iter:
         return best
-    return (yield from _by_planes(y, C, p, planes, points, best, steps, tol, max_iter, facts))
+    return (yield from _by_planes(y, C, weights, planes, points, best, steps, tol, max_iter, facts))
 
 
 def _machines(
@@ -226,7 +215,7 @@ def _plane(y: Float, u: Float, certificate: MarginCertificate) -> CuttingPlane:
 def _by_planes(
     y: Float,
     C: Bounds,
-    p: float,
+    weights: WeightSet,
     planes: list[CuttingPlane],
     points: list[Float],
     best: Outcome,
@@ -241,12 +230,12 @@ def _by_planes(
     is convex, and the forms are convex in u.
     """
     while len(steps) < max_iter:
-        beta, shares = yield Task("restricted-master", exact_master, (planes, Ball(p)))
+        beta, shares = yield Task("restricted-master", exact_master, (planes, weights))
         mean = np.tensordot(shares, points, axes=1)
         _, u = yield from _machines(beta, y, C, _FINEST_MACHINE, list(mean.T))
         products = yield EachProduct(np.hstack([u, mean]))
         for point, of_point in zip((u, mean), np.split(products, 2, axis=2), strict=True):
-            certificate = certify_margin(point, of_point, beta, y, C, p)
+            certificate = certify_margin(point, of_point, beta, y, C, weights)
             check_forms(certificate.forms, facts, float(np.sum(point * point)))
             if point is u:
                 planes.append(_plane(y, u, certificate))
@@ -274,19 +263,24 @@ _KINK = 1e-8  # A fall of P relative to its part that weights change, with an op
 _FINEST_MACHINE = 1e-13
 
 
-def _direction(p: float, beta: Float, v: Float, of_free: Sequence[tuple[Float | None, Float]]) -> tuple[Float, bool]:
+def _direction(
+    weights: WeightSet, beta: Float, v: Float, of_free: Sequence[tuple[Float | None, Float]]
+) -> tuple[Float, bool]:
     """Newton's direction from β on −J, whose gradient is v/2, and whether there is a model of the curvature.
 
     `of_free` are the arguments of `curvature` for each machine. Machines that have none are left out of the sum;
     without any the direction is the step to the closed form.
     """
     q, parts = 0.5 * v, [part for arguments in of_free if (part := curvature(*arguments)) is not None]
-    # The closed form needs no conic program: it is the way on if Clarabel fails or the SVM has no curvature.
-    aim = closed_form_weights(beta, v, p)
+    # β_j ∝ (β_j²v_j)^(1/(p+1)) are the best weights for the present w_j, ‖w_j‖² = β_j²v_j (Kloft et al. 2011, Eq. 25).
+    # They need no conic program: the way on if Clarabel fails or the SVM has no curvature. The scale of the squares
+    # cancels on the sphere; dividing by the largest keeps the power in [0, 1].
+    squares = beta**2 * np.maximum(v, 0.0)
+    aim = onto_sphere((squares / (squares.max() or 1.0)) ** (1.0 / (weights.p + 1.0)), weights.p)
     if parts:
         with suppress(ConicError):
-            aim = newton_master(q, np.sum(parts, axis=0), beta, Ball(p))
-    return ascent_direction(aim, q, beta, Ball(p)), bool(parts)
+            aim = newton_master(q, np.sum(parts, axis=0), beta, weights)
+    return ascent_direction(aim, q, beta, weights), bool(parts)
 
 
 def easy_mkl(

@@ -1,6 +1,7 @@
 """Generalized MKL on sets of weights and at prices, against the whole problem by cvxpy."""
 
 import threading
+from dataclasses import is_dataclass
 
 import clarabel
 import cvxpy as cp
@@ -16,7 +17,7 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import Status, Task, run_with
 from dmkl.solvers.knowledge import rows_and_cones
-from dmkl.solvers.margin.gmkl import GeneralizedProblem, gmkl
+from dmkl.solvers.margin.gmkl import PricedSet, gmkl
 
 
 def fitted(kernels, y, *arguments, **options):
@@ -98,7 +99,7 @@ def test_certified_weights_satisfy_the_rows_whatever_the_prices(sigma, scale, me
     unscaled, *_, limits = bounded_below(1.0)
     for C in (0.1, 10.0):
         model = fitted(kernels, y, C, sigma / scale, A=A, b=b, method=method)
-        best = reference(unscaled, GeneralizedProblem(y, C, np.full(3, sigma), A, limits))
+        best = reference(unscaled, y, C, PricedSet(np.full(3, sigma), A, limits))
         assert model.status_ == Status.CERTIFIED.advice
         assert (A @ model.weights_.values - b).min() >= -1e-8 * scale
         assert best * (1 - 1e-6) <= model.objective_ <= best * (1 + 1e-3)
@@ -127,7 +128,9 @@ def test_no_weights_at_all_are_proven_where_they_are_best():
 
 
 def arrays_in(value):
-    """All arrays in nested tuples and lists."""
+    """All arrays in nested tuples, lists and dataclasses."""
+    if is_dataclass(value):
+        value = list(vars(value).values())
     if isinstance(value, tuple | list):
         return [array for item in value for array in arrays_in(item)]
     return [value] if isinstance(value, np.ndarray) else []
@@ -136,31 +139,29 @@ def arrays_in(value):
 @pytest.mark.parametrize("constraints", [None, lambda d: [cp.norm(d, 2) <= 0.02, d[4] >= 0.01]])
 def test_conic_programs_run_in_tasks_on_arrays_without_samples(constraints, monkeypatch):
     kernels, y = made(5, 61, seed=3)
-    A, b, _, cones = rows_and_cones(constraints, list("abcde")) if constraints else (np.eye(5)[:1], [0.1], (), None)
-    problem = GeneralizedProblem(y, 4.0, np.full(5, 20.0), np.asarray(A), np.asarray(b), cones=cones)
+    A, b, _, cones = (
+        rows_and_cones(constraints, list("abcde")) if constraints else (np.eye(5)[:1], np.full(1, 0.1), (), None)
+    )
+    weights = PricedSet(np.full(5, 20.0), A, b, cones=cones)
     threads, tasks, minimize = [], [], clarabel.DefaultSolver
 
     def program(*given):
         threads.append(threading.current_thread())
         return minimize(*given)
 
-    def recorded(solver):
-        reply = None
-        while True:
-            try:
-                request = solver.send(reply)
-            except StopIteration as stop:
-                return stop.value
-            tasks.extend([request] if isinstance(request, Task) else [])
-            reply = yield request
-
-    monkeypatch.setattr(clarabel, "DefaultSolver", program)
-    with dask.config.set(scheduler="threads"):
-        (outcome,), _ = drive([(in_memory(kernels, 20).lens(), recorded(gmkl(problem, tol=1e-6)))])
+    with dask.config.set(scheduler="threads"), monkeypatch.context() as patched:
+        patched.setattr(clarabel, "DefaultSolver", program)
+        (outcome,), _ = drive([(in_memory(kernels, 20).lens(), gmkl(y, 4.0, weights, tol=1e-6))])
     assert threads
     assert threading.main_thread() not in threads
-    assert all(61 not in array.shape for task in tasks for array in arrays_in(task.arguments))
+
+    def answered(request):
+        tasks.extend([request] if isinstance(request, Task) else [])
+        return answer(kernels, request)
+
     # The same programs in this thread, whose products are rounded otherwise.
-    here = run_with(gmkl(problem, tol=1e-6), lambda request: answer(kernels, request))
+    here = run_with(gmkl(y, 4.0, weights, tol=1e-6), answered)
+    assert tasks
+    assert all(61 not in array.shape for task in tasks for array in arrays_in(task.arguments))
     assert outcome.status is here.status is Status.CERTIFIED
     np.testing.assert_allclose(outcome.weights, here.weights, rtol=0, atol=1e-5 * here.weights.max())

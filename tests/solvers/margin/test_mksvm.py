@@ -12,6 +12,7 @@ from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import SVM, Status, run_with
 from dmkl.solvers.margin.mksvm import certify_margin, mk_svm
 from dmkl.solvers.margin.svm import solve_dense
+from dmkl.solvers.weight_sets import Ball
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0])
@@ -24,7 +25,7 @@ def test_the_gap_of_any_pair_encloses_the_optimum(p):
         beta /= norm(beta, p)
         tol = 10 ** rng.uniform(-6, 0)  # any machine is accepted, finished or not
         u = solve_dense(np.tensordot(rng.dirichlet(np.ones(4)), kernels, axes=1), y, C, tol).u
-        certificate = certify_margin(u[:, None], (kernels @ u)[:, :, None], beta, y[:, None], C, p)
+        certificate = certify_margin(u[:, None], (kernels @ u)[:, :, None], beta, y[:, None], C, Ball(p))
         assert certificate.lower <= best * (1 + 1e-6)
         assert certificate.upper >= best * (1 - 1e-6)
         assert certificate.lower <= certificate.objective + 1e-12
@@ -38,7 +39,7 @@ def test_machines_without_curvature_reach_the_optimum_and_poor_ones_end_the_desc
         def answered(request):
             return change(answer(kernels, request)) if isinstance(request, SVM) else answer(kernels, request)
 
-        return run_with(mk_svm(y, 4.0, p, 5, tol=tol), answered)
+        return run_with(mk_svm(y, 4.0, Ball(p), 5, tol=tol), answered)
 
     without = solved(1e-3, lambda machine: replace(machine, free_kernel=None))
     assert without.status is Status.CERTIFIED
@@ -55,7 +56,7 @@ def test_kernels_with_equal_rows_reach_the_optimum(seed):
     sides = rng.choice([-1, 1], size=(4, 1, 4))
     features = (rng.random((4, 20, 4)) < 0.5 + 0.35 * y[:, None] * sides).astype(float)
     kernels = np.stack([rbf_kernel(table, gamma=0.5) for table in features])
-    solution = run_with(mk_svm(y, 10.0, 1.0, 4), lambda request: answer(kernels, request))
+    solution = run_with(mk_svm(y, 10.0, Ball(1.0), 4), lambda request: answer(kernels, request))
     assert solution.status is Status.CERTIFIED
     assert solution.objective == pytest.approx(optimum(kernels, y, 10.0, 1.0), rel=1e-3)
 
@@ -63,6 +64,6 @@ def test_kernels_with_equal_rows_reach_the_optimum(seed):
 @pytest.mark.parametrize(("p", "C"), [(1.0, 64.0), (1.0625, 0.25), (1.5, 64.0), (8.0, 4.0)])
 def test_few_weightings(p, C):
     kernels, y = made(30, 120, seed=1)
-    solution = run_with(mk_svm(y, C, p, 30, tol=1e-4), lambda request: answer(kernels, request))
+    solution = run_with(mk_svm(y, C, Ball(p), 30, tol=1e-4), lambda request: answer(kernels, request))
     assert solution.status is Status.CERTIFIED
     assert len(solution.steps) <= 15
