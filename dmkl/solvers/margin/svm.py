@@ -109,7 +109,7 @@ def curvature(free_kernel: Float | None, products: Float) -> Float | None:
         return None
 
 
-def best_bias(scores: Float, y: Float, C: Bounds = 1.0) -> float:
+def best_bias(scores: Float, y: Float, C: Bounds) -> float:
     """The b that minimizes Σ C_i max(0, 1 − y_i(s_i + b)).
 
     The sum is piecewise linear in b, with a kink at each y_i − s_i where its derivative rises by C_i, from −Σ₊C_i to
@@ -126,7 +126,7 @@ def best_bias(scores: Float, y: Float, C: Bounds = 1.0) -> float:
     return 0.5 * float(kinks[order[first]] + kinks[order[last]])
 
 
-def hinge(scores: Float, bias: float, y: Float, C: Bounds = 1.0) -> float:
+def hinge(scores: Float, bias: float, y: Float, C: Bounds) -> float:
     """Σ C_i max(0, 1 − y_i(s_i + b))."""
     return float(np.sum(C * np.maximum(0.0, 1.0 - y * (scores + bias))))
 
@@ -271,7 +271,7 @@ def _train(total: StoredSum, task_bytes: int, tasks_per_machine: int, request: S
             return kernel
 
         problem = columns.diagonal[chosen] + ridge, request.y, request.C, request.tol
-        return solve_by_columns(of_rows, *problem, task_bytes // 2, request.start)[0]
+        return solve_by_columns(of_rows, *problem, task_bytes // 2, request.start)
 
 
 # --- sequential minimal optimization ----------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ ReadColumns = Callable[[Index], Float]
 
 def solve_by_columns(
     columns: ReadColumns, diagonal: Float, y: Float, C: Bounds, tol: float, max_bytes: int, start: Float | None = None
-) -> tuple[SVMSolution, int]:
+) -> SVMSolution:
     """Train a support vector machine on a kernel matrix with too many columns for the memory.
 
     Decomposition (Osuna, Freund, Girosi 1997; Joachims 1999) with a working set as large as the memory allows: the
@@ -474,9 +474,9 @@ def solve_by_columns(
     the memory for all arrays: 40 m bytes for each column of the working set, for the column itself, another that a call
     returns, K over the working set, and its factor.
 
-    Returns the solution, with scores and gap recomputed from columns, and the number of columns requested. The gap is
-    above tol if the arithmetic resolves no more, or after 1,000 working sets: decomposition is slow if there are more
-    free vectors than the working set holds. MemoryBudgetError is raised if not even two columns fit.
+    Scores and gap of the solution are recomputed from columns. The gap is above tol if the arithmetic resolves no more,
+    or after 1,000 working sets: decomposition is slow if there are more free vectors than the working set holds.
+    MemoryBudgetError is raised if not even two columns fit.
     """
     m = len(y)
     size = min(m, max_bytes // (40 * m))
@@ -510,10 +510,10 @@ def solve_by_columns(
             fresh = certified(u)
             best = min(best, fresh, key=lambda solution: solution.gap)
             if finest or best.gap <= tol:
-                return best, cached.asked
+                return best
             u, f = fresh.u.copy(), y - fresh.scores
         eps *= 0.1
-    return min(best, certified(u), key=lambda solution: solution.gap), cached.asked
+    return min(best, certified(u), key=lambda solution: solution.gap)
 
 
 def _violators(u: Float, f: Float, lower: Float, upper: Float, eps: float) -> Index:
@@ -541,7 +541,7 @@ class _HeldColumns:
     """The cached columns, as rows: those of the working set."""
 
     def __init__(self, columns: ReadColumns, m: int, size: int) -> None:
-        self._columns, self._size, self.asked = columns, size, 0
+        self._columns, self._size = columns, size
         self._rows = np.empty((size, m))
         self._samples = np.zeros(0, dtype=np.intp)  # whose columns the first rows are
 
@@ -563,7 +563,7 @@ class _HeldColumns:
             # Empty rows first, then rows of columns that are not in the new working set.
             others = np.flatnonzero(~np.isin(self._samples, among))
             spare = np.concatenate([np.arange(n_held, self._size), others])[: len(missing)]
-            self._rows[spare] = self._ask(missing).T
+            self._rows[spare] = self._columns(missing).T
             self._samples = np.resize(self._samples, min(n_held + len(missing), self._size))
             self._samples[spare] = missing
         return self._samples, self._rows[: len(self._samples)]
@@ -589,12 +589,8 @@ class _HeldColumns:
         for start in range(room, len(missing), self._size):
             # The rest is read in batches as large as the cache, and not kept.
             batch = missing[start : start + self._size]
-            add(batch, self._ask(batch).T)
+            add(batch, self._columns(batch).T)
         return total, free_kernel
-
-    def _ask(self, samples: Index) -> Float:
-        self.asked += len(samples)
-        return np.asarray(self._columns(samples), dtype=np.float64)
 
 
 def fit_square(K: Float, h: Float, lam: float) -> SVMSolution:

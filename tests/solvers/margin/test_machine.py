@@ -20,25 +20,18 @@ def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
     return np.exp(-((x[:, None] - x) ** 2).sum(axis=2) / (2 * width)), y
 
 
-class Asked:
-    """Columns of a kernel matrix, counted."""
-
-    def __init__(self, kernel):
-        self.kernel, self.calls = kernel, []
-
-    def __call__(self, positions):
-        self.calls.append(np.array(positions))
-        return self.kernel[:, positions]
-
-
 def by_columns(kernel, y, C, tol=1e-6, share=1.0, start=None):
-    """The checked solution with memory for a share of the columns, and the columns that were read."""
-    asked = Asked(kernel)
+    """The checked solution with memory for a share of the columns, and the columns of each call."""
+    calls = []
+
+    def columns(positions):
+        calls.append(np.array(positions))
+        return kernel[:, positions]
+
     budget = int(40 * len(y) ** 2 * share) + 40 * len(y)
-    solution, count = solve_by_columns(asked, kernel.diagonal().copy(), y, C, tol, budget, start)
-    assert count == sum(len(call) for call in asked.calls)
-    assert max(len(call) for call in asked.calls) <= share * len(y) + 1
-    return checked(solution, kernel, y, C), asked
+    solution = solve_by_columns(columns, kernel.diagonal().copy(), y, C, tol, budget, start)
+    assert max(map(len, calls)) <= share * len(y) + 1
+    return checked(solution, kernel, y, C), calls
 
 
 def checked(solution, kernel, y, C):
@@ -80,7 +73,7 @@ def test_the_optimum_lies_within_the_gap(C, share, tol):
         assert solution.dual <= best * (1 + 1e-8)
         assert solution.primal >= best * (1 - 1e-8)
     assert dense.gap <= tol
-    every = np.concatenate(columns[1.0][1].calls)  # all columns fit: none is read twice
+    every = np.concatenate(columns[1.0][1])  # all columns fit: none is read twice
     assert len(every) == len(np.unique(every))
 
 
@@ -147,13 +140,19 @@ def test_curvature_by_finite_differences():
     np.testing.assert_allclose(curvature(*out_of_core.of_free(kernels @ out_of_core.u)), differences, rtol=1e-4)
 
 
+def peak_bytes(solve):
+    """A solution, and the largest memory that it took."""
+    tracemalloc.start()
+    solution = solve()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return solution, peak
+
+
 def test_dense_memory():
     kernel, y = rbf(400, width=0.05)  # nearly orthogonal samples: all vectors free
     solve_dense(kernel[:30, :30], y[:30], 10.0)  # compiled before
-    tracemalloc.start()
-    solution = solve_dense(kernel, y, 10.0, 1e-8)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    solution, peak = peak_bytes(lambda: solve_dense(kernel, y, 10.0, 1e-8))
     assert len(solution.free) > 350
     assert peak <= dense_bytes(400)
 
@@ -162,11 +161,8 @@ def test_dense_memory():
 def test_memory_out_of_core(share):
     kernel, y = rbf(400, width=0.05 if share == 1 else 5.0)
     by_columns(kernel[:30, :30], y[:30], 10.0)  # compiled before
-    budget, diagonal = int(40 * 400**2 * share), kernel.diagonal().copy()
+    budget, problem = int(40 * 400**2 * share), (kernel.diagonal().copy(), y, 10.0, 1e-6)
     for start in (None, solve_dense(kernel, y, 5.0, 1e-3).u):
-        tracemalloc.start()
-        solution, _ = solve_by_columns(Asked(kernel), diagonal, y, 10.0, 1e-6, budget, start)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        solution, peak = peak_bytes(lambda u=start: solve_by_columns(lambda k: kernel[:, k], *problem, budget, u))
         assert solution.gap <= 1e-6
         assert peak <= budget
