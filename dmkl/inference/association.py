@@ -44,7 +44,7 @@ from dmkl.numerics.losses import Cox, JointLoss, Logistic
 from dmkl.numerics.quadratic_forms import upper_tail
 from dmkl.numerics.survival import survival_labels
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.elements import whole_kernels
+from dmkl.passes.elements import combined_kernels
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens
 from dmkl.store.saved import Result, of_task
@@ -342,7 +342,7 @@ def _rooted(kernel: int, lens: Lens, problems: Sequence[_Problem]) -> Iterator[t
         every = view.factors.read(view.kernels[[kernel]], 0, slice(0, view.source.tiling.rows))
         values = every[view.rows].astype(np.float64)
     else:
-        (values,) = whole_kernels([lens], kernel)
+        (values,) = combined_kernels([(lens, 1.0 * (np.arange(lens.view.shape[0]) == kernel))])
     for problem in problems:
         part = values if problem.rows is None else values[problem.rows]
         part = problem.root[:, None] * part

@@ -1,4 +1,4 @@
-"""Entries of the kernels after all steps: of some samples, block by block, or a whole kernel at a time."""
+"""Entries of the kernels after all steps: of some samples, block by block, or sums of whole kernels in memory."""
 
 from __future__ import annotations
 
@@ -51,16 +51,6 @@ def entries(view: View, fitted: Fitted, kernel: int, rows: Index, cols: Index) -
     return fitted.elementwise(kernel, raw, trail) if fitted.steps else raw
 
 
-def whole_kernels(lenses: Sequence[Lens], kernel: int) -> Iterator[Float]:
-    """One kernel after all steps, through each of several lenses of one source, (rows, columns); tiles are read once.
-
-    Each matrix is computed as a product with the identity. Single entries would need the means of rows outside the
-    view, which are another pass; products do not.
-    """
-    for lens, part in zip(lenses, _raw_kernels([lens.view for lens in lenses], kernel), strict=True):
-        yield _after_steps(lens, kernel, part)
-
-
 def _raw_kernels(views: Sequence[View], kernel: int) -> Iterator[Array]:
     """One kernel before the steps, over the rows and columns of each view."""
     rows = np.unique(np.concatenate([view.rows for view in views]))
@@ -72,6 +62,7 @@ def _raw_kernels(views: Sequence[View], kernel: int) -> Iterator[Array]:
 
 
 def _after_steps(lens: Lens, kernel: int, raw: Array) -> Float:
+    # As a product with the identity: single entries would need the means of rows outside the view, another pass.
     right, carried = lens.fitted.right(kernel, np.eye(lens.view.shape[2]))
     return lens.fitted.left(kernel, np.matmul(raw, right, dtype=np.float64), carried)
 

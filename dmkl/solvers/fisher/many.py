@@ -42,11 +42,11 @@ from dmkl.numerics.cholesky import definite_factor
 from dmkl.numerics.fisher import DEPENDENT, Certificate, onto_sphere, uniform_weights
 from dmkl.numerics.semidefinite import KernelFacts, check_forms
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.elements import whole_kernels
+from dmkl.passes.elements import combined_kernels
 from dmkl.passes.execute import check_memory, machine, shared_folder
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.mkfda import Evaluation, MemoryOracle, Solution, maximize, run_here
+from dmkl.solvers.fisher.mkfda import Evaluation, MemoryOracle, Solution, maximize, run_here, solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome, Solver, Status, Step, Task, Tasks, check_finite
@@ -149,8 +149,7 @@ class _Problems:
 
     def solve(self, t: int, p: float, lam: float, start: Float) -> Solution:
         """Solve a target with a factor for each weight vector."""
-        steps = maximize(self._oracle(t, p, lam), Ball(p), start, self.tol, max_steps=self.max_steps, of_kernels=True)
-        return run_here(steps)
+        return solve_restricted(self._oracle(t, p, lam), start, self.tol, self.max_steps)
 
     def solve_reference(self, t: int, p: float, lam: float, start: Float) -> tuple[Solution, Float]:
         """Solve a target, and return also its curvature at the solution, which takes one more factor."""
@@ -366,17 +365,14 @@ class _Whitened:
         self._factor = definite_factor(system.T, lam)
         self.root: Array = np.tril(self._factor.lower).T.astype(dtype)  # Lᵀ, (m, m)
         self._upper = [np.empty((n, min(_ROWS, m - start), m - start), dtype) for start in range(0, m, _ROWS)]
-        n_held_out = held_out.shape[1]
-        self._held_out = [np.empty((n, min(_ROWS, n_held_out - i), m), dtype) for i in range(0, n_held_out, _ROWS)]
+        self._held_out: Array = np.empty(held_out.shape, dtype)
         for j in range(n):
             white = self._factor.congruent(kernels[j].T) * (0.5 / lam)
             for start, rows in zip(range(0, m, _ROWS), self._upper, strict=True):
                 size = rows.shape[1]
                 rows[j] = white[start : start + size, start:]
                 rows[j, :, :size] *= 0.5
-            scoring = self._factor.half_solve(held_out[j].T.copy(order="F")).T
-            for start, rows in zip(range(0, n_held_out, _ROWS), self._held_out, strict=True):
-                rows[j] = scoring[start : start + _ROWS]
+            self._held_out[j] = self._factor.half_solve(held_out[j].T.copy(order="F")).T
         targets = np.concatenate([h.T for h in problems.targets])
         self.h: Array = self._factor.half_solve(targets.T).T.astype(dtype).reshape(len(problems.targets), -1, m)
         """h = L⁻¹H of each target, (t, c, m)."""
@@ -393,15 +389,14 @@ class _Whitened:
 
     def scores(self, betas: Float, x: Array) -> Array:
         """Compute Σ_j β_jK_jα on the held-out rows for targets at weights (t, n), (t, rows, c)."""
-        t, c, m = x.shape
-        scores = [np.zeros((t, 0, c), self.dtype)]
-        for rows in self._held_out:
-            part = np.empty((t, rows.shape[1], c), self.dtype)
-            for group in _groups(t):
-                combined = betas[group].astype(self.dtype) @ rows.reshape(len(rows), -1)
-                part[group] = combined.reshape(-1, rows.shape[1], m) @ x[group].mT
-            scores.append(part)
-        return np.concatenate(scores, axis=1)
+        n, n_rows, m = self._held_out.shape
+        scores = np.empty((len(x), n_rows, x.shape[1]), self.dtype)
+        for start in range(0, n_rows, _ROWS):
+            rows = self._held_out[:, start : start + _ROWS].reshape(n, -1)
+            for group in _groups(len(x)):
+                combined = (betas[group].astype(self.dtype) @ rows).reshape(len(x[group]), -1, m)
+                scores[group, start : start + _ROWS] = combined @ x[group].mT
+        return scores
 
     def system(self, beta: Float) -> Array:
         """W at weights (n,), (m, m)."""
@@ -698,11 +693,11 @@ def _read(trainings: Iterable[Training], folder: Path, context: Context) -> Solv
 
 
 def _write(kernel: int, files: Sequence[Path], lenses: Sequence[Lens]) -> None:
+    single = 1.0 * (np.arange(lenses[0].view.shape[0]) == kernel)
     with pinned_blas(1):
-        for file, entries in zip(files, whole_kernels(lenses, kernel), strict=True):
+        for file, entries in zip(files, combined_kernels([(lens, single) for lens in lenses]), strict=True):
             check_finite(entries)
-            # Without a header: CPython 3.11 may fail where two threads parse one.
-            np.asarray(entries, dtype=np.float64).tofile(file)
+            entries.tofile(file)  # without a header: CPython 3.11 may fail where two threads parse one
 
 
 def _solve_chunk(
