@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,6 @@ class AlphaStep(Oracle):
     @abstractmethod
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """Compute what the last weights' α lacks, from its true residual, to ‖R‖² of about `target`."""
-
-    def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
-        """`Outcome.inverse` for these weights, if there is a factor and it is wanted."""
-        yield from ()
-        return None
 
     def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Request, Any, Evaluation]:
         problem = self.problem
@@ -101,18 +97,17 @@ def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generato
     # Rayleigh quotients on the span of α bound the lowest eigenvalue of each kernel from above, without a pass.
     inner, forms = step.alpha.T @ step.alpha, step.alpha.T @ step.each_product
     tell_indefinite(lowest_on_span(inner, forms, step.facts), step.facts)
-    inverse = yield from step.inverse(solution.beta)
-    return solution.outcome(inverse=inverse)
+    return solution.outcome()
 
 
 class _DirectStep(AlphaStep):
     """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
 
-    def __init__(self, job: Job, *, inverse: bool = False) -> None:
+    def __init__(self, job: Job) -> None:
         super().__init__(job.problem, job.facts)
         self._factor: FactorHandle | None = None
         self._beta: Float | None = None
-        self._inverse, self._unit = inverse, job.training.square.unit_vector()
+        self._unit = job.training.square.unit_vector()
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         yield from self._factorize(beta)
@@ -134,10 +129,8 @@ class _DirectStep(AlphaStep):
         curvature = Factored(root / (2.0 * self.problem.lam))
         return curvature if len(root) > DENSE else curvature.dense()
 
-    def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
-        # It takes no pass if the best weights are the last ones.
-        if not self._inverse:
-            return None
+    def inverse(self, beta: Float) -> Generator[Request, Any, Float]:
+        """`Outcome.inverse` for these weights; it takes no pass if they are the last ones."""
         if beta is not self._beta:
             yield from self._factorize(beta)
         solved = [] if self._unit is None else [(yield interface.FactorSolve(self._factor, self._unit[:, None]))]
@@ -158,7 +151,11 @@ def check_direct(jobs: Sequence[Job], what: str = "solver='direct'", way_out: st
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.n_kernels, _DirectStep(job, inverse=options.leave_one_out), options)
+        step = _DirectStep(job)
+        outcome = yield from wrapper(job.n_kernels, step, options)
+        if options.leave_one_out:
+            outcome = replace(outcome, inverse=(yield from step.inverse(outcome.weights)))
+        return outcome
 
     # Each running problem holds a factor: as many at once as fit.
     return context.drive(jobs, solver_of, at_once=max(1, machine().total_bytes // needed_bytes(jobs)))

@@ -34,7 +34,7 @@ from dmkl.numerics.cholesky import Cholesky, RoughFactor
 # --- choosing reference weights ------------------------------------------------------------------------------------
 
 
-_FAR = 1e9
+_FAR, _NEAR = 1e9, 3.0  # Condition numbers
 _USEFUL = 30.0  # If γ is this many times below the mean ratio, the bound is useless and the preconditioner is poor.
 
 
@@ -108,12 +108,12 @@ def factor_ridge(rho: float, trace: float, n_columns: int, m: int) -> float:
 
 
 def choose_reference_weights(
-    betas: Sequence[Float], gaps: Sequence[float], preconditioners: Sequence[Float], most: int, far: float = 3.0
+    betas: Sequence[Float], gaps: Sequence[float], preconditioners: Sequence[Float], most: int
 ) -> list[Float]:
     """Choose at most `most` new reference weights among the weights of open points, farthest first.
 
     Each is the one with the highest condition number relative to all reference weights so far; of equal ones the point
-    with the larger gap. Points whose condition number is at most `far` need no new preconditioner.
+    with the larger gap. Points whose condition number is at most `_NEAR` need no new preconditioner.
     """
     if not betas:
         return []
@@ -122,7 +122,7 @@ def choose_reference_weights(
     chosen: list[Float] = []
     while len(chosen) < most:
         worst = max(range(len(betas)), key=lambda k: (lowest[k], gaps[k]))
-        if lowest[worst] <= far:
+        if lowest[worst] <= _NEAR:
             break
         chosen.append(betas[worst])
         lowest = np.minimum(lowest, conditions(points, betas[worst]))
