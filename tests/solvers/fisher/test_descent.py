@@ -6,12 +6,13 @@ import dask
 import numpy as np
 import pytest
 from helpers.optima import bounds, case, conjugate, few_digits, norm, optimum, slopes, solve, value
-from helpers.references import Counting, in_memory, over
+from helpers.references import Counting, dense_view, error, in_memory, over, psd, stepped
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
-from dmkl.solvers.interface import Status
+from dmkl.solvers.driver import drive
+from dmkl.solvers.interface import CombinedEntries, EachProduct, Status, ask
 
 POINTS = [
     (1.0625, 1e-3, "binary"),
@@ -151,3 +152,33 @@ def test_auto_descends_on_the_dual_where_lambda_is_ample(p, lam, n_tasks, solver
         model = dmkl.MKFDA(p, lam).fit(in_memory(np.stack(kernels), 256), labels)
     assert model.solver_ == solver
     assert np.max(model.gap_) <= 1e-4
+
+
+# --- products of tile columns ---------------------------------------------------------------------------------------
+def test_problems_share_what_they_read():
+    _, labels, _ = case("multilabel")
+    K = in_memory(few_digits()[0], 8)
+    together = dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, labels)
+    alone = [dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, column) for column in labels.T]
+    assert max(model.n_passes_ for model in alone) <= together.n_passes_ < sum(model.n_passes_ for model in alone)
+
+
+SOME = (np.array([7, 1, 3, 0, 12, 5, 9]),) * 2
+
+
+@pytest.mark.parametrize("steps", [(), ("center", "trace"), ("cosine", "center", SOME, "cosine", "center", "trace")])
+def test_columns_and_blocks_of_any_view(steps):
+    kernels, rows = psd(3, 31, seed=4), np.random.default_rng(5).permutation(31)[3:21]
+    K, source = over(in_memory(kernels, 6), Counting)
+    K = stepped(K[rows, rows], steps)
+    expected = dense_view(kernels, rows, rows, steps)
+    rng, lens = np.random.default_rng(1), K.lens()
+    tiles = K.view.final_positions()[0] // 6
+    index = np.flatnonzero(np.isin(tiles, tiles[[0, -1]]))
+    v, beta = rng.standard_normal((len(index), 2)), np.array([0.7, 0.0, 0.4])
+    source.reads.clear()
+    (products, block), _ = drive([(lens, ask(r)) for r in (EachProduct(v, index), CombinedEntries(beta, index))])
+    used = set(tiles[index].tolist())
+    assert all(used & {i, j} for _, i, j in source.reads)
+    assert error(products, expected[:, :, index] @ v) < 1e-12
+    assert error(block[None], np.tensordot(beta, expected, 1)[index][:, index][None]) < 1e-12

@@ -10,16 +10,6 @@ import pytest
 from dmkl.numerics.cholesky import Cholesky, RoughFactor
 from dmkl.solvers.fisher.subspace import preconditioners as factors
 from dmkl.solvers.fisher.subspace import tasks
-from dmkl.solvers.fisher.subspace.preconditioners import (
-    choose_kept,
-    factor_bytes,
-    factor_stem,
-    is_kept,
-    kept_bytes,
-    make_room,
-    read_factor,
-    save_factor,
-)
 from dmkl.solvers.fisher.subspace.tasks import Strips
 
 
@@ -33,30 +23,30 @@ def made(m, *, ordered=False, seed=0):
 @pytest.mark.parametrize(("m", "panel", "ordered"), [(1, 4, True), (7, 3, False), (12, 4, True), (13, 100, True)])
 def test_a_factor_comes_back_to_the_last_bit(tmp_path, monkeypatch, m, panel, ordered):
     monkeypatch.setattr(factors, "_PANEL", panel)
-    factor, stem = made(m, ordered=ordered), factor_stem(tmp_path, 3, 1e-5)
-    assert not is_kept(stem)
-    save_factor(stem, factor)
-    assert is_kept(stem)
+    factor, stem = made(m, ordered=ordered), factors.factor_stem(tmp_path, 3, 1e-5)
+    assert not factors.is_kept(stem)
+    factors.save_factor(stem, factor)
+    assert factors.is_kept(stem)
     scratch = np.full((m, m), np.nan, np.float32, order="F")
-    again = read_factor(stem, scratch)
+    again = factors.read_factor(stem, scratch)
     np.testing.assert_array_equal(np.tril(again.factor.lower), np.tril(factor.factor.lower))
     b = np.random.default_rng(1).standard_normal((m, 3))
     np.testing.assert_array_equal(again.solve(b), factor.solve(b))
-    assert kept_bytes([tmp_path]) <= factor_bytes(m) + 400 * (m // panel + 2)
+    assert factors.kept_bytes([tmp_path]) <= factors.factor_bytes(m) + 400 * (m // panel + 2)
 
 
 def test_a_factor_of_which_only_a_part_was_written_is_not_there(tmp_path, monkeypatch):
     def full(path, array):
         raise OSError(28, "No space left on device")
 
-    stem = factor_stem(tmp_path, 0, 1.0)
-    save_factor(stem, made(5))
+    stem = factors.factor_stem(tmp_path, 0, 1.0)
+    factors.save_factor(stem, made(5))
     os.unlink(f"{stem}-order.npy")
-    assert not is_kept(stem)
+    assert not factors.is_kept(stem)
     monkeypatch.setattr(factors, "save_array", full)
     with pytest.raises(OSError, match="No space"):
-        save_factor(stem, made(5))
-    assert not is_kept(stem)
+        factors.save_factor(stem, made(5))
+    assert not factors.is_kept(stem)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
@@ -69,7 +59,7 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
         def matrix(self, dtype):
             return K.copy(order="F"), None
 
-    stem, b = factor_stem(tmp_path, 0, 1.0), rng.standard_normal((30, 2))
+    stem, b = factors.factor_stem(tmp_path, 0, 1.0), rng.standard_normal((30, 2))
     asked = tasks.FactorRequest(1.0, (Strips.of(b),), None, np.full(2, -1.0), np.ones(2), stem)
     first, _ = tasks.apply_factor(Sum(), 1, asked)
     (file,) = tmp_path.glob("*-0.npy")
@@ -88,19 +78,19 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
 def test_those_not_used_for_longest_give_way(tmp_path, monkeypatch):
     """On a simulated disk, on which factors are the only files."""
     disk = 10**12
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=disk - kept_bytes([tmp_path])))
-    stems = [factor_stem(tmp_path, 0, 10.0**-k) for k in range(4)]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=disk - factors.kept_bytes([tmp_path])))
+    stems = [factors.factor_stem(tmp_path, 0, 10.0**-k) for k in range(4)]
     for age, stem in enumerate(stems):
-        save_factor(stem, made(40))
+        factors.save_factor(stem, made(40))
         for path in tmp_path.glob("*.npy"):
             if str(path).startswith(stem + "-"):
                 os.utime(path, (1000 + age, 1000 + age))
-    size = kept_bytes([tmp_path]) // 4
-    read_factor(stems[0], np.empty((40, 40), np.float32, order="F"))  # it is now the most recently used one
+    size = factors.kept_bytes([tmp_path]) // 4
+    factors.read_factor(stems[0], np.empty((40, 40), np.float32, order="F"))  # it is now the most recently used one
     disk = 5 * size
-    make_room([tmp_path], 2 * size)
-    assert [is_kept(stem) for stem in stems] == [True, False, True, True]
+    factors.make_room([tmp_path], 2 * size)
+    assert [factors.is_kept(stem) for stem in stems] == [True, False, True, True]
     disk = 6 * size
-    new = factor_stem(tmp_path, 1, 1.0)
-    assert choose_kept([tmp_path], {stems[0]: size, new: size}) == {new}
-    assert [is_kept(stem) for stem in stems] == [True, False, False, True]
+    new = factors.factor_stem(tmp_path, 1, 1.0)
+    assert factors.choose_kept([tmp_path], {stems[0]: size, new: size}) == {new}
+    assert [factors.is_kept(stem) for stem in stems] == [True, False, False, True]

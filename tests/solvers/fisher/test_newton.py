@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dask.distributed import Client, LocalCluster, SchedulerPlugin
+from dask.distributed import Client, LocalCluster
 from helpers.optima import bounds, case, optimum, pairwise_covered, slopes, solve, value
 from helpers.references import dense_view, in_memory, psd
 from sklearn.metrics.pairwise import rbf_kernel
@@ -117,13 +117,19 @@ def test_no_square_matrix_of_the_samples_leaves_the_factor(monkeypatch):
     np.testing.assert_allclose(model.weights_, dmkl.solve_mkfda(kernels, h, 2.0, 0.1, tol=1e-7).weights, atol=1e-5)
 
 
+@pytest.fixture
+def threads():
+    """A cluster whose workers are threads of this process."""
+    with LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster, Client(cluster):
+        yield cluster
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("large", [np.ones((1200, 1200)), Factored(np.ones((1200, 1200)))])
 def test_large_arguments_of_a_master_are_not_in_the_graph(large):
     """Dask warns of a graph of 10 MB, and a warning is an error here."""
     request = Task("restricted-master", len, (large,))
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        with Client(cluster):
-            (length,), _ = driver.drive([(in_memory(psd(2, 6), 6).lens(), ask(request))])
+    (length,), _ = driver.drive([(in_memory(psd(2, 6), 6).lens(), ask(request))])
     assert length == len(large)
 
 
@@ -143,28 +149,14 @@ def test_what_plain_arrays_are_refused():
         dmkl.solve_mkfda(indefinite, h, 2.0, 1e-3)
 
 
-class _Keys(SchedulerPlugin):
-    """Records the keys of all tasks."""
-
-    def __init__(self):
-        self.keys = set()
-
-    def transition(self, key, start, finish, *_, **__):
-        if finish == "memory":
-            self.keys.add(str(key))
-
-
-def test_restricted_masters_are_tasks():
+def test_restricted_masters_are_tasks(threads):
     """Solvers that make passes solve their masters in named tasks, which the dashboard shows."""
     kernels, labels, _ = case("binary")
-    recorded = _Keys()
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster:
-        cluster.scheduler.add_plugin(recorded)
-        with Client(cluster):
-            for solver in ("direct", "cg", "subspace"):
-                recorded.keys.clear()
-                dmkl.MKFDA(1.5, 1e-2, solver=solver).fit(in_memory(kernels, 20), labels)
-                assert any(key.startswith("restricted-master-") for key in recorded.keys), sorted(recorded.keys)
+    log = threads.scheduler.transition_log
+    for solver in ("direct", "cg", "subspace"):
+        log.clear()
+        dmkl.MKFDA(1.5, 1e-2, solver=solver).fit(in_memory(kernels, 20), labels)
+        assert any(str(key).startswith("restricted-master-") for key, *_ in log)
 
 
 def test_there_is_one_newton_loop_one_certificate_one_status():

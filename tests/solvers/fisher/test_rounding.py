@@ -5,25 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.generators import driven
 from helpers.optima import bounds, solve
-from helpers.references import dense_view, in_memory
+from helpers.references import in_memory
+from helpers.subspaces import Problem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.fisher import dual_norm, encode_targets
-from dmkl.passes.statistics import measure
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
+from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.fisher.subspace.rounding import PROBES, rounding
-from dmkl.solvers.fisher.subspace.solver import SubspaceSolver
-from dmkl.solvers.jobs import Job, Training
 from dmkl.solvers.weight_sets import Ball
-from dmkl.solvers.workspace import Workspace
 
 NORMS = [1.0, 1.25, np.inf]
 LAMBDAS = [1e-8, 1e-7, 1e-6, 1e-4, 1e-2, 10.0]
 M, TRAIN = 240, 160
-STEPS = ("center", "trace")
 
 pytestmark = pytest.mark.usefixtures("rounds")
 
@@ -81,27 +75,13 @@ def offset(rng, y):
     return 30.0 + gaussian(rng, y)
 
 
-def problem(kind, n_classes=2, seed=0):
-    rng = np.random.default_rng(seed)
+def problem(kind, n_classes=2):
+    rng = np.random.default_rng(0)
     y = rng.integers(0, n_classes, M)
     kernels = kind(rng, y).astype(np.float32)
     rows = rng.permutation(M)
-    train, others = rows[:TRAIN], rows[TRAIN:]
-    K = in_memory(kernels, 64)
-    (whole,), _ = measure([K[np.concatenate([train, others]), train].with_steps(STEPS).view])
-    training = Training(whole.training(), whole)
-    (h,) = encode_targets(y[train], TRAIN).problems
     lams = [lam for lam in LAMBDAS if lam >= 1e-4 or kind is not offset]
-    jobs = [Job(training, FisherProblem(h, lam, Ball(p), "")) for p in NORMS for lam in lams]
-    return jobs, dense_view(kernels, train, train, STEPS), h
-
-
-def run(jobs, **options):
-    workspace = Workspace(None, {})
-    try:
-        return driven(SubspaceSolver(jobs, workspace, FisherOptions(), alphas=True, **options))
-    finally:
-        workspace.close()
+    return Problem.of(in_memory(kernels, 64), kernels, y, [(rows[:TRAIN], rows[TRAIN:])], NORMS, lams)
 
 
 RESIDUALS = {"use_preconditioners": False, "block": 24}
@@ -120,10 +100,9 @@ RESIDUALS = {"use_preconditioners": False, "block": 24}
 )
 def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
     """F(α) − J(β) ≤ gap · min(|S|, ‖H‖² − |S|) in double precision at the returned pair, for λ from 1e-8 to 10."""
-    jobs, kernels, h = problem(kind, n_classes)
-    outcomes = run(jobs, **options)
-    for job, outcome in zip(jobs, outcomes, strict=True):
-        lam, p = job.problem.lam, job.problem.weights.p
+    grid = problem(kind, n_classes)
+    for k, outcome in enumerate(grid.run(finish="report", **options).results):
+        kernels, h, lam, p = grid.parts(k)
         _, upper = bounds(kernels, outcome.dual, outcome.weights, h, lam, p)
         _, lower = solve(kernels, outcome.weights, h, lam)
         # The dense formulas resolve S to about ε/λ, relatively.
@@ -135,10 +114,11 @@ def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
 
 def test_gaps_do_not_depend_on_the_unit_of_targets():
     """A power of two, so that every number is the same but for its exponent."""
-    jobs, _, _ = problem(linear, 3)
-    jobs = jobs[::5]
-    h = 2.0**10 * jobs[0].problem.h  # one array for all of them
-    scaled = [replace(job, problem=replace(job.problem, h=h)) for job in jobs]
-    for outcome, other in zip(run(jobs, **RESIDUALS), run(scaled, **RESIDUALS), strict=True):
+    grid = problem(linear, 3)
+    grid = grid._replace(jobs=grid.jobs[::5])
+    h = 2.0**10 * grid.jobs[0].problem.h  # one array for all of them
+    scaled = grid._replace(jobs=[replace(job, problem=replace(job.problem, h=h)) for job in grid.jobs])
+    results, others = (some.run(finish="report", **RESIDUALS).results for some in (grid, scaled))
+    for outcome, other in zip(results, others, strict=True):
         np.testing.assert_allclose(other.gap, outcome.gap, rtol=1e-9)
         np.testing.assert_array_equal(other.weights, outcome.weights)

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import dask
 import numpy as np
 import pytest
 from helpers.damage import flip
-from helpers.generators import driven
 from helpers.interruption import cut_off
 from helpers.optima import bounds, norm, solve, system, value
-from helpers.references import Counting, dense_view, digits, error, in_memory, over, psd
+from helpers.references import Counting, digits, error, in_memory, over, psd
+from helpers.subspaces import Problem, driven
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
-from dmkl.numerics.fisher import encode_targets
-from dmkl.passes.statistics import measure
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace import preconditioners
 from dmkl.solvers.fisher.subspace import solver as engine
 from dmkl.solvers.fisher.subspace.preconditioners import closeness, ridge
-from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open
+from dmkl.solvers.fisher.subspace.solver import SubspaceSolver
 from dmkl.solvers.interface import Status
-from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.weight_sets import Ball
 from dmkl.solvers.workspace import Workspace
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, np.inf]
 LAMBDAS = [1e-6, 1e-3, 1.0, 10.0]
 STEPS = ("center", "trace")
-NAMES = ("smooth", "sharp", "upper", "lower", "noise")
 TOL = 1e-4
 
 pytestmark = pytest.mark.usefixtures("rounds")
@@ -50,53 +43,10 @@ FOLDS = [(ORDER[:60], ORDER[60:]), (ORDER[35:], ORDER[:20])]
 """Training rows and held-out rows of different numbers."""
 
 
-class Problem(NamedTuple):
-    """The input of the engine, and the same kernels as dense arrays."""
-
-    jobs: list
-    dense: dict
-    held_out: dict
-
-    @classmethod
-    def of(cls, kind, ps=EXPONENTS, lams=LAMBDAS, K=None, folds=FOLDS, steps=STEPS, dtype=np.float64):
-        kernels, y = digits()
-        kernels = kernels.astype(dtype)
-        K = in_memory(kernels, 25) if K is None else K
-        lenses, _ = measure([K[np.concatenate(fold), fold[0]].with_steps(steps).view for fold in folds])
-        trainings = [Training(lens.training(), lens, NAMES, f"fold {f}: ") for f, lens in enumerate(lenses)]
-        of_folds = list(zip(trainings, folds, strict=True))
-        jobs = [
-            Job(training, FisherProblem(h, lam, Ball(p), training.title))
-            for training, (train, _) in of_folds
-            for h in encode_targets(LABELS[kind](y)[train], len(train)).problems
-            for p in ps
-            for lam in lams
-        ]
-        dense = {training: dense_view(kernels, train, train, steps) for training, (train, _) in of_folds}
-        held_out = {training: dense_view(kernels, other, train, steps) for training, (train, other) in of_folds}
-        return cls(jobs, dense, held_out)
-
-    def solver(self, folder=None, block=None, use_preconditioners=None, max_passes=200, **options):
-        how = {"alphas": True, "block": block, "use_preconditioners": use_preconditioners}
-        return SubspaceSolver(self.jobs, Workspace(folder, {}), FisherOptions(max_iter=max_passes, **options), **how)
-
-    def run(self, folder=None, finish="auto", **options):
-        """The solver after its run, with the outcomes as `results` and the passes of finishing as `rounds`."""
-        solver = self.solver(folder, **options)
-        context = Context(solver.workspace)
-        try:
-            outcomes = driven(solver)
-            how = FisherOptions(solver.options.tol, finish=finish)
-            solver.results = finish_open(self.jobs, outcomes, how, context)
-        finally:
-            solver.workspace.close()
-        solver.rounds = [*solver.history, *context.tally.rounds]
-        return solver
-
-    def parts(self, k):
-        """The kernels, targets, ridge and norm of a point."""
-        training, problem = self.jobs[k].training, self.jobs[k].problem
-        return self.dense[training], problem.h, problem.lam, problem.weights.p
+def problem_of(kind, ps=EXPONENTS, lams=LAMBDAS, K=None, folds=FOLDS, steps=STEPS, dtype=np.float64):
+    kernels, y = digits()
+    kernels = kernels.astype(dtype)
+    return Problem.of(in_memory(kernels, 25) if K is None else K, kernels, LABELS[kind](y), folds, ps, lams, steps)
 
 
 def check_claims(problem, solver, rounding=1e-9):
@@ -202,7 +152,7 @@ def test_the_bound_of_a_preconditioner_holds(beta, preconditioner, alike, expone
 )
 def test_certificates_are_true(kind, given, options):
     """Every norm, every ridge, two folds: proven gaps within the tolerance, and never below the true gap."""
-    problem = Problem.of(kind, **given)
+    problem = problem_of(kind, **given)
     solver = problem.run(**options)
     assert all(result.status is Status.CERTIFIED for result in solver.results)
     # Certificates are those of the kernels as stored; the gap includes the rounding of their products.
@@ -212,7 +162,7 @@ def test_certificates_are_true(kind, given, options):
 def test_few_factors_serve_many_ridges(tmp_path, monkeypatch):
     """As on large sets: those of ridges a hundred times apart, and none where the ridge exceeds the kernel."""
     monkeypatch.setattr(preconditioners, "_SHARED", 1)
-    problem = Problem.of("binary", ps=[1.5], lams=[1e-5, 1e-4, 1e-3, 1.0])
+    problem = problem_of("binary", ps=[1.5], lams=[1e-5, 1e-4, 1e-3, 1.0])
     solver = problem.run(tmp_path, use_preconditioners=True, block=4, finish="report")
     check(problem, solver)
     ridges = {float(path.stem.split("-factor-")[1].removesuffix("-order")) for path in tmp_path.rglob("*-order.npy")}
@@ -222,7 +172,7 @@ def test_few_factors_serve_many_ridges(tmp_path, monkeypatch):
 @pytest.mark.parametrize("room", [0, 1])
 def test_preconditioners_take_half_of_what_is_free_on_the_disk_at_most(monkeypatch, room):
     """Without space the residuals alone extend the basis; with space for one per fold they are built one at a time."""
-    problem = Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-3])
+    problem = problem_of("multiclass", ps=[1.0, 2.0], lams=[1e-3])
     taken = sum(space.preconditioner_sizes[1] for space in problem.solver()._spaces)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2 * taken * room + 1))
     added, whole = [], SubspaceSolver._add_sums
@@ -241,7 +191,7 @@ TIGHT = {"too small a basis": {"basis_bytes": 50_000}, "no basis": {"basis_bytes
     [("report", "too small a basis"), ("direct", "no basis"), ("cg", "one pass"), ("direct", "too small a basis")],
 )
 def test_what_the_basis_leaves_open(finish, limit):
-    problem = Problem.of("tasks", ps=[1.0, np.inf], lams=[1e-5, 1e-2], folds=FOLDS[:1])
+    problem = problem_of("tasks", ps=[1.0, np.inf], lams=[1e-5, 1e-2], folds=FOLDS[:1])
     solver = problem.run(block=8, finish=finish, **TIGHT[limit])
     statuses = {result.status for result in solver.results}
     if finish == "report":
@@ -270,7 +220,7 @@ def test_the_cap_on_passes_binds_in_a_search():
 
 
 def test_auto_finishes_directly_where_that_fits():
-    problem = Problem.of("binary", ps=[1.5], lams=[1e-5])
+    problem = problem_of("binary", ps=[1.5], lams=[1e-5])
     assert "factor" in [entry.kind for entry in problem.run(block=8, basis_bytes=1).rounds]
     with dask.config.set({"dmkl.memory": "40KiB"}):
         with pytest.raises(MemoryBudgetError, match=r"finish='direct' would take .*the combined kernel.*finish='cg'"):
@@ -337,7 +287,7 @@ def test_what_is_cut_off_goes_on(tmp_path):
 
     Tiny blocks make and drop many preconditioners, whose sums stay until no state refers to them.
     """
-    problem, options = Problem.of("multiclass", ps=[1.0], lams=[1e-6, 1e-4]), {"block": 4}
+    problem, options = problem_of("multiclass", ps=[1.0], lams=[1e-6, 1e-4]), {"block": 4}
     clean = problem.run(**options)
     passes = [k for k, entry in enumerate(clean.history) if k and entry.kind == "anchor"]
     assert len(passes) > 1
@@ -371,7 +321,7 @@ def test_what_is_cut_off_goes_on(tmp_path):
     ],
 )
 def test_a_state_whose_newest_files_are_damaged_goes_back_a_pass(tmp_path, file, damage):
-    problem, options = Problem.of("binary", ps=[1.0], lams=[1e-2]), {"block": 8, "use_preconditioners": False}
+    problem, options = problem_of("binary", ps=[1.0], lams=[1e-2]), {"block": 8, "use_preconditioners": False}
     with cut_off(2):
         problem.run(tmp_path / "state", **options)
     before = problem.solver(tmp_path / "state", **options)
@@ -395,7 +345,7 @@ def test_little_memory_takes_folds_in_turn(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "held_bytes", lambda *_: 0)
     monkeypatch.setattr(engine, "fits", lambda *_: True)
     options = {"use_preconditioners": True, "block": 12, "finish": "report"}
-    problem = Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-5, 1e-3, 1e-1, 10.0])
+    problem = problem_of("multiclass", ps=[1.0, 2.0], lams=[1e-5, 1e-3, 1e-1, 10.0])
     assert [entry.basis for entry in problem.run(**options).history][:3] == [0, 12, 24]
     with dask.config.set({"dmkl.memory": "90KiB"}):
         with cut_off(1):
@@ -407,7 +357,7 @@ def test_little_memory_takes_folds_in_turn(tmp_path, monkeypatch):
 
 def test_a_finished_state_is_read_and_nothing_else(tmp_path):
     K, source = over(in_memory(digits()[0], 25), Counting)
-    problem = Problem.of("tasks", ps=[2.0], lams=[1e-5, 1e-1], K=K, folds=FOLDS[:1])
+    problem = problem_of("tasks", ps=[2.0], lams=[1e-5, 1e-1], K=K, folds=FOLDS[:1])
     for limit in ({}, {"basis_bytes": 60_000, "finish": "direct"}):
         folder = tmp_path / f"{len(limit)}"
         first = problem.run(folder, block=8, **limit)
@@ -420,7 +370,7 @@ def test_a_finished_state_is_read_and_nothing_else(tmp_path):
 
 
 def test_what_was_reported_can_be_finished_later(tmp_path):
-    problem = Problem.of("binary", ps=[1.0], lams=[1e-5, 1e-1], folds=FOLDS[:1])
+    problem = problem_of("binary", ps=[1.0], lams=[1e-5, 1e-1], folds=FOLDS[:1])
     reported = problem.run(tmp_path / "state", block=8, basis_bytes=60_000, finish="report")
     assert worst(reported) > TOL
     more = problem.run(tmp_path / "state", block=8)
@@ -433,7 +383,7 @@ def test_what_was_reported_can_be_finished_later(tmp_path):
 @pytest.mark.parametrize("kind", LABELS)
 def test_small_sets_are_solved_by_one_block(kind, monkeypatch):
     monkeypatch.undo()
-    problem = Problem.of(kind)
+    problem = problem_of(kind)
     solver = problem.run()
     check(problem, solver)
     assert [(entry.kind, entry.basis) for entry in solver.rounds] == [("extend", 60)]
