@@ -6,7 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.references import Counting, Watching, digits, in_memory, labels, over
+from helpers.references import Counting, digits, in_memory, labels, over
 from scipy import stats
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
@@ -207,7 +207,8 @@ def test_it_goes_on_where_it_was_stopped(tmp_path):
     whole, counted = over(K, Counting)
     expected = dmkl.importance(dmkl.MKFDA(), whole, y, **arguments)
     reads = [*[None] * (counted.reads.total() - 3), KeyboardInterrupt]
-    stopped, _ = over(K, Watching, mock.Mock(side_effect=reads))
+    stopped, source = over(K, Counting)
+    source.see = mock.Mock(side_effect=reads)
     with pytest.raises(KeyboardInterrupt):
         dmkl.importance(dmkl.MKFDA(), stopped, y, **arguments, state=state)
     rest, source = over(K, Counting)
