@@ -16,7 +16,6 @@ import numpy as np
 
 from dmkl.arrays import Float, Index
 from dmkl.errors import DmklError
-from dmkl.numerics.cholesky import Factor
 from dmkl.passes.alignment import projected_inner_products, traces_by_factor
 from dmkl.passes.elements import add_blocks, fraction_of_tiles
 from dmkl.passes.execute import again, run_tasks, shared_folder
@@ -151,16 +150,6 @@ def _each(answer: Callable[[Lens, Any], Any], passes: float = 0.0) -> Answer:
     return lambda requests: ([answer(*asked) for asked in requests], passes * len(requests))
 
 
-def _by_factors(name: str, function: Callable[..., Any], *fields: str) -> Answer:
-    """Answers from factors alone, without a pass, and from other fields of the requests."""
-
-    def answer(requests: Asked) -> tuple[list[Any], float]:
-        values = [[getattr(request, field) for _, request in requests] for field in ("factor", *fields)]
-        return by_factors(name, function, *values), 0.0
-
-    return answer
-
-
 def _sums(requests: Asked) -> tuple[list[Lens], list[Combination]]:
     lenses, places = _lenses(requests)
     return lenses, [Combination(place, r.weights) for place, (_, r) in zip(places, requests, strict=True)]
@@ -168,6 +157,15 @@ def _sums(requests: Asked) -> tuple[list[Lens], list[Combination]]:
 
 def _factors(requests: Asked) -> tuple[list[Any], float]:
     return list(factor_pass(*_sums(requests), [request.lam for _, request in requests])), 1.0
+
+
+def _of_factors(requests: Asked) -> tuple[list[Any], float]:
+    answers: dict[int, Any] = {}
+    for method in dict.fromkeys(request.method for _, request in requests):
+        alike = {k: request for k, (_, request) in enumerate(requests) if request.method is method}
+        factors, arguments = zip(*((request.factor, request.arguments) for request in alike.values()), strict=True)
+        answers |= zip(alike, by_factors(method.__name__, method, factors, *zip(*arguments, strict=True)), strict=True)
+    return [answers[k] for k in range(len(requests))], 0.0
 
 
 def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
@@ -267,10 +265,7 @@ ANSWERS: list[tuple[type[Request], str, Answer]] = [
     ),
     (interface.Pass, "pass", _each(lambda _, r: again(r.function, r.name))),
     (interface.CombinedFactor, "factor", _factors),
-    (interface.FactorSolve, "solve", _by_factors("solve", Factor.solve, "block")),
-    (interface.FactorForms, "curvature", _by_factors("curvature", Factor.root_of_forms, "products")),
-    (interface.FactorDiagonal, "diagonal", _by_factors("diagonal", Factor.inverse_diagonal)),
-    (interface.FactorLogDeterminant, "determinant", _by_factors("determinant", Factor.log_determinant)),
+    (interface.OfFactor, "solve", _of_factors),
     (interface.FactorTraces, "traces", _each(lambda _, r: traces_by_factor(r.factor), 1.0)),
     (
         interface.InnerProducts,

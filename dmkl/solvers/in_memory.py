@@ -289,10 +289,8 @@ def answer(K: Float, request: Any) -> Any:
             return combined(K, weights) @ request.block
         case interface.CombinedFactor():
             return Factor(combined(K, request.weights).T, request.lam)  # symmetric, and column-major this way
-        case interface.FactorSolve():
-            return request.factor.solve(request.block)
-        case interface.FactorLogDeterminant():
-            return request.factor.log_determinant()
+        case interface.OfFactor():
+            return request.method(request.factor, *request.arguments)
         case interface.FactorTraces():
             inverse = request.factor.inverse()
             return np.append(np.tensordot(K, inverse, axes=2), np.trace(inverse))

@@ -129,40 +129,19 @@ class CombinedKernel(Request):
 
 @dataclass(frozen=True, eq=False)
 class CombinedFactor(Request):
-    """A Cholesky factor of ½(I + K(β)/λ); answered by a handle of the factor, for `FactorSolve`."""
+    """A Cholesky factor of ½(I + K(β)/λ); answered by a handle of the factor, for `OfFactor`."""
 
     weights: Float
     lam: float
 
 
 @dataclass(frozen=True, eq=False)
-class FactorSolve(Request):
-    """A⁻¹B by a factor of A, the answer to `CombinedFactor`; answered by (m, c) for a block B (m, c)."""
+class OfFactor(Request):
+    """What a method of `dmkl.numerics.cholesky.Factor` returns, such as A⁻¹B of `Factor.solve`; it takes no pass."""
 
-    factor: Any
-    block: Float
-
-
-@dataclass(frozen=True, eq=False)
-class FactorForms(Request):
-    """Σ_k W_ikᵀA⁻¹W_jk by a factor of A, as RRᵀ; answered by R, (n, min(n, c·m)), for W (n, m, c)."""
-
-    factor: Any
-    products: Float
-
-
-@dataclass(frozen=True, eq=False)
-class FactorDiagonal(Request):
-    """The diagonal of A⁻¹ by a factor of A; answered by (m,)."""
-
-    factor: Any
-
-
-@dataclass(frozen=True, eq=False)
-class FactorLogDeterminant(Request):
-    """log|A| by a factor of A; answered by (1,)."""
-
-    factor: Any
+    factor: Any  # The answer to `CombinedFactor`
+    method: Callable[..., Any]
+    arguments: tuple[Float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +248,7 @@ def ask(request: Request) -> Solver[Any]:
     return (yield request)
 
 
-def run_with(solver: Generator[Any, Any, Result], answer: Callable[[Any], Any], several: Any = None) -> Result:
+def run_with(solver: Generator[Any, Any, Result], answer: Any = None, several: Any = None) -> Result:
     """Run a solver to its end with the answers of a function, or those of `several` to tuples of requests."""
     reply, each = None, several or (lambda requests: list(map(answer, requests)))
     while True:

@@ -48,11 +48,11 @@ from scipy.optimize import nnls
 from dmkl.arrays import Float, Index
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, refuse
 from dmkl.numerics.alignment import sign_probes
+from dmkl.numerics.cholesky import Factor
 from dmkl.passes.execute import machine
 from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, row_products
 from dmkl.passes.view import Lens, View, covering
 from dmkl.solvers import interface
-from dmkl.solvers.driver import Tally
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.solvers.jobs import Context, Job, Training, on_kernels
@@ -69,6 +69,11 @@ _RESIDUAL = 1e-7  # Relative residual of conjugate gradients
 _MOST_PRODUCTS = 2000
 _ROWS = 1024  # Rows of new samples that are solved for at once
 _LEAST_SHARE = 2.0**-20  # Shortest step of the line search
+
+
+def combined(variances: Float, block: Float) -> Steps:
+    """VB of a block (m, b)."""
+    return (yield interface.CombinedProduct(block, variances[:-1], exact=True)) + variances[-1] * block
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,11 +143,7 @@ class VarianceProblem:
         """The least variances, (n + 1,)."""
         return np.append(np.zeros(len(self.names)), FLOOR * self.scale)
 
-    images = staticmethod(term_products)
-
-    def multiply(self, variances: Float, block: Float) -> Steps:
-        """VB of a block (m, b)."""
-        return (yield from combined(variances, block))
+    images, multiply = staticmethod(term_products), staticmethod(combined)
 
     def model_optimum(self, information: Float, linear: Float, active: Index) -> Float:
         """The active variances x that maximize xᵀr − ½xᵀAx, at least their floors."""
@@ -291,11 +292,6 @@ def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
     return covariance
 
 
-def combined(variances: Float, block: Float) -> Steps:
-    """VB of a block (m, b)."""
-    return (yield interface.CombinedProduct(block, variances[:-1], exact=True)) + variances[-1] * block
-
-
 # --- average information ---------------------------------------------------------------------------------------------
 
 
@@ -357,8 +353,8 @@ class _Exact:
         self._factor = yield interface.CombinedFactor(variances[:-1], lam)
         block = np.hstack([problem.residual, problem.basis])
         solving, of_determinant = (
-            interface.FactorSolve(self._factor, block),
-            interface.FactorLogDeterminant(self._factor),
+            interface.OfFactor(self._factor, Factor.solve, (block,)),
+            interface.OfFactor(self._factor, Factor.log_determinant),
         )
         solved, log_determinant = yield solving, of_determinant
         log_determinant = log_determinant + len(problem.y) * np.log(2.0 * lam) + problem.n_orthogonal * np.log(lam)
@@ -376,7 +372,7 @@ class _Exact:
         traces = traces / scale - np.trace(np.linalg.solve(point.gram, inner), axis1=1, axis2=2)
         traces[-1] += self.problem.n_orthogonal / point.variances[-1]
         images = products[:, :, 0].T
-        solved = (yield interface.FactorSolve(self._factor, images)) / scale
+        solved = (yield interface.OfFactor(self._factor, Factor.solve, (images,))) / scale
         return derivatives(self.problem, point, images, solved, traces), np.zeros((len(traces), len(traces)))
 
 
@@ -522,7 +518,7 @@ def explained_variances(variances: Float, covariances: Any, design: Float, new_d
     def solve(block: Float) -> Steps:
         if factor is None:
             return (yield from _conjugate_gradients(partial(combined, variances), block))[0]
-        return (yield interface.FactorSolve(factor, block)) / (2.0 * variances[-1])
+        return (yield interface.OfFactor(factor, Factor.solve, (block,))) / (2.0 * variances[-1])
 
     of_design = yield from solve(design)
     gram = design.T @ of_design
@@ -593,7 +589,7 @@ def _solve_group(solve: Solve, jobs: Sequence[Job], gram: Gram, columns: Float) 
         over_pseudo_samples.append(replace(job, training=training, problem=problem))
     # The checkpoint keeps outcomes over the samples, so that the files of this solver are temporary.
     with closing(Workspace(None, {})) as space:
-        solutions = solve(over_pseudo_samples, Context(space, Tally()))
+        solutions = solve(over_pseudo_samples, Context(space))
     kernel_of, diagonal = gram.row_map.kernel_of, np.diagonal(gram.gram) / len(columns)
     means = {"mean_diagonal": np.bincount(kernel_of, diagonal, jobs[0].training.n_kernels).astype(np.float64)}
     duals = np.hstack([np.asarray(solution.dual) for solution in solutions])[:-1]

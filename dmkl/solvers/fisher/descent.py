@@ -376,7 +376,7 @@ INTERLEAVED = FisherSolver(
 
 def preconditioned_directions(factor: FactorHandle, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
     """M⁻¹R by a factor of M: one pass."""
-    directions = yield interface.FactorSolve(factor, at.residual)
+    directions = yield interface.OfFactor(factor, Factor.solve, (at.residual,))
     products = yield EachProduct(directions)
     return directions, products, 1.0
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array, Float
+from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import certify
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
 from dmkl.passes.execute import check_memory, machine
@@ -24,7 +25,7 @@ from dmkl.passes.sums import FactorHandle, direct_bytes
 from dmkl.solvers import interface
 from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, Oracle, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, FisherSolver
-from dmkl.solvers.interface import Outcome, Request, Solver
+from dmkl.solvers.interface import OfFactor, Outcome, Request, Solver
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.masters import Factored
 
@@ -111,7 +112,7 @@ class _DirectStep(AlphaStep):
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         yield from self._factorize(beta)
-        return (yield interface.FactorSolve(self._factor, self.problem.h))  # type: ignore[no-any-return]
+        return (yield OfFactor(self._factor, Factor.solve, (self.problem.h,)))  # type: ignore[no-any-return]
 
     def _factorize(self, beta: Float) -> Generator[Request, Any, None]:
         self._factor = None  # frees the memory of the old factor before the new one is requested
@@ -121,11 +122,11 @@ class _DirectStep(AlphaStep):
 
     def correct(self, residual: Float, target: float) -> Generator[Request, Any, Float]:
         # One step of iterative refinement, without a pass.
-        return (yield interface.FactorSolve(self._factor, residual))  # type: ignore[no-any-return]
+        return (yield OfFactor(self._factor, Factor.solve, (residual,)))  # type: ignore[no-any-return]
 
     def curvature(self, evaluation: Evaluation) -> Generator[Request, Any, Float | Factored]:
         # The factor stays where it is: all n·c right-hand sides go there, and a root of C comes back.
-        root: Float = yield interface.FactorForms(self._factor, self.each_product)
+        root: Float = yield OfFactor(self._factor, Factor.root_of_forms, (self.each_product,))
         curvature = Factored(root / (2.0 * self.problem.lam))
         return curvature if len(root) > DENSE else curvature.dense()
 
@@ -133,8 +134,8 @@ class _DirectStep(AlphaStep):
         """`Outcome.inverse` for these weights; it takes no pass if they are the last ones."""
         if beta is not self._beta:
             yield from self._factorize(beta)
-        solved = [] if self._unit is None else [(yield interface.FactorSolve(self._factor, self._unit[:, None]))]
-        diagonal: Float = yield interface.FactorDiagonal(self._factor)  # which overwrites the factor
+        solved = [] if self._unit is None else [(yield OfFactor(self._factor, Factor.solve, (self._unit[:, None],)))]
+        diagonal: Float = yield OfFactor(self._factor, Factor.inverse_diagonal)  # which overwrites the factor
         return np.column_stack([diagonal, *solved]) if solved else diagonal
 
 

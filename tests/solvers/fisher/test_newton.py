@@ -12,10 +12,11 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import encode_targets
 from dmkl.solvers import driver
 from dmkl.solvers.fisher import mkfda
-from dmkl.solvers.interface import CombinedFactor, FactorForms, Task, ask
+from dmkl.solvers.interface import CombinedFactor, OfFactor, Task, ask
 from dmkl.solvers.masters import Factored
 from dmkl.solvers.weight_sets import Ball
 
@@ -75,7 +76,7 @@ def test_curvature_by_a_factor_where_it_is(n, c):
 
     def solver():
         factor = yield CombinedFactor(beta, lam)
-        return (yield FactorForms(factor, W))
+        return (yield OfFactor(factor, Factor.root_of_forms, (W,)))
 
     (root,), _ = driver.drive([(in_memory(kernels, 6)[rows, rows].lens(), solver())])
     system = 0.5 * (np.eye(m) + np.tensordot(beta, kernels, 1)[np.ix_(rows, rows)] / lam)
