@@ -7,7 +7,7 @@ jobs with equal methods, from any fit or fold, are given to the method together 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
@@ -281,7 +281,7 @@ def on_kernels(solver: Solver[Outcome], kernels: Index, n_kernels: int) -> Solve
     return replace(outcome, weights=over_all(outcome.weights), steps=steps)
 
 
-def together(solvers: Sequence[Solver[Item]]) -> Solver[list[Item]]:
+def together(solvers: Sequence[Generator[Any, Any, Item]]) -> Generator[tuple[Any, ...], Any, list[Item]]:
     """Several solvers, run side by side as one solver, which returns their results in order."""
     results: dict[int, Item] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(solvers)))

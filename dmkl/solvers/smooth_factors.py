@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from dmkl.passes.rows import Gram, RowFunction, RowMap, fit_row_maps, row_produc
 from dmkl.passes.view import covering, has_thin_factors
 from dmkl.solvers.fisher.mkfda import Solution, certificate_step
 from dmkl.solvers.interface import Outcome, Root, Status, run_with
-from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.jobs import Context, Job, Training, together
 from dmkl.solvers.margin.svm import FactoredKernels
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
 from dmkl.solvers.smooth import Column, linear_part
@@ -69,25 +68,15 @@ def check(jobs: Sequence[Job]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Sums:
+class _Sums(NamedTuple):
     """A request for the sums ZᵀH of columns H, (m, C), and with the roots of weights, (m,), ZᵀWZ and ZᵀW^½H."""
 
+    row_map: RowMap
+    root: Float | None
     columns: Float
-    root: Float | None = None
 
 
-@dataclass(frozen=True)
-class _Product:
-    """A request for Zv of the training rows, or of the new ones."""
-
-    v: Float
-    new: bool = False
-
-
-_Key = tuple[Training, bytes]
-"""A training set and labels."""
-_Path = Generator[_Sums | _Product, Any, None]
+_Path = Generator[_Sums | RowFunction, Any, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +93,13 @@ def solve(jobs: Sequence[Job], context: Context) -> list[Outcome]:
     """Solve the problems of a training set and labels one after another; training sets and labels share passes."""
     started = time.monotonic()
     outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
-    paths: dict[_Key, list[int]] = {}
-    for number, outcome in enumerate(outcomes):
-        if outcome is None:
-            paths.setdefault((jobs[number].training, jobs[number].problem.y.tobytes()), []).append(number)
+    missing = [number for number, outcome in enumerate(outcomes) if outcome is None]
+    paths: dict[tuple[Training, bytes], dict[int, Job]] = {}
+    for number in sorted(missing, key=lambda number: -jobs[number].problem.lam):
+        job = jobs[number]
+        paths.setdefault((job.training, job.problem.y.tobytes()), {})[number] = job
     watch = progress.current()
-    watch.solved(sum(outcome is not None for outcome in outcomes))
+    watch.solved(len(jobs) - len(missing))
     trainings = list(dict.fromkeys(training for training, _ in paths))
     fitted, n_passes = fit_row_maps([training.square.view for training in trainings])
     maps = dict(zip(trainings, fitted, strict=True))
@@ -119,52 +109,47 @@ def solve(jobs: Sequence[Job], context: Context) -> list[Outcome]:
         context.workspace.keep_outcome(number, kept)
         watch.solved(1)
 
-    def path(key: _Key) -> _Path:
-        numbers = sorted(paths[key], key=lambda number: -jobs[number].problem.lam)
-        return _path({number: jobs[number] for number in numbers}, maps[key[0]], keep)
-
-    solvers = {key: path(key) for key in paths}
-    answers: dict[_Key, Any] = dict.fromkeys(solvers)
-    while answers:
-        requests: dict[_Key, _Sums | _Product] = {}
-        for key, answer in answers.items():
-            with suppress(StopIteration):
-                requests[key] = solvers[key].send(answer)
+    def answers(requests: Sequence[_Sums | RowFunction]) -> list[Any]:
+        nonlocal n_passes
         context.workspace.sync()
-        answers, n_more = _answer(requests, maps)
+        of_requests, n_more = _answers(requests)
         n_passes += n_more
+        return of_requests
+
+    side_by_side = together([_path(of_path, maps[training], keep) for (training, _), of_path in paths.items()])
+    run_with(side_by_side, several=answers)
+    context.workspace.sync()
     if paths:
         stored = covering([training.square.view for training in trainings]).bytes_per_pass
         context.tally.add("factors", n_passes, time.monotonic() - started, stored)
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _answer(requests: dict[_Key, _Sums | _Product], maps: dict[Training, RowMap]) -> tuple[dict[_Key, Any], float]:
+def _answers(requests: Sequence[_Sums | RowFunction]) -> tuple[list[Any], float]:
     """The answers to the requests of each path, and the number of passes: one for each kind."""
-    functions, sums = dict[_Key, RowFunction](), dict[_Key, tuple[RowMap, Float | None, Float]]()
-    for key, request in requests.items():
-        training, row_map = key[0], maps[key[0]]
-        if isinstance(request, _Sums):
-            sums[key] = row_map, request.root, request.columns
-        else:
-            rows = np.arange(training.n_train, training.n_rows) if request.new else np.arange(training.n_train)
-            of_rows = replace(row_map, view=training.whole.view) if request.new else row_map
-            function = partial(times, request.v[:, None])
-            functions[key] = RowFunction(of_rows, 0 if request.new else 1, rows, function, 1)
+    functions = {k: request for k, request in enumerate(requests) if isinstance(request, RowFunction)}
     products, n_passes = row_products([*functions.values()])
-    answers: dict[_Key, Any] = {key: of[:, 0] for key, of in zip(functions, products, strict=True)}
-    for alike in ([key for key in sums if (sums[key][1] is None) == plain] for plain in (True, False)):
+    answers: dict[int, Any] = {k: of[:, 0] for k, of in zip(functions, products, strict=True)}
+    sums = {k: request for k, request in enumerate(requests) if isinstance(request, _Sums)}
+    for alike in ([k for k, request in sums.items() if (request.root is None) == plain] for plain in (True, False)):
         if alike:
-            answers |= zip(alike, weighted_sums([sums[key] for key in alike]), strict=True)
+            answers |= zip(alike, weighted_sums([sums[k] for k in alike]), strict=True)
             n_passes += 1.0
-    return answers, n_passes
+    return [answers[k] for k in range(len(requests))], n_passes
+
+
+def _product(training: Training, row_map: RowMap, v: Float, *, new: bool = False) -> RowFunction:
+    """A request for Zv of the training rows, or of the held-out ones."""
+    rows = np.arange(training.n_train, training.n_rows) if new else np.arange(training.n_train)
+    of_rows = replace(row_map, view=training.whole.view) if new else row_map
+    return RowFunction(of_rows, 0 if new else 1, rows, partial(times, v[:, None]), 1)
 
 
 def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], None]) -> _Path:
     """Solve problems with the same samples and labels, one after another; `keep` takes the outcome of each."""
     first = next(iter(jobs.values()))
     column, model, v = Column(first.problem.y[:, 0], first.problem), None, np.zeros(len(row_map.kernel_of))
-    _, g = yield _Sums(column.residual(column.eta)[:, None])
+    _, g = yield _Sums(row_map, None, column.residual(column.eta)[:, None])
     for number, job in jobs.items():
         problem, best, steps, last = job.problem, None, [], np.inf
         column.problem, lam, X = problem, problem.lam, problem.fixed
@@ -178,7 +163,7 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
             inner, sums = _minimized(job, model, row_map, v, g[:, 0], beta, last)
             beta, weights = inner.weights, job.spread(inner.weights)
             new = weights[row_map.kernel_of] * sums
-            f = yield _Product(new)
+            f = yield _product(job.training, row_map, new)
             u, value = column.residual(column.eta), column.loss(column.eta)
             before = value + 0.5 * lam * ridge
             # b of the model: XᵀW(η⁺ − η) = Xᵀu = 0.
@@ -192,7 +177,7 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
             column.f, column.b = column.f + t * (f - column.f), column.b + t * delta
             column.fit_fixed()
             u = column.residual(column.eta)
-            _, g = yield _Sums(u[:, None])
+            _, g = yield _Sums(row_map, None, u[:, None])
             gap = np.inf
             if t == 1.0:
                 certificate = _certificate(job, column, row_map, g[:, 0], sums, beta)
@@ -213,7 +198,8 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
             refuse(f"{problem.name}no step of the loss could be proven: raise max_iter, or take solver='subspace'")
         outcome = problem.solved(replace(best, steps=steps))
         if job.training.n_rows > job.training.n_train:
-            outcome = replace(outcome, scores=(yield _Product(best_v, new=True))[:, None])
+            scores = yield _product(job.training, row_map, best_v, new=True)
+            outcome = replace(outcome, scores=scores[:, None])
         keep(number, problem.outcome(outcome))
 
 
@@ -222,7 +208,7 @@ def _quadratic_model(column: Column, row_map: RowMap) -> Generator[_Sums, Any, _
     problem = column.problem
     W, X = problem.loss.bend(column.y, column.eta, problem.d), problem.fixed
     root = np.sqrt(W)
-    G, of_X = yield _Sums(root[:, None] * X, root)
+    G, of_X = yield _Sums(row_map, root, root[:, None] * X)
     of_fixed = X.T @ (W[:, None] * X)
     if X.shape[1]:
         G = G - of_X @ np.linalg.lstsq(of_fixed, of_X.T, rcond=None)[0]
