@@ -346,9 +346,8 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Out
     converged if the relaxation proves no more, and open after `max_iter` steps of the relaxation. ``extra`` has
     `ratio`, Σ uᵀα/vᵀα over the ratios, `reciprocal`, Σ vᵀα/uᵀα, `relaxed`, ⟨Q, Z⟩ of the relaxation's solution,
     `rounded`, the value of the paper's rounding, `descended`, that at the end of a descent from there, `iterations`,
-    and `proof`, the theorem of
-    the paper that predicts the proof, if one does. InputError if there is one ratio and no kernel has a positive
-    denominator.
+    and `proof`, the theorem of the paper that predicts the proof, if one does. InputError if there is one ratio and no
+    kernel has a positive denominator.
     """
     if len(u) == 1:
         alpha, ratio = smallest_ratio(u[0], v[0])

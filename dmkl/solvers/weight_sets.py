@@ -456,7 +456,7 @@ def _polish(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> Fl
             step = np.linalg.solve(system, left)
         except np.linalg.LinAlgError:  # powers of small weights that vanish
             break
-            # A step that halves a weight may leave β > 0; the best point so far is kept.
+        # A step that halves a weight may leave β > 0; the best point so far is kept.
         if not np.all(b + step[:-1] > 0.5 * b):
             break
         b, mu = b + step[:-1], mu + float(step[-1])
