@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl.errors import ConstantKernelWarning, InputError
-from dmkl.numerics.covariates import basis
 
 M = 24
 TRAIN, TEST = np.r_[3:20, 1], np.array([0, 2, 22, 21])
@@ -20,14 +19,21 @@ def covariates(seed=0):
     return pd.DataFrame({"age": rng.normal(2000, 9, M), "site": np.array(list("abc"))[rng.permutation(M) % 3]})
 
 
+def coded(Z):
+    """[1, Z] with an indicator of each site."""
+    columns = [np.ones(M), *(Z[c] - Z[c].mean() if c == "age" else pd.get_dummies(Z[c]) for c in Z)]
+    return np.column_stack(columns).astype(np.float64)
+
+
+def left(design, rows, cols=TRAIN):
+    """L of the residualized kernel LKLᵀ: rows less what the regression on the covariates of the columns predicts."""
+    every = np.eye(M)
+    return every[rows] - design[rows] @ np.linalg.pinv(design[cols], rcond=1e-10) @ every[cols]
+
+
 def dense(K, Z, rows, cols):
     """K[rows, cols] residualized by the definition, over the columns."""
-    design = np.column_stack([np.ones(M), *(Z[c] - Z[c].mean() if c == "age" else pd.get_dummies(Z[c]) for c in Z)])
-    design = design.astype(np.float64)
-    inverse = np.linalg.pinv(design[cols], rcond=1e-10)
-    P = np.eye(len(cols)) - design[cols] @ inverse
-    train, cross = K[:, cols][:, :, cols], K[:, rows][:, :, cols]
-    return (cross - (design[rows] @ inverse) @ train) @ P
+    return left(coded(Z), rows, cols) @ K @ left(coded(Z), cols, cols).T
 
 
 @pytest.mark.parametrize(
@@ -37,16 +43,12 @@ def dense(K, Z, rows, cols):
 )
 def test_products_and_entries_are_those_of_dense_numpy(rows, side, after):
     K, Z = psd(2, M), covariates()
-    wanted, train, cross = dense(K, Z, rows, TRAIN), dense(K, Z, TRAIN, TRAIN), dense(K, Z, rows, TRAIN)
+    L, wanted = left(coded(Z), np.arange(M)), dense(K, Z, rows, TRAIN)
+    own = np.einsum("ra,nab,rb->nr", L, K, L)
     if after == ("trace",):
-        wanted = cross / np.trace(train, axis1=1, axis2=2)[:, None, None]
+        wanted = wanted / own[:, TRAIN].sum(axis=1)[:, None, None]
     if after == ("cosine",):
-        norm = np.sqrt(np.diagonal(train, axis1=1, axis2=2))
-        B = basis(dmkl.residualize(Z).of(np.arange(M)), np.isin(np.arange(M), TRAIN).astype(float))
-        Q = dmkl.residualize(Z).of(np.arange(M)) @ B
-        L = np.eye(M)[rows] - Q[rows] @ (Q[TRAIN].T / len(TRAIN)) @ np.eye(M)[TRAIN]
-        size = np.sqrt(np.einsum("ra,nab,rb->nr", L, K, L))
-        wanted = cross / size[:, :, None] / norm[:, None, :]
+        wanted = wanted / np.sqrt(own[:, rows, None] * own[:, None, TRAIN])
     seen = in_memory(K, side)[rows, TRAIN].with_steps((dmkl.residualize(Z), *after))
     V = np.random.default_rng(1).standard_normal((len(TRAIN), 3))
     assert error(seen.apply(V).compute(), wanted @ V) < 1e-10
@@ -173,13 +175,12 @@ def test_covariates_of_new_samples_of_a_new_site():
     sites = dmkl.MKFDA(lam=0.1, steps=(dmkl.residualize(Z[["site"]]),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
     elsewhere = pd.DataFrame({"site": ["nowhere"] * len(TEST)}, TEST)
     none = sites.decision_function(seen[TEST, TRAIN], covariates=elsewhere)
-    design = np.column_stack([np.ones(M), pd.get_dummies(Z["site"])]).astype(float)
-    design[TEST, 1:] = 0.0
-    B = basis(design[TRAIN])
-    Q = design @ B
-    L = np.eye(M)[TEST] - Q[TEST] @ (Q[TRAIN].T / len(TRAIN)) @ np.eye(M)[TRAIN]
-    P = np.eye(len(TRAIN)) - Q[TRAIN] @ Q[TRAIN].T / len(TRAIN)
-    expected = np.einsum("n,nrm,mk->rk", sites.weights_.values, (L @ K)[:, :, TRAIN] @ P, sites.dual_coef_.values)
+    sites_of = pd.get_dummies(Z["site"]).to_numpy(float)
+    sites_of[TEST] = 0.0
+    # The shortest coefficients of standardized columns: those of the indicators, which add up to 1, are not unique.
+    design = np.column_stack([np.ones(M), (sites_of - sites_of[TRAIN].mean(axis=0)) / sites_of[TRAIN].std(axis=0)])
+    cross = left(design, TEST) @ K @ left(design, TRAIN).T
+    expected = np.einsum("n,nrm,mk->rk", sites.weights_.values, cross, sites.dual_coef_.values)
     np.testing.assert_allclose(none.values, expected[:, 0], atol=1e-10)
 
 

@@ -21,6 +21,10 @@ def kernels(tmp_path):
     return dmkl.create(tmp_path / "set.zarr", made(4, 60)[0], tile=25)
 
 
+def searched(model, kernels, labels, grid, cv, **more):
+    return dmkl.search(model, kernels, labels, grid, cv, refit=False, baselines="none", **more)
+
+
 @pytest.mark.parametrize(
     ("model", "labels"),
     [
@@ -47,16 +51,12 @@ def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
 
 
 def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
-    def search():
-        return dmkl.search(
-            dmkl.MKSVM(1.0, tol=1e-7), kernels, LABELS == "fig", {"C": [0.5, 4.0]}, 2, refit=False, baselines="none"
-        )
-
-    results = [search()]
+    given = dmkl.MKSVM(1.0, tol=1e-7), kernels, LABELS == "fig", {"C": [0.5, 4.0]}, 2
+    results = [searched(*given)]
     with dask.config.set({"dmkl.memory": "70kB"}):  # three kernels are read at a time, for one training set
-        results.append(search())
+        results.append(searched(*given))
     monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
-    results.append(search())
+    results.append(searched(*given))
     for other in results[1:]:
         np.testing.assert_allclose(results[0].scores["objective"], other.scores["objective"], rtol=1e-6)
         np.testing.assert_array_equal(results[0].scores["score"], other.scores["score"])
@@ -65,10 +65,9 @@ def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
 
 @pytest.mark.parametrize("model", [dmkl.MKSVM(np.inf), dmkl.MKSVM(weights=[1.0, 0.0, 2.0, 1.0])])
 def test_large_kernels_of_known_weights_are_not_written_to_files(kernels, model, monkeypatch):
-    search = lambda: dmkl.search(model, kernels, LABELS, {"C": [0.5, 2.0, 4.0]}, 3, refit=False, baselines="none")  # noqa: E731
-    small = search()
+    small = searched(model, kernels, LABELS, {"C": [0.5, 2.0, 4.0]}, 3)
     monkeypatch.setattr(in_memory, "_SMALL_BYTES", 0)
-    large = search()
+    large = searched(model, kernels, LABELS, {"C": [0.5, 2.0, 4.0]}, 3)
     assert "load" in small.scores["round_kind"]
     assert "load" not in large.scores["round_kind"]
     np.testing.assert_allclose(large.scores["objective"], small.scores["objective"], rtol=1e-3)
@@ -76,9 +75,7 @@ def test_large_kernels_of_known_weights_are_not_written_to_files(kernels, model,
 
 
 def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
-    search = lambda: dmkl.search(  # noqa: E731
-        dmkl.MKSVM(1.5), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False, baselines="none", state=tmp_path / "state"
-    )
+    given, state = (dmkl.MKSVM(1.5), kernels, LABELS, {"C": [0.5, 4.0]}, 3), tmp_path / "state"
     whole = in_memory._solve
     left = 10
 
@@ -93,9 +90,9 @@ def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
     monkeypatch.setattr(in_memory, "_solve", ends)
     monkeypatch.setattr(in_memory, "_ROUNDS", 3)
     with pytest.raises(OSError, match="power"):
-        search()
+        searched(*given, state=state)
     left = 100
-    solution = search()
+    solution = searched(*given, state=state)
     assert 100 - left == 18 - 9  # rounds of three: nine kernels were kept
     assert (solution.scores["gap"] <= 1e-3).all()
 
@@ -108,8 +105,7 @@ def test_problems_of_a_loss_share_tasks_and_begin_near_each_other(kernels, monke
 
     def search():
         grid = {"p": [1.0, 1.03, 1.06], "lam": [0.01, 0.1]}
-        model = dmkl.MKLogistic(tol=1e-6)
-        result = dmkl.search(model, kernels, LABELS == "fig", grid, 2, refit=False, baselines="none")
+        result = searched(dmkl.MKLogistic(tol=1e-6), kernels, LABELS == "fig", grid, 2)
         counts = len(factors), len(tasks)
         factors.clear(), tasks.clear()
         return result.scores, *counts

@@ -1,5 +1,7 @@
 """Smooth convex losses: optima by cvxpy, certificates of random problems, weights, covariates, a loss of one's own."""
 
+import itertools
+
 import cvxpy as cp
 import dask
 import numpy as np
@@ -95,7 +97,14 @@ def optimum(name: str, X, y, Z, d, p: float, lam: float) -> float:
     return cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL, **options)
 
 
-def check_against_cvxpy(name: str, p: float, lam: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "p", "lam"),
+    [
+        *zip(LOSSES, (1, 1.25, 2, 8, np.inf, 2, 1.5, 1.25), (1, 0.1, 10, 0.01, 1, 1, 0.5, 0.1), strict=True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in itertools.product(LOSSES, PS, LAMBDAS)),
+    ],
+)
+def test_optimum_is_that_of_a_conic_program(name, p, lam):
     X, labels, Z, d = problem(1)
     y, kernels = labels[name], X @ X.transpose(0, 2, 1)
     solution = dmkl.solve_mkglm(kernels, y, name, p, lam, covariates=Z, sample_weight=d, tol=1e-8)
@@ -111,23 +120,8 @@ def check_against_cvxpy(name: str, p: float, lam: float) -> None:
     assert np.linalg.norm(solution.weights, p) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(
-    ("name", "p", "lam"),
-    [*zip(LOSSES, (1, 1.25, 2, 8, np.inf, 2, 1.5, 1.25), (1, 0.1, 10, 0.01, 1, 1, 0.5, 0.1), strict=True)],
-)
-def test_optimum_is_that_of_a_conic_program(name, p, lam):
-    check_against_cvxpy(name, p, lam)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lam", LAMBDAS)
-@pytest.mark.parametrize("p", PS)
-@pytest.mark.parametrize("name", LOSSES)
-def test_optimum_is_that_of_a_conic_program_everywhere(name, p, lam):
-    check_against_cvxpy(name, p, lam)
-
-
-def check_certificate(seed: int) -> None:
+@pytest.mark.parametrize("seed", [pytest.param(k, marks=[] if 1 <= k < 4 else pytest.mark.slow) for k in range(303)])
+def test_bounds_hold_wherever_a_fit_ends(seed):
     """A fit that ends early is proven to be no better than it is."""
     rng = np.random.default_rng(seed)
     m, n, width = (int(rng.integers(*ends)) for ends in ((8, 40), (1, 7), (1, 6)))
@@ -147,17 +141,6 @@ def check_certificate(seed: int) -> None:
     assert best.gap < 1e-4 or best.objective - best.bound < rounding
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_bounds_hold_wherever_a_fit_ends(seed):
-    check_certificate(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *range(4, 303)])
-def test_bounds_hold_in_random_problems(seed):
-    check_certificate(seed)
-
-
 def test_the_square_as_a_loss_of_ones_own_is_ridge_regression():
     X, labels, _, _ = problem(2)
     y, kernels, lam = labels["huber"], X @ X.transpose(0, 2, 1), 5.0
@@ -169,28 +152,25 @@ def test_the_square_as_a_loss_of_ones_own_is_ridge_regression():
     assert solution.objective == pytest.approx(-0.5 * ridge.objective, rel=1e-7)
 
 
-def test_whole_weights_are_copies_of_samples_and_an_offset_is_an_exposure():
+@pytest.mark.parametrize(("name", "loss"), [("poisson", "poisson"), ("cox", dmkl.Cox(ties="breslow"))])
+def test_whole_weights_are_copies_of_samples(name, loss):
+    """Copies of an event are ties, which Breslow counts as events one after another."""
     X, labels, Z, d = problem(3)
-    y, K, copies = labels["poisson"], X @ X.transpose(0, 2, 1), np.repeat(np.arange(len(d)), d.astype(int))
-    weighted = dmkl.solve_mkglm(K, y, "poisson", lam=3.0, covariates=Z, sample_weight=d, tol=1e-9)
-    of_copies = K[:, copies[:, None], copies], y[copies], "poisson"
+    y, K, copies = labels[name], X @ X.transpose(0, 2, 1), np.repeat(np.arange(len(d)), d.astype(int))
+    weighted = dmkl.solve_mkglm(K, y, loss, lam=3.0, covariates=Z, sample_weight=d, tol=1e-9)
+    of_copies = K[:, copies[:, None], copies], y[copies], loss
     copied = dmkl.solve_mkglm(*of_copies, lam=3.0, covariates=Z[copies], tol=1e-9)
+    assert weighted.objective == pytest.approx(copied.objective, rel=1e-8)
     np.testing.assert_allclose(weighted.weights, copied.weights, atol=1e-5)
     np.testing.assert_allclose(weighted.extra["effects"], copied.extra["effects"], atol=1e-4)
-    exposure = 1.0 + d
+
+
+def test_an_offset_is_an_exposure():
+    X, labels, _, d = problem(3)
+    y, K, exposure = labels["poisson"], X @ X.transpose(0, 2, 1), 1.0 + d
     offset = dmkl.solve_mkglm(K, y, "poisson", lam=3.0, offset=np.log(exposure), tol=1e-9)
     rates = dmkl.solve_mkglm(K, y / exposure, "poisson", lam=3.0, sample_weight=exposure, tol=1e-9)
     np.testing.assert_allclose(offset.dual, rates.dual, atol=1e-4)
-
-
-def test_copies_of_samples_are_ties_after_breslow():
-    X, labels, _, d = problem(6)
-    y, K, copies = labels["cox"], X @ X.transpose(0, 2, 1), np.repeat(np.arange(len(d)), d.astype(int))
-    loss = dmkl.Cox(ties="breslow")
-    weighted = dmkl.solve_mkglm(K, y, loss, lam=3.0, sample_weight=d, tol=1e-9)
-    copied = dmkl.solve_mkglm(K[:, copies[:, None], copies], y[copies], loss, lam=3.0, tol=1e-9)
-    assert weighted.objective == pytest.approx(copied.objective, rel=1e-8)
-    np.testing.assert_allclose(weighted.weights, copied.weights, atol=1e-5)
 
 
 def test_problems_that_share_weights_add_up():

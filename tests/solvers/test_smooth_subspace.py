@@ -75,7 +75,9 @@ def test_classes_and_covariates_too(sharing):
     np.testing.assert_allclose(subspace.covariate_effects_, memory.covariate_effects_, atol=1e-2)
 
 
-def check_bounds(seed: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(25))
+def test_bounds_hold_in_every_round(seed):
     """Whatever step a fit ends at, the objective and the lower bound of it enclose the optimum."""
     rng = np.random.default_rng(seed)
     K, labels, _, _, _ = data(seed, int(rng.integers(1, 6)))
@@ -86,12 +88,6 @@ def check_bounds(seed: int) -> None:
     rounding = 1e-8 * best.objective_
     assert (model.history_["lower"] <= best.objective_ + rounding).all()
     assert (model.history_["objective"] >= best.objective_ * (1 - best.gap_) - rounding).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(25))
-def test_bounds_hold_in_every_round(seed):
-    check_bounds(seed)
 
 
 @pytest.mark.slow
