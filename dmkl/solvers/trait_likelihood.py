@@ -33,6 +33,7 @@ from dmkl.solvers.variance import FLOOR, Point, Probes, derivatives, likelihood_
 from dmkl.solvers.weight_sets import ConicProgram
 
 _SINGULAR = 1e-6  # 1 − r² of a correlation r at and below which the estimate is on the boundary, and has no error.
+_MATRIX = [[0, 1], [1, 2]]  # Places of [a b; b c] among (a, b, c).
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +44,6 @@ class _Pair:
     scale: Float  # Standard deviations of the residuals of the traits, (2,).
     tol: float
     max_iter: int
-
-    @property
-    def n_probes(self) -> int:
-        return self.traits.n_probes
-
-    @property
-    def seed(self) -> int:
-        return self.traits.seed
 
     @cached_property
     def rows(self) -> list[Index]:
@@ -109,7 +102,7 @@ class _Pair:
         wide[active] = np.linalg.lstsq(information, linear)[0]
         floor = np.append(np.zeros(self.traits.n_kernels), FLOOR)
         values = wide.reshape(-1, len(PAIRS))
-        if (_smallest(values) >= floor).all():
+        if (np.linalg.eigvalsh(values[:, _MATRIX])[:, 0] >= floor).all():
             return np.asarray(wide[active])
         program = ConicProgram(len(wide))
         # (a + c − 2 floor, a − c, 2b) in the second-order cone: no eigenvalue of [a b; b c] is below the floor.
@@ -132,15 +125,9 @@ class _Pair:
         """Nothing: forms of D_j,12 may have either sign, and problems of one trait have checked the kernels."""
 
 
-def _smallest(values: Float) -> Float:
-    """The smaller eigenvalue of each matrix [a b; b c], (n, 3)."""
-    a, b, c = values.T
-    return np.asarray(0.5 * (a + c) - np.hypot(0.5 * (a - c), b))
-
-
 def _semidefinite(values: Float, floor: Float) -> Float:
     """The matrices [a b; b c] of all terms, (n, 3), with eigenvalues of at least a floor, (n,)."""
-    eigenvalues, vectors = np.linalg.eigh(values[:, [[0, 1], [1, 2]]])
+    eigenvalues, vectors = np.linalg.eigh(values[:, _MATRIX])
     raised = (vectors * np.maximum(eigenvalues, floor[:, None])[:, None]) @ vectors.transpose(0, 2, 1)
     return np.asarray(raised[:, [0, 0, 1], [0, 1, 1]])
 
@@ -213,7 +200,7 @@ def trait_likelihood(traits: Traits, tol: float, max_iter: int, *, tests: bool, 
     moments = np.stack([values[:, s, t] for s, t in PAIRS], axis=1) / units
     floor = np.append(np.zeros(traits.n_kernels), 0.1)
     start = np.where(estimable, _semidefinite(moments, floor), 0.0)
-    system = _Exact(pair) if exact else Probes(pair)
+    system = _Exact(pair) if exact else Probes(pair, traits.n_probes, traits.seed)
     active = np.flatnonzero(estimable.ravel())
     point, information, _, status, _ = yield from maximize(system, start.ravel(), active)
     estimates = point.variances.reshape(-1, len(PAIRS))

@@ -163,7 +163,7 @@ class VarianceProblem:
 
 def _solve(problem: VarianceProblem, gram: Float, moments: Float) -> Steps:
     """Estimate the variances, all of which can be, from the normal equations."""
-    system = _Exact(problem) if problem.exact else Probes(problem)
+    system = _Exact(problem) if problem.exact else Probes(problem, problem.n_probes, problem.seed)
     if problem.method == "he":
         return (yield from _by_regression(problem, system, gram, moments))
     # Haseman-Elston estimates are unbiased but may be negative, and σ_e² = 0 would make V singular: the start has no
@@ -379,9 +379,9 @@ class _Exact:
 class Probes:
     """The likelihood and its derivatives by conjugate gradients and random probes, the same ones at all points."""
 
-    def __init__(self, problem: LinearModel) -> None:
+    def __init__(self, problem: LinearModel, n_probes: int, seed: int) -> None:
         self.problem = problem
-        self._probes = sign_probes(len(problem.basis), problem.n_probes, problem.seed)
+        self._probes = sign_probes(len(problem.basis), n_probes, seed)
 
     def evaluate(self, variances: Float) -> Steps:
         """The likelihood at these variances: a product of each step of conjugate gradients."""
@@ -404,7 +404,7 @@ class Probes:
         images = products[:, :, 0].T
         solved, _ = yield from _conjugate_gradients(partial(problem.multiply, point.variances), images)
         # The gradient has half of the trace, hence a quarter of the variance of the mean.
-        noise = 0.25 * np.cov(samples) / problem.n_probes
+        noise = 0.25 * np.cov(samples) / samples.shape[1]
         return derivatives(problem, point, images, solved, samples.mean(axis=1)), noise
 
 
