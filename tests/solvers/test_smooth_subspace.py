@@ -1,5 +1,7 @@
 """Smooth losses beyond memory: the subspace against the method in memory, its bounds, searches, and interruptions."""
 
+import itertools
+
 import dask
 import numpy as np
 import pytest
@@ -48,16 +50,15 @@ def check_against_memory(learner, K, y, **more):
     return memory, subspace
 
 
-def test_the_subspace_finds_what_memory_finds():
-    K, labels, _, _, _ = data(0, 2)
-    check_against_memory(dmkl.MKLogistic(1.25, 1.0, tol=1e-7), K, labels["logistic"])
+OTHERS = itertools.product([name for name in LOSSES if name != "logistic"], [(1, 1.0), (2, 0.05), (np.inf, 5.0)])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("p", "lam"), [(1, 1.0), (2, 0.05), (np.inf, 5.0)])
-@pytest.mark.parametrize("loss", [name for name in LOSSES if name != "logistic"])
-def test_the_subspace_finds_what_memory_finds_for_every_loss(loss, p, lam):
-    K, labels, _, _, d = data(1)
+@pytest.mark.parametrize(
+    ("loss", "p", "lam"),
+    [("logistic", 1.25, 1.0), *(pytest.param(loss, *at, marks=pytest.mark.slow) for loss, at in OTHERS)],
+)
+def test_the_subspace_finds_what_memory_finds(loss, p, lam):
+    K, labels, _, _, d = data(1, 2 if loss == "logistic" else 4)
     memory, subspace = check_against_memory(model_of(loss, p, lam, tol=1e-7), K, labels[loss], sample_weight=d[TRAIN])
     if loss == "cox":
         np.testing.assert_allclose(subspace.baseline_hazard_, memory.baseline_hazard_, rtol=1e-2)
