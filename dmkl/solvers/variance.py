@@ -56,6 +56,7 @@ from dmkl.solvers import interface
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.solvers.jobs import Context, Job, Training, on_kernels
+from dmkl.solvers.masters import LineSearch
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
 from dmkl.solvers.trait_covariances import DEPENDENT, Steps, Traits, moment_traces, term_products
 from dmkl.solvers.workspace import Workspace
@@ -68,7 +69,6 @@ _CONSTANT = 1e-6  # Share of a kernel that rounding leaves of a kernel which fix
 _RESIDUAL = 1e-7  # Relative residual of conjugate gradients
 _MOST_PRODUCTS = 2000
 _ROWS = 1024  # Rows of new samples that are solved for at once
-_LEAST_SHARE = 2.0**-20  # Shortest step of the line search
 
 
 def combined(variances: Float, block: Float) -> Steps:
@@ -446,16 +446,15 @@ def maximize(system: System, start: Float, active: Index) -> Steps:
         if gain <= problem.tol or len(steps) >= problem.max_iter:
             return point, information, noise, Status.CONVERGED if gain <= problem.tol else Status.FALLING, steps
         # The model may overshoot far from the optimum: steps are halved until the likelihood rises (Armijo).
-        share, best = 1.0, point
-        while share >= _LEAST_SHARE:
+        best, search = point, LineSearch(present, direction, slope, point.log_likelihood, share=1e-4)
+        while search.point is not None:
             trial = best.variances.copy()
-            trial[active] = target if share == 1.0 else present + share * direction
+            trial[active] = target if search.length == 1.0 else search.point  # on the boundary to the last bit
             point = yield from system.evaluate(trial)
             # Rounding of the log-likelihood, and the error of the probes, hide smaller changes.
-            slack = max(1e-12 * abs(best.log_likelihood), 2.0 * point.error)
-            if point.log_likelihood >= best.log_likelihood + 1e-4 * share * float(slope @ direction) - slack:
+            if search.accepts(point.log_likelihood, max(1e-12 * abs(best.log_likelihood), 2.0 * point.error)):
                 break
-            share *= 0.5
+            search.shorten()
         else:
             return best, information, noise, Status.SMALL_DECREASE, steps
 
