@@ -16,7 +16,6 @@ from dmkl.numerics.compiling import compiled
 
 GAMMA = 0.3
 SCALE = 0.5 + np.arange(21) / 7
-WIDTHS, WEIGHTS = (1, 4, 16), (0.25, 0.25, 0.5)
 
 
 def minimum(X):
@@ -27,10 +26,6 @@ def weighted_minima(X, widths, weights):
     """Σ_l w_l Σ min over the columns of part l, a part at a time."""
     parts = np.split(X, np.cumsum(widths)[:-1], axis=1)
     return sum(weight * minimum(part) for weight, part in zip(weights, parts, strict=True))
-
-
-def chi2_distance(X):
-    return -pairwise.additive_chi2_kernel(X)
 
 
 def similarity(together, apart):
@@ -67,7 +62,7 @@ HISTOGRAMS = {
     "chi2": ({"gamma": GAMMA}, lambda X: pairwise.chi2_kernel(X, gamma=GAMMA)),
     "intersection": ({}, minimum),
     "jaccard": ({}, lambda X: similarity(minimum(X), cdist(X, X, "cityblock"))),
-    "pyramid": ({"levels": 3}, lambda X: weighted_minima(X, WIDTHS, WEIGHTS)),
+    "pyramid": ({"levels": 3}, lambda X: weighted_minima(X, (1, 4, 16), (0.25, 0.25, 0.5))),
     "pyramid with weights": ({"levels": [6, 15], "weights": [0.0, 3.0]}, lambda X: weighted_minima(X, (6, 15), (0, 3))),
     "proximity": ({"scales": 3}, lambda X: weighted_minima(X, (7, 7, 7), (1, 1, 1))),
     "proximity with weights": (
@@ -283,13 +278,8 @@ def test_random_kernels_are_functions_of_the_names():
 DISTANCES = {
     "rbf": lambda X: pairwise.euclidean_distances(X, squared=True),
     "laplacian": pairwise.manhattan_distances,
-    "chi2": chi2_distance,
+    "chi2": lambda X: -pairwise.additive_chi2_kernel(X),
 }
-
-
-def mean_distance(function, X):
-    D = DISTANCES[function](X)
-    return D[~np.eye(len(D), dtype=bool)].mean()
 
 
 @pytest.mark.parametrize(
@@ -299,7 +289,7 @@ def test_bandwidths_are_multiples_of_the_mean_distance(function, dtype, tile):
     X = np.abs(data("chi2", 50, dtype))
     train = np.random.default_rng(2).permutation(50)[:31]
     asked = {"function": function, "bandwidth": [0.1, 1, 10]}
-    mean = mean_distance(function, X[train].astype("f8"))
+    mean = DISTANCES[function](X[train].astype("f8"))[~np.eye(31, dtype=bool)].mean()
     K = dmkl.build(None, {"x": X}, asked, train=train, tile=tile)
     for bandwidth, entry, entries in zip([0.1, 1, 10], K.provenance, np.asarray(K), strict=True):
         assert entry["bandwidth"] == bandwidth

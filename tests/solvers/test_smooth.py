@@ -66,15 +66,10 @@ def ordinal(y, eta, d):
 
 def total(name: str, y, eta, d):
     """The loss in cvxpy's atoms, and its constraints."""
-    if name == "ordinal":
-        return ordinal(y, eta, d)
-    return (cox(y, eta, d) if name == "cox" else cp.sum(cp.multiply(d, cone(name, y, eta)))), []
-
-
-def cone(name: str, y, eta):
-    """The loss of each sample in cvxpy's atoms."""
+    if name in ("ordinal", "cox"):
+        return ordinal(y, eta, d) if name == "ordinal" else (cox(y, eta, d), [])
     r = eta - y
-    return {
+    of_each = {
         "logistic": lambda: cp.logistic(-cp.multiply(y, eta)),
         "squared_hinge": lambda: 0.5 * cp.square(cp.pos(1 - cp.multiply(y, eta))),
         "poisson": lambda: cp.exp(eta) - cp.multiply(y, eta) + (y * np.log(np.maximum(y, 1e-300)) - y),
@@ -83,6 +78,7 @@ def cone(name: str, y, eta):
         # |r|/2 smoothed for |r| ≤ h is Huber's function divided by 2h, plus h/4.
         "quantile": lambda: cp.huber(r, 0.1) / 0.4 + 0.025,
     }[name]()
+    return cp.sum(cp.multiply(d, of_each)), []
 
 
 def optimum(name: str, X, y, Z, d, p: float, lam: float) -> float:
