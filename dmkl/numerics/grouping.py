@@ -58,6 +58,9 @@ from threadpoolctl import threadpool_limits
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 
+_RESTARTS = 10  # Runs from several starts, of which the best is kept
+_ROUNDS = 100  # Most reassignments of kernel k-means
+
 
 def one_hot(labels: Index, n_groups: int) -> Float:
     """The (m, G) matrix with a one in each row, in the column of the row's group."""
@@ -223,7 +226,7 @@ class KMeansGroups(FeatureGroups):
 
 
 def group_by_kmeans(
-    features: npt.ArrayLike, y: npt.ArrayLike | None, n_groups: Counts, *, seed: int = 0, restarts: int = 10
+    features: npt.ArrayLike, y: npt.ArrayLike | None, n_groups: Counts, *, seed: int = 0, restarts: int = _RESTARTS
 ) -> KMeansGroups:
     """Cluster the features (m, d) of each class by k-means (scikit-learn's, from k-means++).
 
@@ -271,21 +274,19 @@ def group_by_kernel(
     n_groups: Counts,
     *,
     seed: int = 0,
-    restarts: int = 10,
-    max_iter: int = 100,
 ) -> Generator[Any, Any, KernelGroups]:
     """Cluster each class by kernel k-means, with products of the kernel and blocks of vectors by `multiply`.
 
     With o_g the indicator of group g and n_g its size, ‖φ(x_i) − center_g‖² = K_ii − 2 (K o_g)_i/n_g + o_gᵀK o_g/n_g².
-    All classes and restarts share each product: at most (largest n_groups) + max_iter + 1, of restarts·G columns, with
-    at most max_iter rounds of reassignment. The diagonal is K_ii, (m,); the rest is as in `group_by_kmeans`.
+    All classes and restarts share each product: at most (largest n_groups) + `_ROUNDS` + 1, of `_RESTARTS`·G columns.
+    The diagonal is K_ii, (m,); the rest is as in `group_by_kmeans`.
     """
     m = len(diagonal)
     wanted = samples_by_class(y, n_groups, m)
     runs = [
-        (label, rows, _lloyd(diagonal[rows], count, np.random.default_rng([seed, number, place]), max_iter))
+        (label, rows, _lloyd(diagonal[rows], count, np.random.default_rng([seed, number, place])))
         for place, (label, (rows, count)) in enumerate(wanted.items())
-        for number in range(restarts if count > 1 else 1)
+        for number in range(_RESTARTS if count > 1 else 1)
     ]
     ended: dict[int, _Clustering] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(runs)))
@@ -316,9 +317,7 @@ def group_by_kernel(
 _Clustering = tuple[float, Index, Float]
 
 
-def _lloyd(
-    diagonal: Float, count: int, rng: np.random.Generator, max_iter: int
-) -> Generator[Float, Float, _Clustering]:
+def _lloyd(diagonal: Float, count: int, rng: np.random.Generator) -> Generator[Float, Float, _Clustering]:
     """Cluster one class once, from centers of k-means++; yields blocks, and receives their products with the kernel."""
     r = len(diagonal)
     if count == r:  # each sample is a group
@@ -334,7 +333,7 @@ def _lloyd(
         chosen = int(rng.choice(r, p=near / near.sum())) if near.any() else int(rng.integers(r))
     groups = np.argmin(apart, axis=1)
     scatter = np.inf
-    for number in range(max_iter + 1):
+    for number in range(_ROUNDS + 1):
         sizes = np.bincount(groups, minlength=count)
         means = one_hot(groups, count) / np.maximum(sizes, 1)
         inner = yield means
@@ -345,7 +344,7 @@ def _lloyd(
         now = float(apart[np.arange(r), groups].sum())
         better = np.argmin(apart, axis=1)
         # Every reassignment lets the scatter fall in exact arithmetic; where it does not, rounding decides: the end.
-        if (better == groups).all() or not now < scatter or number == max_iter:
+        if (better == groups).all() or not now < scatter or number == _ROUNDS:
             break
         scatter, groups = now, better
     return now, groups, norms
@@ -389,9 +388,7 @@ class PLSAGroups(FeatureGroups):
         return affinities
 
 
-def group_by_plsa(
-    counts: npt.ArrayLike, y: npt.ArrayLike | None, n_groups: Counts, *, seed: int = 0, restarts: int = 10
-) -> PLSAGroups:
+def group_by_plsa(counts: npt.ArrayLike, y: npt.ArrayLike | None, n_groups: Counts, *, seed: int = 0) -> PLSAGroups:
     """Cluster each class by pLSA, fitted as a factorization under the Kullback-Leibler divergence (see the module).
 
     A topic that no sample of its class prefers makes no group. Counts are n(d, w) ≥ 0, (m, d), with a positive sum in
@@ -405,7 +402,7 @@ def group_by_plsa(
         )
     parts = []
     for label, (rows, count) in wanted.items():
-        topics, words = _factorize(table[rows], count, seed, restarts)
+        topics, words = _factorize(table[rows], count, seed)
         parts.append((label, rows, np.argmax(topics, axis=1), words))
     return united(PLSAGroups, len(table), parts)
 
@@ -424,10 +421,10 @@ def _fold_in(counts: Float, topics: Float) -> Float:
     return np.asarray(shares, dtype=np.float64)
 
 
-def _factorize(counts: Float, n_topics: int, seed: int, restarts: int) -> tuple[Float, Float]:
+def _factorize(counts: Float, n_topics: int, seed: int) -> tuple[Float, Float]:
     """P(z|d) up to the scale of each row, and P(w|z), from the best of several runs."""
     # The likelihood has many local maxima, so the best of several random starts is kept.
-    seeds = range(seed, seed + (restarts if n_topics > 1 else 1))
+    seeds = range(seed, seed + (_RESTARTS if n_topics > 1 else 1))
     models = [NMF(n_topics, init="random", random_state=number, **_FACTORIZATION) for number in seeds]
     # EM converges slowly at its end, long after the largest P(z|d) have stopped changing.
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
