@@ -14,7 +14,7 @@ from dask.base import tokenize
 
 from dmkl.arrays import Float
 from dmkl.errors import refuse
-from dmkl.solvers.weight_sets import Cones, ConicError, ConicSet, UnboundedSetError
+from dmkl.solvers.weight_sets import Cones, ConicError, ConicSet, UnboundedSetError, dual_cone
 
 Constraints = Callable[[Any], Any]  # Makes one or several cvxpy constraints from the weights d
 
@@ -175,21 +175,19 @@ def _canonical(d: NamedWeights, constraints: Sequence[Any], *, nonnegative: bool
     place[np.concatenate([columns, np.setdiff1d(np.arange(matrix.shape[1]), columns)])] = np.arange(matrix.shape[1])
     rows = matrix.row.astype(np.int64), place[matrix.col], matrix.data.astype(np.float64)
     b, dims = np.asarray(data["b"], dtype=np.float64), data["dims"]
-    powers = [list(map(float, alphas)) for alphas in getattr(dims, "pnd", ())]
-    sizes = [dims.zero, dims.nonneg, *dims.soc, *(k * (k + 1) // 2 for k in dims.psd), 3 * dims.exp, 3 * len(dims.p3d)]
-    if (n_known := sum(map(int, sizes)) + sum(len(alphas) + 1 for alphas in powers)) != len(b):
-        refuse(
-            f"cvxpy {cp.__version__} reduces these constraints to {len(b)} rows of cones, of which {n_known} are of "
-            "cones that dmkl knows; write them with norms, sums of squares, geometric means, entropies or eigenvalues"
-        )
     # The cones in the order of cvxpy's rows.
-    cones: list[tuple[str, tuple[object, ...]]] = [("zero", (int(dims.zero),))] if dims.zero else []
+    cones: list[tuple[str, tuple[Any, ...]]] = [("zero", (int(dims.zero),))] if dims.zero else []
     cones += [("nonnegative", (int(dims.nonneg),))] if dims.nonneg else []
     cones += [("second order", (int(k),)) for k in dims.soc]
     cones += [("semidefinite", (int(k),)) for k in dims.psd]
     cones += [("exponential", ())] * int(dims.exp)
     cones += [("power", (float(alpha),)) for alpha in dims.p3d]
-    cones += [("powers", (alphas, 1)) for alphas in powers]
+    cones += [("powers", (list(map(float, alphas)), 1)) for alphas in getattr(dims, "pnd", ())]
+    if (n_known := sum(dual_cone(*cone)[0] for cone in cones)) != len(b):
+        refuse(
+            f"cvxpy {cp.__version__} reduces these constraints to {len(b)} rows of cones, of which {n_known} are of "
+            "cones that dmkl knows; write them with norms, sums of squares, geometric means, entropies or eigenvalues"
+        )
     return ConicSet(n, rows, b, tuple(cones), matrix.shape[1])
 
 

@@ -498,7 +498,7 @@ def _scaled(shares: Sequence[float], n_rows: int) -> Float:
     return np.diag(factors)
 
 
-def _dual(name: str, arguments: tuple[Any, ...]) -> tuple[int, Float | None]:
+def dual_cone(name: str, arguments: tuple[Any, ...]) -> tuple[int, Float | None]:
     """Rows of a cone K, and M such that z is in its dual if and only if Mz is in K; None if K is its own dual."""
     if name == "exponential":
         # K: y exp(x/y) ≤ z. Its dual: −u exp(v/u) ≤ e w, which is K at x = u − v, y = −u, z = w.
@@ -556,7 +556,7 @@ class Cones:
         """Require the variables from `first` on, one for each row, to be in the dual cone of K."""
         row = 0
         for name, arguments in self.cones:
-            height, to_cone = _dual(name, arguments)
+            height, to_cone = dual_cone(name, arguments)
             if name != "zero":  # its dual is the whole space
                 # M times the variables must be in K; for a self-dual cone M is the identity.
                 i, j = np.indices((height, height)).reshape(2, -1)
