@@ -25,13 +25,12 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.compiling import compiled
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, check_memory, machine, shared_folder
+from dmkl.passes.execute import Machine, check_memory, machine, run_tasks, shared_folder
 from dmkl.passes.rows import RowFunction, fit_row_maps, row_products
 from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering, has_thin_factors
 from dmkl.solvers import interface
-from dmkl.solvers.driver import drive
-from dmkl.solvers.interface import Outcome, Pass, Solver, Task, Tasks, check_finite, run_with
+from dmkl.solvers.interface import Outcome, Solver, Task, check_finite, run_with
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, together
 from dmkl.solvers.margin.svm import FactoredKernels, train
 
@@ -90,8 +89,7 @@ class InMemory(SideBySide):
         missing = [k for k in numbers if context.workspace.outcome(k) is None]
         trainings = list(dict.fromkeys(jobs[k].training for k in missing))
         with shared_folder("where the kernels of training sets are written") as folder:
-            loading = [(trainings[0].square, _load(trainings, folder, context, thin))] if trainings else []
-            files = {t: file for paths in drive(loading)[0] for t, file in zip(trainings, paths, strict=True)}
+            files = dict(zip(trainings, _load(trainings, folder, context, thin), strict=True)) if trainings else {}
             threads = blas_threads(min(host.slots_per_host, len(numbers)))
             tasks: dict[int, tuple[Task, int]] = {}  # The task of each job, and the position of its outcome
             # Whole chains, whatever an earlier run has kept of them: an outcome depends on where its problem begins.
@@ -182,7 +180,7 @@ def batches(items: Sequence[Item], sizes: Sequence[int], most: int) -> Iterator[
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: bool) -> Solver[list[Path]]:
+def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: bool) -> list[Path]:
     """Write the kernels of each training set, or their factors, to a file in float64 after the steps; one pass."""
     started, lenses = time.monotonic(), [training.square for training in trainings]
     files, views = [folder / f"kernels-{number}" for number in range(len(lenses))], [lens.view for lens in lenses]
@@ -206,10 +204,10 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: b
             with tempfile.TemporaryDirectory(prefix="sums-", dir=folder) as sums:
                 combinations = [Combination(place, single) for place in range(len(lenses)) for single in group]
                 stems = [f"{sums}/{number}" for number in range(len(combinations))]
-                totals = yield Pass("load", partial(combine_pass, lenses, combinations, stems))
+                totals = combine_pass(lenses, combinations, stems)
                 # Each file has one writer: on a network file system, pages that two machines write to would be lost.
                 shares = [totals[k : k + len(group)] for k in range(0, len(totals), len(group))]
-                yield Tasks("place", [partial(_place, *parts, first) for parts in zip(shares, stacks, strict=True)])
+                run_tasks("place", [partial(_place, *parts, first) for parts in zip(shares, stacks, strict=True)])
     context.tally.add("load", n_passes, time.monotonic() - started, covering(views).bytes_per_pass)
     return files
 
