@@ -18,7 +18,7 @@ from dmkl.arrays import Float, Index
 from dmkl.errors import DmklError
 from dmkl.passes.alignment import projected_inner_products, traces_by_factor
 from dmkl.passes.elements import add_blocks, fraction_of_tiles
-from dmkl.passes.execute import again, run_tasks, shared_folder
+from dmkl.passes.execute import run_tasks, shared_folder
 from dmkl.passes.rows import inverse_diagonals_by_factors
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass, inverse_diagonals
@@ -258,12 +258,6 @@ def _verb(requests: Sequence[ProductRequest]) -> str:
 
 ANSWERS: list[tuple[type[Request], str, Answer]] = [
     (interface.Task, "task", _tasks),
-    (
-        interface.Tasks,
-        "task",
-        _each(lambda _, r: run_tasks(r.name, r.work, *r.shared, own=r.own, task_bytes=r.task_bytes)),
-    ),
-    (interface.Pass, "pass", _each(lambda _, r: again(r.function, r.name))),
     (interface.CombinedFactor, "factor", _factors),
     (interface.OfFactor, "solve", _of_factors),
     (interface.FactorTraces, "traces", _each(lambda _, r: traces_by_factor(r.factor), 1.0)),

@@ -217,28 +217,6 @@ class Task(Request):
         return self, _unchanged
 
 
-@dataclass(frozen=True, eq=False)
-class Tasks(Request):
-    """Functions run as tasks side by side (see `dmkl.passes.execute.run_tasks`); answered by the list of results."""
-
-    name: str  # Prefix of the tasks' keys
-    work: Sequence[Callable[..., Any]]  # The functions that the tasks call, the longest first
-    shared: tuple[Any, ...] = ()  # Arguments of all tasks, sent to the workers once
-    own: Sequence[Any] | None = None  # One more argument for each task, after the shared ones
-    task_bytes: int = 0  # Bytes of kernels that each task reads, for the progress report
-
-
-@dataclass(frozen=True, eq=False)
-class Pass(Request):
-    """A pass over the kernels whose results stay where tasks make them; answered by the function's result.
-
-    The solver counts the pass and chooses what it multiplies.
-    """
-
-    name: str  # The name of the pass in messages
-    function: Callable[[], Any]  # Runs the pass; called again if workers are lost
-
-
 Solver = Generator[Request | tuple[Request, ...], Any, Result]
 """Yields a request and receives its answer, or yields a tuple of requests and receives a list of answers."""
 

@@ -52,19 +52,9 @@ from dmkl.solvers.fisher.subspace.space import (
     basis_task_bytes,
     of_space,
 )
-from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips
+from dmkl.solvers.fisher.subspace.tasks import ProductFiles, Strips, run_checked
 from dmkl.solvers.in_memory import WithWholeKernels, combined
-from dmkl.solvers.interface import (
-    CombinedKernel,
-    EachProduct,
-    Outcome,
-    Request,
-    Root,
-    Solver,
-    Tasks,
-    run_with,
-    spread,
-)
+from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Request, Root, Solver, run_with, spread
 from dmkl.solvers.jobs import Context, Job, can_solve, together
 from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem, gradient, linear_part
 
@@ -100,7 +90,7 @@ class _SmoothRestriction(Restriction):
     """u, (m, c), and −Σdℓ − uᵀf of each point, in the basis of this width and in the one before."""
     double: ClassVar[bool] = True
 
-    def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> Solver[dict[int, Solution]]:
+    def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> dict[int, Solution]:
         """See `Restriction`; α of a solution are its coefficients a, (r, c), and the fixed effects, (q, c)."""
         work, own = [], []
         host = machine()
@@ -113,7 +103,7 @@ class _SmoothRestriction(Restriction):
                 work.append(partial(_solve_points, space.gram, space.product_files, space.training.n_train))
                 own.append([self._given(k, starts[k], tols[k]) for k in some])
         threads = blas_threads(min(host.slots_per_host, len(work)))
-        return dict(itertools.chain(*(yield Tasks("restricted-master", work, (threads,), own=own))))
+        return dict(itertools.chain(*run_checked("restricted-master", work, threads, own=own)))
 
     def _given(self, k: int, beta: Float | None, tol: float) -> _Given:
         """A point with the solution of the round before as its start."""
@@ -124,7 +114,7 @@ class _SmoothRestriction(Restriction):
             problem = replace(problem, start=start, dual=u / problem.lam)
         return k, problem, kernels
 
-    def judge(self, solutions: Mapping[int, Solution]) -> Solver[dict[int, OpenPoint]]:
+    def judge(self, solutions: Mapping[int, Solution]) -> dict[int, OpenPoint]:
         """See `Restriction`; the residual is u − λα."""
         opened: dict[int, OpenPoint] = {}
         for f, space in enumerate(self.spaces):
@@ -132,8 +122,8 @@ class _SmoothRestriction(Restriction):
             if not of_f:
                 continue
             pairs = [(s.beta, s.alpha[0]) for s in of_f.values()]
-            products = yield from certify.products(space, pairs)
-            alphas = yield from certify.duals(space, [a for _, a in pairs])
+            products = certify.products(space, pairs)
+            alphas = certify.duals(space, [a for _, a in pairs])
             columns = {
                 k: _columns(self.problems[k], alpha, product.array(), solution.alpha[1])
                 for (k, solution), alpha, product in zip(of_f.items(), alphas, products, strict=True)
@@ -141,7 +131,7 @@ class _SmoothRestriction(Restriction):
             for k, of in columns.items():
                 earlier = [item for item in self.gradients.get(k, {}).items() if item[0] < space.width]
                 self.gradients[k] = dict([*earlier[-1:], (space.width, (gradient(of), linear_part(of)))])
-            forms = iter((yield from _forms(space, [u for k in columns for u, _ in self.gradients[k].values()])))
+            forms = iter(_forms(space, [u for k in columns for u, _ in self.gradients[k].values()]))
             for k, of in columns.items():
                 opened[k] = self._point(k, of_f[k], of, [next(forms) for _ in self.gradients[k]])
         return opened
@@ -162,7 +152,7 @@ class _SmoothRestriction(Restriction):
         bend = np.stack([problem.loss.bend(c.y, c.eta, problem.d) for c in columns], axis=1)
         return _SmoothPoint(*given, certify.EXACT, {"effects": b, "predictor": eta}, primal=primal, bend=bend)
 
-    def sharpen(self, opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int) -> Solver[None]:
+    def sharpen(self, opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int) -> None:
         """See `Restriction`: further directions, of the part of the residual that the last one leaves."""
         columns = [sum(item.columns.width for item in asked if item.space == f) for f in range(len(self.spaces))]
         most = min(_MOST_DIRECTIONS, width // max(1, *columns))
@@ -177,7 +167,7 @@ class _SmoothRestriction(Restriction):
                 # M is half of I + K/ρ.
                 left[k] = (1.0 - point.bend / point.bend.mean()) * (left[k] - 0.5 * direction.array())
             items = [replace(item, columns=Strips.of(x), worth=-1.0) for item, x in zip(asked, left, strict=True)]
-            for point, (x, _) in zip(points, (yield from apply_preconditioners(self.spaces, items)), strict=True):
+            for point, (x, _) in zip(points, apply_preconditioners(self.spaces, items), strict=True):
                 point.more.append(x)
 
     def arrays(self, numbers: Sequence[int]) -> dict[str, Float]:
@@ -208,17 +198,17 @@ def _columns(problem: SmoothProblem, alpha: Float, f: Float, effects: Float) -> 
     return columns
 
 
-def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> Solver[list[Float]]:
+def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> list[Float]:
     """Upper bounds of Σ_k u_kᵀK_ju_k for every kernel, (n,), and each block u, (m, c), exact in the basis."""
     u, ends = np.hstack(blocks), np.cumsum([0, *(block.shape[1] for block in blocks)])[:-1]
     diagonal = space.training.square.diagonal()
     assert diagonal is not None  # sets of square kernels have it
-    ((inside, rest),) = yield Tasks("split", [partial(_split, space.file("basis"))], own=[u])
+    ((inside, rest),) = run_checked("split", [partial(_split, space.file("basis"))], own=[u])
     work = [partial(_inner_forms, space.gram, diagonal.sum(axis=1))]
-    ((forms, left),) = yield Tasks("forms", work, own=[inside])
+    ((forms, left),) = run_checked("forms", work, own=[inside])
     rows = certify.strips(0, len(u), u.shape[1] + len(inside))
     crossing = [partial(_cross_forms, space.product_files, strip, space.n_kernels, inside) for strip in rows]
-    cross = yield Tasks("forms", crossing, own=[rest[strip] for strip in rows])
+    cross = run_checked("forms", crossing, own=[rest[strip] for strip in rows])
     bounds = forms + 2.0 * np.sum(cross, axis=0) + left[:, None] * np.sum(rest * rest, axis=0)
     return list(np.add.reduceat(bounds, ends, axis=1).T)
 
@@ -251,7 +241,7 @@ def _solve_points(
     g = load_array(gram)
     with pinned_blas(threads):
         answers = partial(_answers, files, (m, g.shape[1]))
-        return run_with(together([_solve_point(g, point) for point in points]), answers, answers)
+        return run_with(together([_solve_point(g, point) for point in points]), several=answers)
 
 
 def _solve_point(g: Array, point: _Given) -> Solver[tuple[int, Solution]]:

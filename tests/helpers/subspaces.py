@@ -8,7 +8,6 @@ import numpy as np
 
 from dmkl.numerics.fisher import encode_targets
 from dmkl.passes.statistics import measure
-from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open
 from dmkl.solvers.jobs import Context, Job, Training
@@ -51,7 +50,7 @@ class Problem(NamedTuple):
         context = Context(solver.workspace)
         try:
             how = FisherOptions(solver.options.tol, finish=finish)
-            solver.results = finish_open(self.jobs, driven(solver), how, context)
+            solver.results = finish_open(self.jobs, solver.run(), how, context)
         finally:
             solver.workspace.close()
         solver.rounds = [*solver.history, *context.tally.rounds]
@@ -61,8 +60,3 @@ class Problem(NamedTuple):
         """The kernels, targets, ridge and norm of a point."""
         training, problem = self.jobs[k].training, self.jobs[k].problem
         return self.dense[training], problem.h, problem.lam, problem.weights.p
-
-
-def driven(solver):
-    """Run a subspace solver, with its requests served by the driver, and return its outcomes."""
-    return drive([(solver._spaces[0].training.square, solver.run())])[0][0]

@@ -43,13 +43,12 @@ from dmkl.numerics.fisher import DEPENDENT, Certificate, onto_sphere, uniform_we
 from dmkl.numerics.semidefinite import KernelFacts, check_forms
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import combined_kernels
-from dmkl.passes.execute import check_memory, machine, shared_folder
+from dmkl.passes.execute import check_memory, machine, run_tasks, shared_folder
 from dmkl.passes.view import Lens, covering
-from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.mkfda import Evaluation, MemoryOracle, Solution, maximize, run_here, solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
 from dmkl.solvers.in_memory import batches
-from dmkl.solvers.interface import Outcome, Solver, Status, Step, Task, Tasks, check_finite
+from dmkl.solvers.interface import Outcome, Status, Step, Task, check_finite
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.masters import LEAST_LOG, MODEL_ERROR, MODEL_STEP, MODEL_STEPS, Factored, ascent_direction, positive
 from dmkl.solvers.weight_sets import Ball
@@ -616,8 +615,7 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
     outcomes: dict[int, Outcome] = {}
     for batch in batches(trainings, list(map(_kernel_bytes, trainings)), machine().total_bytes // 2):
         some = [chunk for chunk in chunks if chunk.example.training in batch]
-        (of_batch,), _ = drive([(trainings[0].square, _solve_batch(some, jobs, options, context))])
-        outcomes |= of_batch
+        outcomes |= _solve_batch(some, jobs, options, context)
     return [outcomes[number] for number in range(len(jobs))]
 
 
@@ -648,7 +646,7 @@ def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
 
 def _solve_batch(
     chunks: Sequence[_Chunk], jobs: Sequence[Job], options: FisherOptions, context: Context
-) -> Solver[dict[int, Outcome]]:
+) -> dict[int, Outcome]:
     """Outcomes of some chunks, by the number of the job; one pass. Chunks whose file exists are not solved again."""
     workspace = context.workspace
     files = [None if workspace.temporary else workspace.path / f"outcome-{chunk.number}.npz" for chunk in chunks]
@@ -658,7 +656,7 @@ def _solve_batch(
     # Version 0.1 kept no dual variables.
     missing = [k for k, tables in enumerate(arrays) if ("weights" if duals is None else "dual") not in tables]
     with shared_folder("where the kernels of training sets are written") as folder:
-        kernel_files = yield from _read((chunks[k].example.training for k in missing), folder, context)
+        kernel_files = _read((chunks[k].example.training for k in missing), folder, context)
         # BLAS threads are divided among the tasks of a machine; a single task gets all of them.
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
         fine, work = replace(options, tol=_FINE * options.tol), list[Any]()
@@ -666,7 +664,7 @@ def _solve_batch(
             example, paths = chunks[k].example, kernel_files[chunks[k].example.training]
             some = paths if example.kernels is None else [paths[j] for j in example.kernels]
             work.append(partial(_solve_chunk, some, chunks[k].points, fine, threads, duals, example.facts, files[k]))
-        solved = yield Tasks("solve-stacked", work, own=[chunks[k].targets for k in missing])
+        solved = run_tasks("solve-stacked", work, own=[chunks[k].targets for k in missing])
     for k, tables in zip(missing, solved, strict=True):
         arrays[k] = tables
     outcomes: dict[int, Outcome] = {}
@@ -677,7 +675,7 @@ def _solve_batch(
     return outcomes
 
 
-def _read(trainings: Iterable[Training], folder: Path, context: Context) -> Solver[dict[Training, list[Path]]]:
+def _read(trainings: Iterable[Training], folder: Path, context: Context) -> dict[Training, list[Path]]:
     """Write the kernels of each training set to files, (rows, m) after the steps; one pass for all."""
     distinct = list(dict.fromkeys(trainings))
     if not distinct:
@@ -687,7 +685,7 @@ def _read(trainings: Iterable[Training], folder: Path, context: Context) -> Solv
     # Each file has one writer: pages that two machines write to would be lost on a network's file system.
     files = {t: [folder / f"kernel-{k}-{place}" for k in range(n_kernels)] for place, t in enumerate(distinct)}
     work = [partial(_write, k, of_kernel) for k, of_kernel in enumerate(zip(*files.values(), strict=True))]
-    yield Tasks("read-pass", work, (lenses,), task_bytes=bytes_per_pass // n_kernels)
+    run_tasks("read-pass", work, lenses, task_bytes=bytes_per_pass // n_kernels)
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
     return files
 

@@ -11,7 +11,7 @@ from helpers.damage import flip
 from helpers.interruption import cut_off
 from helpers.optima import bounds, norm, solve, system, value
 from helpers.references import Counting, digits, error, in_memory, over, psd
-from helpers.subspaces import Problem, driven
+from helpers.subspaces import Problem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -304,7 +304,7 @@ def test_what_is_cut_off_goes_on(tmp_path):
             path.write_bytes(b"left over")
         solver = problem.solver(folder, **options)
         assert len(solver.history) == k
-        solver.results = driven(solver)
+        solver.results = solver.run()
         assert solver.n_passes <= clean.n_passes + 1
         check(problem, solver)
         np.testing.assert_allclose(objectives(solver), objectives(clean), rtol=2 * TOL)
@@ -335,7 +335,7 @@ def test_a_state_whose_newest_files_are_damaged_goes_back_a_pass(tmp_path, file,
         path.write_bytes(b"")
     solver = problem.solver(tmp_path / "state", **options)
     assert solver.history == before.history[:2]
-    solver.results = driven(solver)
+    solver.results = solver.run()
     check(problem, solver)
 
 

@@ -21,7 +21,6 @@ from dmkl.solvers.fisher.subspace import tasks
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
 from dmkl.solvers.fisher.subspace.space import Point, TrainingSubspace, Unsolved, basis_task_bytes, of_space
 from dmkl.solvers.fisher.subspace.tasks import Strips, numbered
-from dmkl.solvers.interface import Solver, Tasks
 
 _LEAST_STRIPS, _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 4, 16, 1024, 2**25
 """Least and most strips of rows that products are combined in, rows of a strip between these, and the memory of each.
@@ -29,41 +28,41 @@ Each strip reads all kernels: many strips of few rows take longer to open than t
 tasks to run in parallel."""
 
 
-def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
+def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> list[Float]:
     """Compute Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c)."""
     if not pairs:
         return []
     # Held-out rows follow the training rows in the products K_jV, which are made for both in one pass.
-    parts = yield from _combined(space, "scores", pairs, (space.training.n_train, space.training.n_rows), None)
+    parts = _combined(space, "scores", pairs, (space.training.n_train, space.training.n_rows), None)
     widths = _widths(pairs)
     whole = np.concatenate(parts) if parts else np.zeros((0, sum(widths)))
     return np.split(whole, np.cumsum(widths)[:-1], axis=1)
 
 
-def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Strips]]:
+def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> list[Strips]:
     """Compute Σ_j w_j K_j V Z over the training rows, (m, c) for each pair."""
     if not pairs:
         return []
     m = space.training.n_train
-    parts = yield from _combined(space, "residuals", pairs, (0, m), space.round_file())
+    parts = _combined(space, "residuals", pairs, (0, m), space.round_file())
     return Strips.side_by_side(parts, m, _widths(pairs))
 
 
-def duals(space: TrainingSubspace, coefficients: Sequence[Float]) -> Solver[list[Float]]:
+def duals(space: TrainingSubspace, coefficients: Sequence[Float]) -> list[Float]:
     """Compute α = V a of some points, (m, c) each."""
     work, together = [partial(tasks.basis_times, space.file("basis"))], np.concatenate(coefficients, axis=1)
-    (whole,) = yield Tasks("dual", work, own=[together])
+    (whole,) = tasks.run_checked("dual", work, own=[together])
     return np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
 
 
 def _combined(
     space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], rows: tuple[int, int], kept: str | None
-) -> Solver[list[Any]]:
+) -> list[Any]:
     compute = partial(tasks.combined_products, space.product_files, tasks_per_machine=machine().slots_per_host)
     columns = _side_by_side(pairs)
     cuts = strips(*rows, sum(columns[1].shape))
     work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(cuts)]
-    return (yield Tasks(what, work, columns))  # type: ignore[no-any-return]
+    return tasks.run_checked(what, work, *columns)
 
 
 def strips(first: int, last: int, sides: int) -> list[slice]:
@@ -142,7 +141,7 @@ class Restriction:
     points: Sequence[Point]
     double: ClassVar[bool] = False
 
-    def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> Solver[dict[int, Solution]]:
+    def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> dict[int, Solution]:
         """Solve the points that have a tolerance for their weights gap, from β of each point if it has one."""
         work, own, points = [], [], self.points
         for f, space in enumerate(self.spaces):
@@ -157,10 +156,9 @@ class Restriction:
                 columns = (ends[target] - space.targets[target].shape[1], ends[target])
                 work.append(partial(tasks.solve_points, files, columns, lam, space.training.facts))
                 own.append([(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members])
-        solved = yield Tasks("restricted-master", work, own=own)
-        return dict(pair for chain in solved for pair in chain)
+        return dict(pair for chain in tasks.run_checked("restricted-master", work, own=own) for pair in chain)
 
-    def judge(self, solutions: Mapping[int, Solution]) -> Solver[dict[int, OpenPoint]]:
+    def judge(self, solutions: Mapping[int, Solution]) -> dict[int, OpenPoint]:
         """The residual and the gap of every solution in the full space, without a pass.
 
         For MK-FDA R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖² bounds what a better α would gain.
@@ -176,7 +174,7 @@ class Restriction:
             hidden = [EXACT] * len(pairs)
             if space.single_blocks:
                 bound = partial(rounding_of, space.file("errors"), space.single_blocks)
-                (hidden,) = yield Tasks("bound-rounding", [bound], own=[(pairs, lams, of_points)])
+                (hidden,) = tasks.run_checked("bound-rounding", [bound], own=[(pairs, lams, of_points)])
             columns = _side_by_side(pairs)
             kept, cuts = space.round_file(), strips(0, space.training.n_train, sum(columns[1].shape))
             compute = partial(tasks.residual_strip, space.product_files, space.file("basis"), tasks_per_machine=slots)
@@ -187,7 +185,7 @@ class Restriction:
             chosen = np.concatenate([np.arange(starts[point.target], starts[point.target + 1]) for point in of_points])
             shared = (*columns, np.repeat(lams, widths), chosen)
             # Each task gets its rows of H alone, not the whole of it.
-            computed = yield Tasks("residuals", work, shared, own=[h[rows] for rows in cuts])
+            computed = tasks.run_checked("residuals", work, *shared, own=[h[rows] for rows in cuts])
             left = Strips.side_by_side([strip for strip, _ in computed], len(h), widths)
             # ‖R‖² is summed over strips in the order of their rows, whatever the order in which the tasks end.
             squares = np.sum([sums for _, sums in computed], axis=0)
@@ -201,9 +199,8 @@ class Restriction:
                 opened[k] = OpenPoint(replace(solution, certificate=certificate), residual, square / scale, relative)
         return opened
 
-    def sharpen(self, opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int) -> Solver[None]:
+    def sharpen(self, opened: Sequence[OpenPoint], asked: Sequence[Unsolved], width: int) -> None:
         """Add to the candidates of points, for which preconditioners gave a direction, up to `width` of a space."""
-        yield from ()
 
     def arrays(self, numbers: Sequence[int]) -> dict[str, Float]:
         """Arrays that a continued run needs of some points, by name."""
@@ -223,7 +220,7 @@ def other_weights(
     groups: Mapping[tuple[int, float], Sequence[OpenPoint]],
     width: int,
     rng: np.random.Generator,
-) -> Solver[list[Unsolved]]:
+) -> list[Unsolved]:
     """Directions that other weights will need: preconditioned random combinations Σ_j ω_j K_jα.
 
     To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. There are none if the residuals fill a block.
@@ -237,5 +234,5 @@ def other_weights(
     each = math.ceil(1.5 * width / sum(r.residual.width for r in chosen.values()))
     owners = [key for key in chosen for _ in range(max(1, min(space.n_kernels, each)))]
     pairs = [(rng.standard_normal(space.n_kernels), chosen[key].solution.alpha) for key in owners]
-    combined = yield from products(space, pairs)
+    combined = products(space, pairs)
     return [Unsolved(f, *key, product) for key, product in zip(owners, combined, strict=True)]

@@ -19,16 +19,16 @@ import scipy.linalg
 from dmkl.arrays import Array, Float
 from dmkl.files.arrays import load_array
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import execute, machine
+from dmkl.passes.execute import again, execute, machine
 from dmkl.passes.run import pass_bytes, pass_graph
 from dmkl.passes.sweep import Columns, Last
 from dmkl.passes.view import Lens
+from dmkl.solvers.fisher.subspace import tasks
 from dmkl.solvers.fisher.subspace.certify import OpenPoint, products
 from dmkl.solvers.fisher.subspace.preconditioners import rough_ridge
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Point, TrainingSubspace, Unsolved, apply_preconditioners, of_space
 from dmkl.solvers.fisher.subspace.tasks import Keeping, Made, ProductFiles, Strips, keep, keep_products, numbered
-from dmkl.solvers.interface import Pass, Solver, Tasks
 
 # --- dominant directions -------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Growth:
     width: int
     step: float
 
-    def first_blocks(self, number: int, *, preconditioned: bool) -> Solver[list[Strips]]:
+    def first_blocks(self, number: int, *, preconditioned: bool) -> list[Strips]:
         """The solutions for uniform weights at some ridges; without preconditioners the targets themselves."""
         wanted: dict[tuple[int, int, float], Unsolved] = {}
         for point in self.points:
@@ -133,29 +133,29 @@ class Growth:
         items = list(wanted.values())
         directions = [item.columns for item in items]
         if preconditioned:
-            solved = yield from apply_preconditioners(self.spaces, items)
+            solved = apply_preconditioners(self.spaces, items)
             directions = [x for x, _ in solved]
         # If the first blocks take several passes, an earlier run may have been killed between them: spaces that have a
         # basis keep it, and only the others get a first block.
         new = [f for f, space in enumerate(self.spaces) if not space.width]
         by_space = {f: [x for item, x in zip(items, directions, strict=True) if item.space == f] for f in new}
-        return (yield from self._choose(number, by_space))
+        return self._choose(number, by_space)
 
     def next_blocks(
         self, number: int, opened: Mapping[int, OpenPoint], more: Mapping[int, Sequence[Strips]]
-    ) -> Solver[list[Strips]]:
+    ) -> list[Strips]:
         """The dominant errors of the open points; where these do not fill a block, also `more` directions."""
         by_space = [of_space(self.points, opened, f).values() for f in range(len(self.spaces))]
         lacking = {f: [x for r in of_f for x in r.candidates] for f, of_f in enumerate(by_space)}
-        blocks = yield from self._choose(number, lacking)
+        blocks = self._choose(number, lacking)
         further: dict[int, Sequence[Strips]] = {}
         for f, (space, block) in enumerate(zip(self.spaces, blocks, strict=True)):
             if lacking[f] and block.width < self._room(space):
                 if space.preconditioners:
                     further[f] = more.get(f, ())
                 else:
-                    further[f] = yield from self._newest(number, f, block.width)
-        return (yield from self._choose(number, further, blocks))
+                    further[f] = self._newest(number, f, block.width)
+        return self._choose(number, further, blocks)
 
     def _room(self, space: TrainingSubspace) -> int:
         """Columns of the next block, at most as many as there are dimensions left."""
@@ -163,7 +163,7 @@ class Growth:
 
     def _choose(
         self, number: int, candidates: Mapping[int, Sequence[Strips]], blocks: Sequence[Strips] | None = None
-    ) -> Solver[list[Strips]]:
+    ) -> list[Strips]:
         """Extend the block of each space, of no columns at first, by the dominant directions of its candidates."""
         chosen = [space.columns(0, 0) for space in self.spaces] if blocks is None else list(blocks)
         spaces = [f for f, matrices in candidates.items() if matrices and self._room(self.spaces[f])]
@@ -173,19 +173,19 @@ class Growth:
             basis, path = space.file("basis") if space.width else "", numbered(space.round_file(), 0)
             before = chosen[f] if chosen[f].width else None
             work.append(partial(choose_directions, basis, before, self._room(space), [number, f], path))
-        new = yield Tasks("choose-directions", work, own=[candidates[f] for f in spaces])
+        new = tasks.run_checked("choose-directions", work, own=[candidates[f] for f in spaces])
         for f, (block, width) in zip(spaces, new, strict=True):
             # Blocks stay where the tasks made them: only their widths come back to this process.
             chosen[f] = Strips((block,), self.spaces[f].training.n_train, (0, width))
         return chosen
 
-    def _newest(self, number: int, f: int, n_chosen: int) -> Solver[list[Strips]]:
+    def _newest(self, number: int, f: int, n_chosen: int) -> list[Strips]:
         """Random combinations of the products with the newest basis vectors: the next block of a Krylov space."""
         space = self.spaces[f]
         rng, width = np.random.default_rng([number, f, 1]), self._room(space) - n_chosen
         newest = np.eye(space.width)[:, -min(self.width, space.width) :]
         picked = [newest[:, [u % newest.shape[1]]] for u in range(max(math.ceil(1.5 * width), newest.shape[1]))]
-        return (yield from products(space, [(rng.standard_normal(space.n_kernels), column) for column in picked]))
+        return products(space, [(rng.standard_normal(space.n_kernels), column) for column in picked])
 
 
 # --- the pass that extends the bases ----------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class _Factor:
 
 def extend(
     spaces: Sequence[TrainingSubspace], blocks: Sequence[Strips], number: int, passed: Callable[[], None]
-) -> Solver[None]:
+) -> None:
     """Extend each basis by its block, and repeat products in double precision where needed, in as few passes as fit.
 
     The number of the round is for names of files and tasks; `passed` is called after each pass.
@@ -221,8 +221,9 @@ def extend(
         new = {factor.space: factor.block for factor in load if factor.columns[0] == factor.space.width}
         growing = {factor.space: factor.space.width for factor in load}
         widths = growing | {space: space.width + block.width for space, block in new.items()}
-        yield Tasks("widen-basis", [task for space in widths for task in space.widen_basis(new.get(space), number)])
-        products = yield Pass("extend", partial(_pass, load, number))
+        wider = [task for space in widths for task in space.widen_basis(new.get(space), number)]
+        tasks.run_checked("widen-basis", wider)
+        products = again(partial(_pass, load, number), "extend")
         made_of: dict[TrainingSubspace, list[tuple[Block, Made]]] = {}
         for factor, pair in sorted(zip(load, products, strict=True), key=lambda item: not item[1][0].single):
             made_of.setdefault(factor.space, []).append(pair)
@@ -230,7 +231,7 @@ def extend(
         for space, width in widths.items():
             work += [space.widening(number, width), space.projecting(number)]
             own += [[made for _, made in made_of[space]], space.targets]
-        yield Tasks("project", work, own=own)
+        tasks.run_checked("project", work, own=own)
         for space, width in widths.items():
             space.take(number, width, [block for block, _ in made_of[space]])
         number += 1

@@ -43,7 +43,6 @@ from dmkl.passes.run import pass_bytes
 from dmkl.passes.sums import Combination, combine_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
-from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg
 from dmkl.solvers.fisher.mkfda import certificate_step
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
@@ -63,9 +62,9 @@ from dmkl.solvers.fisher.subspace.space import (
     of_space,
     preconditioner_bytes,
 )
-from dmkl.solvers.fisher.subspace.tasks import Strips, lowest
+from dmkl.solvers.fisher.subspace.tasks import Strips, lowest, run_checked
 from dmkl.solvers.fisher.wrapper import DIRECT, check_direct
-from dmkl.solvers.interface import Outcome, Pass, Round, Solver, Status, Tasks
+from dmkl.solvers.interface import Outcome, Round, Status
 from dmkl.solvers.jobs import Context, Job, Training, can_solve
 from dmkl.solvers.workspace import Workspace
 
@@ -209,38 +208,38 @@ class SubspaceSolver:
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
-    def run(self) -> Solver[list[Outcome]]:
+    def run(self) -> list[Outcome]:
         """Solve all points; those that the allowed basis or passes do not certify have their true gap."""
         # N and VᵀH are not part of the checkpoint, since they follow from V and the targets.
         self._note(np.inf)
         restored = [space for space in self._spaces if space.width]
-        yield Tasks("project", [space.projecting() for space in restored], own=[space.targets for space in restored])
+        run_checked("project", [space.projecting() for space in restored], own=[space.targets for space in restored])
         while self._open():
             # Passes and tasks are planned with the memory that the arrays of this round leave.
             with keeping(held_bytes(self._spaces, self.points)):
                 if self._ended:
-                    yield from self._end()
+                    self._end()
                     break
-                if not (yield from self._round()):
+                if not self._round():
                     break
         # The first products of each basis are the most exact ones.
         work = [
             partial(lowest, space.file("inner"), space.gram, space.blocks[0].columns[1], space.training.facts)
             for space in self._spaces
         ]
-        for space, bounds in zip(self._spaces, (yield Tasks("lowest", work)), strict=True):
+        for space, bounds in zip(self._spaces, run_checked("lowest", work), strict=True):
             space.forget_round()
             tell_indefinite(bounds, space.training.facts)
         return [point.outcome() for point in self.progress]
 
-    def _round(self) -> Solver[bool]:
+    def _round(self) -> bool:
         """Solve, certify and extend; return whether points are left."""
         number = len(self.history)
         if not all(space.width for space in self._spaces):
-            blocks = yield from self._first_blocks(number)
+            blocks = self._first_blocks(number)
         else:
             try:
-                opened = yield from self._solve_round()
+                opened = self._solve_round()
             except IndefiniteKernelError:
                 # The rounding of single precision, which exceeds a tiny λ, may be the only reason.
                 if not (coarse := [space for space in self._spaces if space.single_blocks]):
@@ -257,30 +256,30 @@ class SubspaceSolver:
                     # Products in double precision, where rounding hides too much of a gap.
                     if r.gap < 1.0 and r.hidden > _HIDDEN * self.options.tol:
                         self._spaces[self.points[k].space].double = True
-                blocks = yield from self._growth.next_blocks(number, opened, self._more)
+                blocks = self._growth.next_blocks(number, opened, self._more)
         # Without a first block there would be no solution to return.
         if all(space.width for space in self._spaces) and self._is_spent(blocks):
-            yield from self._end()
+            self._end()
             return False
         self._started = time.monotonic()
         wider = [space.disk_bytes(space.width + b.width) for space, b in zip(self._spaces, blocks, strict=True)]
         preconditioners.make_room([space.folder for space in self._spaces], 2 * sum(wider))
-        yield from extend(self._spaces, blocks, number, lambda: self._record("extend"))
+        extend(self._spaces, blocks, number, lambda: self._record("extend"))
         return True
 
     def _open(self) -> list[int]:
         return [k for k, point in enumerate(self.progress) if not point.settled]
 
-    def _solve_round(self) -> Solver[dict[int, OpenPoint]]:
+    def _solve_round(self) -> dict[int, OpenPoint]:
         """Solve the open points, settle those that are certified, and return the rest."""
         self._more.clear()
         for space in self._spaces:
             space.forget_round()
-        opened = yield from self._solve()
-        yield from self._settle_certified(opened)
-        yield from self._sharpen(opened)
-        if opened and (yield from self._add_preconditioners(opened)):
-            yield from self._sharpen(opened)
+        opened = self._solve()
+        self._settle_certified(opened)
+        self._sharpen(opened)
+        if opened and self._add_preconditioners(opened):
+            self._sharpen(opened)
         return opened
 
     def _is_spent(self, blocks: list[Strips]) -> bool:
@@ -307,26 +306,26 @@ class SubspaceSolver:
         """The limits of an iteration that ended for lack of room: with other limits it continues."""
         return {"basis_bytes": self.options.basis_bytes, "max_passes": self.options.max_iter}
 
-    def _end(self) -> Solver[None]:
+    def _end(self) -> None:
         """Settle the points that can be certified, and store the best pairs of the others."""
         self._ended = True
-        opened = yield from self._solve()
-        yield from self._settle_certified(opened)
-        yield from self._sharpen(opened, last=True)
-        yield from self._take(opened, settled=False)
+        opened = self._solve()
+        self._settle_certified(opened)
+        self._sharpen(opened, last=True)
+        self._take(opened, settled=False)
         self._save()
 
     # --- solving and certifying ----------------------------------------------------------------------------------
 
-    def _solve(self) -> Solver[dict[int, OpenPoint]]:
+    def _solve(self) -> dict[int, OpenPoint]:
         """Solve every open point in the subspace, and compute its residual in the full space."""
         points: dict[int, OpenPoint] = {}
         todo, fine, tol = self._open(), set[int](), self.options.tol
         while todo:
             tols = {k: _FINE * tol if k in fine or self.progress[k].gap < _FAR else _ROUGH for k in todo}
             starts = [point.beta for point in self.progress]
-            solutions = yield from self._restriction.solve(starts, tols)
-            points |= yield from self._restriction.judge(solutions)
+            solutions = self._restriction.solve(starts, tols)
+            points |= self._restriction.judge(solutions)
             # Solve again the points that only their rough weights keep from being certified.
             todo = [k for k in todo if k not in fine and points[k].gap > tol and points[k].alpha_gap <= tol]
             fine |= set(todo)
@@ -336,7 +335,7 @@ class SubspaceSolver:
             point.objective, point.upper = r.interval
         return points
 
-    def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> Solver[None]:
+    def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> None:
         """Apply the nearest preconditioner to the residual of each point: a sharper bound, and a direction.
 
         Points whose nearest preconditioner was applied already stay as they are. Further directions fill a block (see
@@ -368,35 +367,35 @@ class SubspaceSolver:
                 wanted.append(Unsolved(f, position, rho, r.residual, worth))
                 served.setdefault((position, rho), []).append(r)
             if served:
-                filling += yield from other_weights(space, f, served, width, rng)
-        solved = yield from apply_preconditioners(self._spaces, wanted + filling)
+                filling += other_weights(space, f, served, width, rng)
+        solved = apply_preconditioners(self._spaces, wanted + filling)
         for r, (direction, squares) in zip(sharpened, solved, strict=False):
             r.direction = direction
             # Bounds of single columns add up; one that was not computed leaves ‖R‖² as the bound.
             if np.isfinite(squares).all():
                 r.bound = min(r.bound, 0.5 * float(squares.sum()) / r.solution.certificate.scale)
-        yield from self._restriction.sharpen(sharpened, wanted, width)
+        self._restriction.sharpen(sharpened, wanted, width)
         for unsolved, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
             self._more.setdefault(unsolved.space, []).append(x)
         for k, r in opened.items():
             self.progress[k].gap = r.gap
-        yield from self._settle_certified(opened)
+        self._settle_certified(opened)
 
-    def _settle_certified(self, opened: dict[int, OpenPoint]) -> Solver[None]:
+    def _settle_certified(self, opened: dict[int, OpenPoint]) -> None:
         """Move certified points from the open ones to the settled ones, with their scores."""
         certified = [k for k, r in opened.items() if r.gap <= self.options.tol]
-        yield from self._take({k: opened.pop(k) for k in certified}, settled=True)
+        self._take({k: opened.pop(k) for k in certified}, settled=True)
         self._note(max((r.gap for r in opened.values()), default=0.0))
 
-    def _take(self, opened: dict[int, OpenPoint], *, settled: bool) -> Solver[None]:
+    def _take(self, opened: dict[int, OpenPoint], *, settled: bool) -> None:
         """Compute the results of points from their pairs in the subspace."""
         for f, space in enumerate(self._spaces):
             of_f = of_space(self.points, opened, f)
             pairs = [(r.solution.beta, r.solution.alpha) for r in of_f.values()]
-            of_rows = yield from scores(space, pairs)
+            of_rows = scores(space, pairs)
             alphas: list[Any] = [None] * len(pairs)
             if self._alphas and pairs:
-                alphas = yield from duals(space, [a for _, a in pairs])
+                alphas = duals(space, [a for _, a in pairs])
             for k, rows, alpha in zip(of_f, of_rows, alphas, strict=True):
                 point = self.progress[k]
                 point.settled, point.scores, point.alpha, point.extra = settled, rows, alpha, opened[k].extra
@@ -425,7 +424,7 @@ class SubspaceSolver:
         kept = preconditioners.kept_bytes(space.folder for space in self._spaces)
         return shutil.disk_usage(self.workspace.path).free + kept
 
-    def _add_sums(self, chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
+    def _add_sums(self, chosen: Sequence[tuple[int, Float]]) -> None:
         """Add up the combined kernels of new preconditioners, (space, β), in one pass."""
         spaces = self._spaces
         needed = sum(spaces[f].preconditioner_sizes[1] for f, _ in chosen)
@@ -435,7 +434,7 @@ class SubspaceSolver:
         numbers = [next(following[f]) for f, _ in chosen]
         stems = [spaces[f].stem(number) for number, (f, _) in zip(numbers, chosen, strict=True)]
         lenses, combinations = [space.training.square for space in spaces], [Combination(f, beta) for f, beta in chosen]
-        sums = yield Pass("anchor", partial(combine_pass, lenses, combinations, stems))
+        sums = combine_pass(lenses, combinations, stems)
         for (f, beta), number, total in zip(chosen, numbers, sums, strict=True):
             spaces[f].preconditioners.append(Preconditioner(number, beta, total))
         self._record("anchor")
@@ -444,7 +443,7 @@ class SubspaceSolver:
         """New preconditioners of each space for which there is room in half of what is free on the disk."""
         return self._free_on_disk() // 2 // sum(space.preconditioner_sizes[1] for space in self._spaces)
 
-    def _first_blocks(self, number: int) -> Solver[list[Strips]]:
+    def _first_blocks(self, number: int) -> list[Strips]:
         sizes = [space.training.n_train for space in self._spaces]
         if max(sizes) <= _WHOLE and self._has_room(sizes, max(sizes)):
             # An earlier run may have been killed between the passes of this round: spaces with a basis keep it.
@@ -459,10 +458,10 @@ class SubspaceSolver:
             self._lacking = f"no room for a combined kernel, which small λ need: set dmkl.memory to {enough} MiB"
         if preconditioned and not self._spaces[0].preconditioners:
             self._started, uniform = time.monotonic(), np.ones(self._spaces[0].n_kernels)
-            yield from self._add_sums([(f, uniform) for f in range(len(self._spaces))])
-        return (yield from self._growth.first_blocks(number, preconditioned=preconditioned))
+            self._add_sums([(f, uniform) for f in range(len(self._spaces))])
+        return self._growth.first_blocks(number, preconditioned=preconditioned)
 
-    def _add_preconditioners(self, opened: dict[int, OpenPoint]) -> Solver[bool]:
+    def _add_preconditioners(self, opened: dict[int, OpenPoint]) -> bool:
         """Add preconditioners for weights that are far from all reference weights; return whether there were any."""
         # With one block the weights are too rough to be worth a pass.
         if not self._may_precondition() or max(len(space.blocks) for space in self._spaces) < 2:
@@ -483,7 +482,7 @@ class SubspaceSolver:
             references = [preconditioner.beta for preconditioner in space.preconditioners]
             chosen += [(f, beta) for beta in preconditioners.choose_reference_weights(betas, left, references, most)]
         if chosen:
-            yield from self._add_sums(chosen)
+            self._add_sums(chosen)
         return bool(chosen)
 
     # --- progress and state --------------------------------------------------------------------------------------
@@ -634,7 +633,7 @@ def solve_in_subspaces(jobs: Sequence[Job], options: FisherOptions, context: Con
     """The outcomes of problems in subspaces, of which some may be open; `how` are arguments of `SubspaceSolver`."""
     alphas = context.duals or options.leave_one_out
     solver = SubspaceSolver(jobs, context.workspace, options, context.tally.n_passes, alphas=alphas, **how)
-    (outcomes,), _ = drive([(jobs[0].training.square, solver.run())])
+    outcomes = solver.run()
     context.tally.n_passes = solver.n_passes
     context.tally.rounds += solver.history
     return outcomes

@@ -18,7 +18,7 @@ from dmkl.passes.sums import StoredSum, for_sums, sum_order
 from dmkl.passes.view import View
 from dmkl.solvers.fisher.subspace import preconditioners, tasks
 from dmkl.solvers.fisher.subspace.tasks import Groups, ProductFiles, Strips
-from dmkl.solvers.interface import Outcome, Solver, Status, Step, Tasks
+from dmkl.solvers.interface import Outcome, Status, Step
 from dmkl.solvers.jobs import Training
 from dmkl.solvers.weight_sets import WeightSet
 
@@ -288,9 +288,7 @@ def basis_task_bytes(n_kernels: int, width: int) -> int:
     return 8 * width**2 * (n_kernels + 4)
 
 
-def apply_preconditioners(
-    spaces: Sequence[TrainingSubspace], wanted: Sequence[Unsolved]
-) -> Solver[list[tuple[Strips, Float]]]:
+def apply_preconditioners(spaces: Sequence[TrainingSubspace], wanted: Sequence[Unsolved]) -> list[tuple[Strips, Float]]:
     """Compute M⁻¹X of each, and bounds of xᵀM⁻¹x of each column x, infinite if they are not wanted.
 
     One factorization serves all items of one space, preconditioner and ridge, and those of other ridges if that takes
@@ -328,12 +326,12 @@ def apply_preconditioners(
     side_by_side = 1 if needed > host.task_bytes else host.slots_per_host
     work = [partial(tasks.apply_factor, spaces[f].preconditioners[place].total, side_by_side) for f, place, _ in groups]
     if needed > host.task_bytes:
-        # One request per factor: the driver runs the tasks of a request side by side, which memory does not allow here.
+        # One task after another: memory does not allow them side by side.
         solved = []
         for task, argument in zip(work, requests, strict=True):
-            solved += yield Tasks("precondition", [task], own=[argument])
+            solved += tasks.run_checked("precondition", [task], own=[argument])
     else:
-        solved = yield Tasks("precondition", work, own=requests)
+        solved = tasks.run_checked("precondition", work, own=requests)
     result: list[Any] = [None] * len(wanted)
     for ((f, *_), positions), (x, bounds) in zip(groups.items(), solved, strict=True):
         parts = Strips.side_by_side([x], spaces[f].training.n_train, [wanted[k].columns.width for k in positions])

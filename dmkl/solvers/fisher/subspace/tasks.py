@@ -7,7 +7,7 @@ Matrices with a row for each sample stay where tasks make them, as arrays of thi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from dmkl.numerics.cholesky import RoughFactor, Solve, refined_and_bounded
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.numerics.semidefinite import KernelFacts, lowest_on_span
 from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import run_tasks
 from dmkl.passes.sums import StoredSum, SumColumns
 from dmkl.passes.sweep import Buffers
 from dmkl.solvers.fisher.mkfda import MemoryOracle, Solution, solve_restricted
@@ -30,6 +31,16 @@ from dmkl.solvers.fisher.subspace.preconditioners import is_kept, read_factor, s
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.interface import check_finite
 from dmkl.solvers.weight_sets import WeightSet
+
+
+def run_checked(
+    name: str, work: Sequence[Callable[..., Any]], *shared: Any, own: Sequence[Any] | None = None
+) -> list[Any]:
+    """The results of `dmkl.passes.execute.run_tasks`; DegenerateKernelError if an array among them is not finite."""
+    results = run_tasks(name, work, *shared, own=own)
+    check_finite(results)
+    return results
+
 
 # --- matrices in strips of rows ------------------------------------------------------------------------------------
 
