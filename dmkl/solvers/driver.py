@@ -145,9 +145,9 @@ def _lenses(requests: Asked) -> tuple[list[Lens], list[int]]:
 # --- answers by kind of request --------------------------------------------------------------------------------------
 
 
-def _each(answer: Callable[[Lens, Any], Any], passes: float = 0.0) -> Answer:
-    """Answers to requests one after another, each of which takes so many passes."""
-    return lambda requests: ([answer(*asked) for asked in requests], passes * len(requests))
+def _each(answer: Callable[[Lens, Any], Any]) -> Answer:
+    """Answers to requests one after another, each of which takes a pass."""
+    return lambda requests: ([answer(*asked) for asked in requests], float(len(requests)))
 
 
 def _sums(requests: Asked) -> tuple[list[Lens], list[Combination]]:
@@ -260,12 +260,8 @@ ANSWERS: list[tuple[type[Request], str, Answer]] = [
     (interface.Task, "task", _tasks),
     (interface.CombinedFactor, "factor", _factors),
     (interface.OfFactor, "solve", _of_factors),
-    (interface.FactorTraces, "traces", _each(lambda _, r: traces_by_factor(r.factor), 1.0)),
-    (
-        interface.InnerProducts,
-        "alignment",
-        _each(lambda lens, r: projected_inner_products(lens, r.basis, r.products), 1.0),
-    ),
+    (interface.FactorTraces, "traces", _each(lambda _, r: traces_by_factor(r.factor))),
+    (interface.InnerProducts, "alignment", _each(lambda lens, r: projected_inner_products(lens, r.basis, r.products))),
     (interface.InverseDiagonals, "leave-out", _inverse_diagonals),
     (interface.SVM, "train", _machines),
     (interface.CombinedEntries, "entries", _entries),
