@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Float, Index
-from dmkl.errors import DmklError
 from dmkl.passes.alignment import projected_inner_products, traces_by_factor
 from dmkl.passes.elements import add_blocks, fraction_of_tiles
 from dmkl.passes.execute import run_tasks, shared_folder
@@ -62,9 +61,7 @@ def drive(
     to the same kernels of one source. At most `at_once` solvers run at the same time, each of which keeps its objects
     in memory (a factor) until its next request. A request for parts of the kernels counts as the fraction of the tiles
     that were read. `tally` receives every pass, `done` is called with the number of a solver and its result as soon as
-    it ends, and `after_round` after each round of answers.
-
-    Raises DmklError for errors of answers, which a solver that runs alone receives first.
+    it ends, and `after_round` after each round of answers. Errors of answers end all solvers.
     """
     tally = Tally() if tally is None else tally
     before = tally.n_passes
@@ -74,9 +71,7 @@ def drive(
 
     def advance(number: int, lens: Lens, solver: Solver[Result], answer: Any) -> None:
         try:
-            # A solver may recover from an error, for example by products in double precision.
-            request = solver.throw(answer) if isinstance(answer, DmklError) else solver.send(answer)
-            running[number] = (lens, solver, request)
+            running[number] = (lens, solver, solver.send(answer))
         except StopIteration as stop:
             running.pop(number, None)
             results[number] = stop.value
@@ -92,15 +87,7 @@ def drive(
         if not running:
             continue
         requests = [(lens, item) for lens, _, request in running.values() for item in _several(request)]
-        try:
-            answers = _answered(requests, tally)
-        except DmklError as error:
-            # With several solvers it is not known whose request failed; a single one may handle the error.
-            if len(running) > 1:
-                raise
-            ((number, (lens, solver, _)),) = running.items()
-            advance(number, lens, solver, error)
-            continue
+        answers = _answered(requests, tally)
         # Answers are removed from the list as they are handed over: an answer may be a factor as large as a kernel, and
         # this list must not keep it alive after its solver has dropped it.
         answers.reverse()
