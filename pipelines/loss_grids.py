@@ -20,7 +20,12 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 
-LEARNERS = {"MK-FDA": dmkl.MKFDA(), "logistic": dmkl.MKLogistic()}
+LEARNERS = {
+    "MK-FDA": dmkl.MKFDA(),
+    "logistic": dmkl.MKLogistic(),
+    "logistic-subspace": dmkl.MKLogistic(solver="subspace"),
+    "logistic-memory": dmkl.MKLogistic(solver="memory"),
+}
 
 
 def cpu_seconds() -> float:

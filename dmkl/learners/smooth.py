@@ -174,7 +174,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     steps
         As in `MKFDA`; ("center", "multiplicative") by default, so that λ is in units of the variance of the kernels.
     solver
-        "memory", "factors" or "subspace" (see the notes), or "auto", the first of them that fits; `solver_` names the
+        "memory", "factors" or "subspace" (see the notes), or "auto", the fastest of those that fit; `solver_` names the
         one that was used. ``dmkl.Subspace(basis="8GiB", finish="report")`` sets the options of the subspace: in memory,
         where that fits, "auto" finishes problems that are still open.
     tol, max_iter, kernel_groups, sigma, constraints, weights
@@ -210,7 +210,7 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     takes two passes, which all fits share, and some 32 m² bytes of memory in this process. The subspace has no such
     limit: it is a basis of r vectors and the products of the kernels with it, in double precision on disk, in which a
     step takes some mr² operations. All points and folds of a search share some ten passes
-    (`dmkl.solvers.smooth_subspace`).
+    (`dmkl.solvers.smooth_subspace`); grids on thousands of samples take less time there than in memory.
 
     Examples
     --------

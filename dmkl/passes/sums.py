@@ -362,7 +362,7 @@ def inverse_diagonals(
 
 
 _Wanted = tuple[tuple[float, ...], Float | None]
-"""What is wanted of a sum: λ, and a vector."""
+"""Arguments of a task on a sum: λ, and a vector."""
 
 
 def _in_parts(

@@ -137,7 +137,7 @@ class CombinedFactor(Request):
 
 @dataclass(frozen=True, eq=False)
 class OfFactor(Request):
-    """What a method of `dmkl.numerics.cholesky.Factor` returns, such as A⁻¹B of `Factor.solve`; it takes no pass."""
+    """The value of a method of `dmkl.numerics.cholesky.Factor`, such as A⁻¹B of `Factor.solve`; it takes no pass."""
 
     factor: Any  # The answer to `CombinedFactor`
     method: Callable[..., Any]

@@ -79,6 +79,9 @@ class SmoothProblem:
     new_offset: Float | float = 0.0
     dual: Float | None = None
 
+    def __sizeof__(self) -> int:
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+
     @property
     def d(self) -> Float:
         """The weights of the samples, (m,)."""

@@ -40,6 +40,7 @@ from dmkl.numerics.fisher import Certificate
 from dmkl.numerics.losses import Loss, Ordinal
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import check_memory, machine
+from dmkl.passes.view import has_thin_factors
 from dmkl.solvers import smooth_factors
 from dmkl.solvers.fisher.mkfda import Solution, maximize
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
@@ -218,7 +219,7 @@ _Given = tuple[int, SmoothProblem, Index | None]
 
 
 @dataclass(frozen=True, eq=False)
-class _Sum(Request):
+class _WeightedSum(Request):
     """Σ_j β_jW_j, (m, r), for some kernels."""
 
     kernels: Index
@@ -226,7 +227,7 @@ class _Sum(Request):
 
 
 @dataclass(frozen=True, eq=False)
-class _Sides(Request):
+class _EachSide(Request):
     """W_ja, (kernels, m, c), and W_jᵀu, (kernels, r, c), for some kernels."""
 
     kernels: Index
@@ -283,7 +284,7 @@ class _Restricted:
 
     def combine(self, beta: Float) -> Solver[None]:
         """Compute L and A = FL⁻ᵀ."""
-        total: Float = yield _Sum(self.kernels, beta)
+        total: Float = yield _WeightedSum(self.kernels, beta)
         system = combined(self.g, spread(beta, self.kernels, len(self.g)))
         # Where G(β) has no full rank, F is rounding too.
         system[np.diag_indices(len(system))] += _NULL * np.trace(system) + np.finfo(float).tiny
@@ -296,7 +297,7 @@ class _Restricted:
 
     def _derivatives(self, u: Float) -> Solver[Float]:
         a = self.coefficients(u)
-        products, sides = yield _Sides(self.kernels, a, u)
+        products, sides = yield _EachSide(self.kernels, a, u)
         left = np.stack([side - self.g[j] @ a for j, side in zip(self.kernels, sides, strict=True)], axis=1)
         rest = self.a @ self.lower.half_solve(left.reshape(len(a), -1))
         products += rest.reshape(len(rest), -1, u.shape[1]).transpose(1, 0, 2)
@@ -308,9 +309,12 @@ def _rows_at_once(n: int, m: int, width: int) -> int:
     return min(m, max(64, _SWEEP_BYTES // (8 * max(1, n) * width)))
 
 
-def _answers(files: ProductFiles, shape: tuple[int, int], requests: Sequence[_Sum | _Sides]) -> list[Any]:
+def _answers(files: ProductFiles, shape: tuple[int, int], requests: Sequence[_WeightedSum | _EachSide]) -> list[Any]:
     """The answers to requests of several points; the products W_j, (m, r), are read once for all sums and sides."""
-    sums, sides = [r for r in requests if isinstance(r, _Sum)], [r for r in requests if isinstance(r, _Sides)]
+    sums, sides = (
+        [r for r in requests if isinstance(r, _WeightedSum)],
+        [r for r in requests if isinstance(r, _EachSide)],
+    )
     used = np.unique(np.concatenate([r.kernels for r in requests]))
     (m, width), n = shape, len(used)
     ends = np.cumsum([0, *(r.a.shape[1] for r in sides)])
@@ -362,8 +366,8 @@ def _cross_forms(files: ProductFiles, rows: slice, n_kernels: int, inside: Float
 class SmoothMethod(WithWholeKernels):
     """Problems in memory as those of `InMemory`, or in passes with the combined kernel here; larger ones in a subspace.
 
-    `solver` is "memory", "factors", "subspace" or "auto", the first of them that fits, and `options` are those of the
-    subspace.
+    `solver` is "memory", "factors", "subspace" or "auto", that of them which fits and takes least time, and `options`
+    are those of the subspace.
     """
 
     factors: bool = True
@@ -408,7 +412,17 @@ class SmoothMethod(WithWholeKernels):
         return max(sizes) > _LARGE or not can_solve(self._check_memory, jobs)
 
     def _takes_subspace(self, jobs: Sequence[Job]) -> bool:
-        return self.solver == "subspace" or (self.solver == "auto" and not can_solve(self._check_memory, jobs))
+        if self.solver != "auto" or not can_solve(self._check_memory, jobs):
+            return self.solver in ("auto", "subspace")
+        if not all(
+            isinstance(job.problem.loss, Loss) and not has_thin_factors(job.training.square.view) for job in jobs
+        ):
+            return False
+        # Operations. In memory each problem takes some ten factors of B. In a subspace a training set takes a dozen
+        # blocks of products, and each problem some fifteen weight vectors, with a triangular solve and a factor or two.
+        of_memory = sum(10 * job.training.n_train**3 / 3 for job in jobs)
+        of_passes = sum(12 * 2 * _WIDTH * t.n_kernels * t.n_train**2 for t in {job.training for job in jobs})
+        return of_memory > of_passes + sum(40 * job.training.n_train * _RANK**2 for job in jobs)
 
     def chains(self, jobs: Sequence[Job]) -> list[list[Job]]:
         # From equal weights to sparse ones: the solutions of neighboring p are close. Problems with fixed weights, such
@@ -439,6 +453,7 @@ class SmoothMethod(WithWholeKernels):
 
 
 _LARGE = 2**32  # mD² of factors (m, D) from which on sums over the samples are faster than factors in memory
+_WIDTH, _RANK = 128, 500  # Usual columns of a block, and of a basis when most problems are certified
 _JOINT = 8  # Matrices (m, m) that are in memory at once for a loss that is no sum over the samples
 
 

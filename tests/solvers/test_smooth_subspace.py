@@ -11,6 +11,7 @@ from helpers.references import in_memory
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.numerics.losses import LOSSES
+from dmkl.solvers import smooth_subspace
 
 pytestmark = pytest.mark.usefixtures("rounds")
 
@@ -151,3 +152,15 @@ def test_larger_sets_take_the_subspace_unless_memory_is_asked_for():
         assert model.fit(K, y.astype(int)).solver_ == "subspace"
         with pytest.raises(MemoryBudgetError, match="Take solver='subspace'"):
             model.set_params(solver="memory").fit(K, y.astype(int))
+
+
+def test_problems_whose_factors_take_longest_take_the_subspace(monkeypatch):
+    K, labels, _, Z, _ = data(8, 2)
+    y, thin = labels["logistic"], dmkl.build(None, {"a": Z}, {"function": "linear"}, dtype="float64")
+    assert dmkl.MKLogistic().fit(K, y).solver_ == "memory"
+    # As if a basis had one vector: passes and steps are then fewer operations than factors of 90 samples.
+    monkeypatch.setattr(smooth_subspace, "_WIDTH", 1)
+    monkeypatch.setattr(smooth_subspace, "_RANK", 1)
+    assert dmkl.MKLogistic().fit(K, y).solver_ == "subspace"
+    assert dmkl.MKLogistic().fit(thin, y).solver_ == "memory"
+    assert dmkl.MKCox().fit(K, labels["cox"]).solver_ == "memory"
