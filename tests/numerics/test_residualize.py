@@ -175,7 +175,7 @@ def test_covariates_of_new_samples_of_a_new_site():
     sites = dmkl.MKFDA(lam=0.1, steps=(dmkl.residualize(Z[["site"]]),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
     elsewhere = pd.DataFrame({"site": ["nowhere"] * len(TEST)}, TEST)
     none = sites.decision_function(seen[TEST, TRAIN], covariates=elsewhere)
-    sites_of = pd.get_dummies(Z["site"]).to_numpy(float)
+    sites_of = np.array(pd.get_dummies(Z["site"]), dtype=float)
     sites_of[TEST] = 0.0
     # The shortest coefficients of standardized columns: those of the indicators, which add up to 1, are not unique.
     design = np.column_stack([np.ones(M), (sites_of - sites_of[TRAIN].mean(axis=0)) / sites_of[TRAIN].std(axis=0)])
