@@ -62,7 +62,7 @@ from dmkl.solvers.smooth import Column, SmoothOracle, SmoothProblem, gradient, l
 _MOST_WEIGHTS = 30  # Most weight vectors that are tried in one subspace
 _MOST_DIRECTIONS = 20  # Most directions that a preconditioner gives for each column of a point
 _NULL = 1e-12  # Eigenvalues of G(β) below this share of its trace are rounding
-_TOGETHER = 8  # Most chains of points that a task solves side by side
+_TOGETHER = 8  # Most points that a task solves side by side
 _SWEEP_BYTES = 2**26  # Memory of the rows of all W_j that are read at once
 
 
@@ -246,6 +246,7 @@ def _solve_points(
 
 
 def _solve_point(g: Array, point: _Given) -> Solver[tuple[int, Solution]]:
+    """Solve a point; yields requests for sums of the products and for products of all of them with vectors."""
     number, problem, kernels = point
     restricted = _Restricted(g, np.arange(len(g)) if kernels is None else kernels)
     start = problem.weights.start(problem.n_kernels) if problem.start is None else problem.start
@@ -286,7 +287,7 @@ class _Restricted:
         """Compute L and A = FL⁻ᵀ."""
         total: Float = yield _WeightedSum(self.kernels, beta)
         system = combined(self.g, spread(beta, self.kernels, len(self.g)))
-        # Where G(β) has no full rank, F is rounding too.
+        # In directions without weight in G(β), F is rounding as well: a small ridge keeps it small.
         system[np.diag_indices(len(system))] += _NULL * np.trace(system) + np.finfo(float).tiny
         self.beta, self.lower = beta, Cholesky.of(system.T)
         self.a = self.lower.half_solve(total.T).T  # in place
@@ -311,10 +312,8 @@ def _rows_at_once(n: int, m: int, width: int) -> int:
 
 def _answers(files: ProductFiles, shape: tuple[int, int], requests: Sequence[_WeightedSum | _EachSide]) -> list[Any]:
     """The answers to requests of several points; the products W_j, (m, r), are read once for all sums and sides."""
-    sums, sides = (
-        [r for r in requests if isinstance(r, _WeightedSum)],
-        [r for r in requests if isinstance(r, _EachSide)],
-    )
+    sums = [r for r in requests if isinstance(r, _WeightedSum)]
+    sides = [r for r in requests if isinstance(r, _EachSide)]
     used = np.unique(np.concatenate([r.kernels for r in requests]))
     (m, width), n = shape, len(used)
     ends = np.cumsum([0, *(r.a.shape[1] for r in sides)])
@@ -366,8 +365,8 @@ def _cross_forms(files: ProductFiles, rows: slice, n_kernels: int, inside: Float
 class SmoothMethod(WithWholeKernels):
     """Problems in memory as those of `InMemory`, or in passes with the combined kernel here; larger ones in a subspace.
 
-    `solver` is "memory", "factors", "subspace" or "auto", that of them which fits and takes least time, and `options`
-    are those of the subspace.
+    `solver` is "memory", "factors", "subspace" or "auto", the fastest of those that fit, and `options` are those of the
+    subspace.
     """
 
     factors: bool = True
