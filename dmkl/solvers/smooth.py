@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class SmoothProblem:
     def __sizeof__(self) -> int:
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
-    @property
+    @cached_property
     def d(self) -> Float:
         """The weights of the samples, (m,)."""
         return np.broadcast_to(np.asarray(self.sample_weight, dtype=np.float64), len(self.y))
