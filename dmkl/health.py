@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -78,6 +78,19 @@ class Figures:
     unit: float = 1.0  # a power of two near the largest entry: squared figures are of the kernel divided by it
     # RᵀKR of the probes R, (PROBES, PROBES), divided by `unit`.
     projections: Array = field(default_factory=lambda: np.full((PROBES, PROBES), np.nan))
+
+    @property
+    def negative_part(self) -> float:
+        """|λ_min| of a proven negative eigenvalue, relative to the largest |λ|; 0 if there is none."""
+        if self.extremes is None:
+            return math.nan
+        # A diagonal entry is a Rayleigh quotient too.
+        lowest = min(self.extremes.lowest, self.lowest_diagonal)
+        return -lowest / max(abs(lowest), abs(self.extremes.highest)) if lowest < 0 else 0.0
+
+    def is_constant(self, resolution: float) -> bool:
+        """Whether centering leaves only rounding error."""
+        return bool(abs(self.centered_trace) <= resolution * abs(self.trace))
 
 
 @one_blas_thread
@@ -211,7 +224,6 @@ def _to_dataset(
     def of(name: str) -> Array:
         return np.array([getattr(f, name, getattr(f.extremes, name, np.nan)) for f in figures])
 
-    negative = [_negative_part(f) if f.extremes else np.nan for f in figures]
     repeated = [names[first] if first != j else "" for j, first in enumerate(same)]
     columns: dict[str, tuple[Any, str]] = {
         "tiles": (of("n_tiles"), "stored tiles"),
@@ -226,7 +238,7 @@ def _to_dataset(
         "lowest_bound": (of("lowest_bound"), "residual of the lowest"),
         "highest_eigenvalue": (of("highest"), "highest Ritz value"),
         "highest_bound": (of("highest_bound"), "residual of the highest"),
-        "negative_part": (negative, "|λ_min|/|λ|_max where λ_min < 0"),
+        "negative_part": (of("negative_part"), "|λ_min|/|λ|_max where λ_min < 0"),
         "repeats": (repeated, "earlier kernel that this repeats"),
         "factor": (factor, "K = factor · the kernel that it repeats"),
         "factor_columns": (sizes[:, 0], "columns of the features of a kernel that is kept as factors"),
@@ -246,132 +258,144 @@ def _to_dataset(
 
 
 def examine(source: TileSource, kernel: int, plan: Examination) -> Figures:
-    """Read one kernel of a source and compute its figures."""
+    """Read every entry of a kernel once, compute its figures and, unless entries are damaged, its spectrum."""
     if hasattr(source, "forget"):
         source.forget()  # read from the disk again
-    figures = Figures()
-    kept: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
-    like_labels = [LabelKernel(codes, source.dtype) for codes in plan.codes if source.symmetric]
-    if kernel not in getattr(source, "kept", ()):
-        _read_entries(source, kernel, figures, kept, like_labels)
-    else:
-        try:
-            if plan.hold:
-                _read_entries(source, kernel, figures, kept, like_labels)
-            else:  # of K = ZZᵀ no entry is larger than the largest on its diagonal
-                diagonal = source.diagonal(np.array([kernel]))
-                assert diagonal is not None
-                sums = _products(source, kernel, plan, None)(np.ones((source.tiling.rows, 1)), "each")[:, 0]
-                _read_diagonal(diagonal[0], sums, None, figures)
-                figures.largest = float(diagonal.max())
-                figures.frobenius = figures.trace  # which it does not exceed: the scale of rounding errors
-        except StoreError as error:
-            figures.damaged.append(str(error))
+    one = _Examined(source, kernel, plan)
+    figures = one.figures
+    try:
+        if plan.hold or not one.is_factors:
+            one.read_entries()
+        else:  # of K = ZZᵀ no entry is larger than the largest on its diagonal
+            diagonal = source.diagonal(one.index)
+            assert diagonal is not None
+            sums = one.product(np.ones((source.tiling.rows, 1)), "each")[:, 0]
+            one.read_diagonal(diagonal[0], sums, None)
+            figures.largest = float(diagonal.max())
+            figures.frobenius = figures.trace  # which it does not exceed: the scale of rounding errors
+    except StoreError as error:
+        if not one.is_factors:
+            raise
+        figures.damaged.append(str(error))
+    if one.is_factors:
         figures.n_tiles = 0
-    figures.is_labels = not figures.damaged and any(candidate.result() for candidate in like_labels)
     if source.symmetric and not figures.damaged and not figures.not_finite:
-        _spectrum(source, kernel, plan, figures, kept)
+        one.compute_spectrum()
     return figures
 
 
-# --- every entry once --------------------------------------------------------------------------------------
+class _Examined:
+    """One kernel of a source, with its figures as far as it has been read."""
 
+    def __init__(self, source: TileSource, kernel: int, plan: Examination) -> None:
+        self.source, self.index, self.plan, self.figures = source, np.array([kernel]), plan, Figures()
+        self.is_factors = kernel in getattr(source, "kept", ())
+        self.kept: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
 
-def _read_entries(
-    source: TileSource,
-    kernel: int,
-    figures: Figures,
-    kept: dict[TileKey, Array] | None,
-    like_labels: Sequence[LabelKernel],
-) -> None:
-    tiling = source.tiling
-    sums = np.zeros(tiling.rows)
-    sizes = np.zeros(tiling.rows)
-    diagonal = np.full(tiling.rows, np.nan)
-    norm = 0.0
-    kept_as_factors = kernel in getattr(source, "kept", ())
-    table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") and not kept_as_factors else None
-    # The tiles that passes read, each followed by its mirror image if a symmetric set is stored in full.
-    both = bool(getattr(source, "full", False)) and tiling.upper
-    pairs = ([(i, j), (j, i)] if both and i != j else [(i, j)] for i, j in tiling.pairs())
-    keys = [(kernel, *at) for pair in pairs for at in pair]
-    above: tuple[int, int, Array] | None = None
-    for (_, i, j), tile in _tiles(source, keys, figures):
-        figures.n_tiles += 1
-        if table is not None and (checksum := crc32c(tile)) != int(table[i, j]):
-            figures.damaged.append(
-                f"tile ({i}, {j}) is damaged: its checksum is {checksum:08x}, and {int(table[i, j]):08x} is on record"
-            )
-            continue
-        if tiling.upper and i > j:
-            # In a symmetric set stored in full it follows its mirror image, which passes read.
-            if above is not None and above[:2] == (j, i):
-                figures.asymmetry = max(figures.asymmetry, float(np.abs(tile - above[2].T).max()))
-            continue
-        bad = tile.size - int(np.count_nonzero(np.isfinite(tile)))
-        figures.not_finite += bad
-        if bad:
-            continue
-        block = tile.astype(np.float64)
-        above = (i, j, block)
-        rows, cols = tiling.row_slice(i), tiling.col_slice(j)
-        for candidate in like_labels:
-            candidate.take(rows, cols, block)
-        magnitude = np.abs(block)
-        figures.largest = max(figures.largest, float(magnitude.max()))
-        unit = _unit(float(magnitude.max()))
-        size = float(np.linalg.norm(block / unit)) * unit  # ‖K‖_F of the tile, without overflow
-        norm = math.hypot(norm, size)
-        sums[rows] += block.sum(axis=1)
-        sizes[rows] += magnitude.sum(axis=1)
-        if tiling.upper and i == j:
-            diagonal[rows] = block.diagonal()
-            figures.asymmetry = max(figures.asymmetry, float(np.abs(block - block.T).max()))
-        elif tiling.upper:
-            sums[cols] += block.sum(axis=0)
-            sizes[cols] += magnitude.sum(axis=0)
+    def read_entries(self) -> None:
+        source, figures, tiling = self.source, self.figures, self.source.tiling
+        (kernel,) = self.index.tolist()
+        sums, sizes = np.zeros((2, tiling.rows))
+        diagonal = np.full(tiling.rows, np.nan)
+        norm = 0.0
+        like_labels = [LabelKernel(codes, source.dtype) for codes in self.plan.codes if source.symmetric]
+        table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") and not self.is_factors else None
+        # The tiles that passes read, each followed by its mirror image if a symmetric set is stored in full.
+        both = bool(getattr(source, "full", False)) and tiling.upper
+        pairs = ([(i, j), (j, i)] if both and i != j else [(i, j)] for i, j in tiling.pairs())
+        above: tuple[int, int, Array] | None = None
+        for (_, i, j), tile in self._tiles([(kernel, *at) for pair in pairs for at in pair]):
+            figures.n_tiles += 1
+            if table is not None and (checksum := crc32c(tile)) != int(table[i, j]):
+                on_record = f"its checksum is {checksum:08x}, and {int(table[i, j]):08x} is on record"
+                figures.damaged.append(f"tile ({i}, {j}) is damaged: {on_record}")
+                continue
+            if tiling.upper and i > j:
+                # In a symmetric set stored in full it follows its mirror image, which passes read.
+                if above is not None and above[:2] == (j, i):
+                    figures.asymmetry = max(figures.asymmetry, float(np.abs(tile - above[2].T).max()))
+                continue
+            bad = tile.size - int(np.count_nonzero(np.isfinite(tile)))
+            figures.not_finite += bad
+            if bad:
+                continue
+            block = tile.astype(np.float64)
+            above = (i, j, block)
+            rows, cols = tiling.row_slice(i), tiling.col_slice(j)
+            for candidate in like_labels:
+                candidate.take(rows, cols, block)
+            magnitude = np.abs(block)
+            figures.largest = max(figures.largest, float(magnitude.max()))
+            unit = _unit(float(magnitude.max()))
+            size = float(np.linalg.norm(block / unit)) * unit  # ‖K‖_F of the tile, without overflow
             norm = math.hypot(norm, size)
-        if kept is not None:
-            kept[kernel, i, j] = block
-    if figures.damaged or figures.not_finite:
-        return
-    figures.frobenius = norm
-    index = np.array([kernel])
-    stored = source.row_sum(index)
-    if stored is not None:
-        figures.row_sum_error = _relative(stored[0] - sums, sizes)
-    if source.symmetric:
-        _read_diagonal(diagonal, sums, source.diagonal(index), figures)
+            sums[rows] += block.sum(axis=1)
+            sizes[rows] += magnitude.sum(axis=1)
+            if tiling.upper and i == j:
+                diagonal[rows] = block.diagonal()
+                figures.asymmetry = max(figures.asymmetry, float(np.abs(block - block.T).max()))
+            elif tiling.upper:
+                sums[cols] += block.sum(axis=0)
+                sizes[cols] += magnitude.sum(axis=0)
+                norm = math.hypot(norm, size)
+            if self.kept is not None:
+                self.kept[kernel, i, j] = block
+        figures.is_labels = not figures.damaged and any(candidate.result() for candidate in like_labels)
+        if figures.damaged or figures.not_finite:
+            return
+        figures.frobenius = norm
+        if (stored := source.row_sum(self.index)) is not None:
+            figures.row_sum_error = _relative(stored[0] - sums, sizes)
+        if source.symmetric:
+            self.read_diagonal(diagonal, sums, source.diagonal(self.index))
 
+    def read_diagonal(self, diagonal: Array, sums: Array, stored: Array | None) -> None:
+        figures = self.figures
+        figures.trace = float(diagonal.sum())
+        figures.mean_diagonal = float(diagonal.mean())
+        figures.centered_trace = figures.trace - float(sums.sum()) / len(sums)
+        figures.zero_diagonal = int(np.count_nonzero(diagonal == 0))
+        figures.lowest_diagonal = float(diagonal.min())
+        if stored is not None:
+            figures.diagonal_error = _relative(stored[0] - diagonal, np.abs(diagonal))
 
-def _read_diagonal(diagonal: Array, sums: Array, stored: Array | None, figures: Figures) -> None:
-    figures.trace = float(diagonal.sum())
-    figures.mean_diagonal = float(diagonal.mean())
-    figures.centered_trace = figures.trace - float(sums.sum()) / len(sums)
-    figures.zero_diagonal = int(np.count_nonzero(diagonal == 0))
-    figures.lowest_diagonal = float(diagonal.min())
-    if stored is not None:
-        figures.diagonal_error = _relative(stored[0] - diagonal, np.abs(diagonal))
-
-
-def _tiles(source: TileSource, keys: Sequence[TileKey], figures: Figures) -> Iterator[tuple[TileKey, Array]]:
-    """The tiles that can be read; the others are recorded as damaged."""
-    done = 0
-    while done < len(keys):
-        try:
-            for tile in source.stream(keys[done:]):
-                done += 1
-                yield tile
-        except CorruptTileError:
-            # Raised for the next tile or, if it was prefetched, for the one after: read the next tile alone.
+    def _tiles(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
+        """The tiles that can be read; the others are recorded as damaged."""
+        done = 0
+        while done < len(keys):
             try:
-                alone = list(source.stream(keys[done : done + 1]))
-            except CorruptTileError as error:
-                figures.n_tiles += 1
-                figures.damaged.append(str(error))
-                alone = []
-            done += 1
-            yield from alone
+                for tile in self.source.stream(keys[done:]):
+                    done += 1
+                    yield tile
+            except CorruptTileError:
+                # Raised for the next tile or, if it was prefetched, for the one after: read the next tile alone.
+                try:
+                    alone = list(self.source.stream(keys[done : done + 1]))
+                except CorruptTileError as error:
+                    self.figures.n_tiles += 1
+                    self.figures.damaged.append(str(error))
+                    alone = []
+                done += 1
+                yield from alone
+
+    def product(self, vectors: Array, want: Want) -> Array:
+        """The kernel times vectors (samples, b)."""
+        rows = np.arange(self.source.tiling.rows)
+        view = View(self.source, self.index, rows, rows)
+        unit = Unit(np.array([0]), () if view.factor_widths is not None else tuple(view.tile_tasks()), first=True)
+        columns = [Columns(vectors, want, None, np.dtype(np.float64))]
+        return np.asarray(sweep([Lens(view, Fitted())], unit, columns, self.plan.tasks_per_machine, self.kept)[0][0])
+
+    def compute_spectrum(self) -> None:
+        m, figures, seed = self.source.tiling.rows, self.figures, self.plan.seed
+        figures.unit = scale = _unit(figures.largest)
+        probes = np.random.default_rng(seed).standard_normal((m, PROBES))
+        probes -= probes.mean(axis=0)  # so that RᵀKR equals that of the centered K
+        figures.projections = self.product(probes, "project") / scale
+        rng = np.random.default_rng([seed, int(self.index[0]) + 1])
+        figures.extremes = extreme_eigenvalues(
+            lambda vector: self.product(vector[:, None], "each")[:, 0] / scale, m, n_steps=self.plan.n_steps, rng=rng
+        ).scaled(scale)
 
 
 def _unit(largest: float) -> float:
@@ -383,56 +407,7 @@ def _relative(difference: Array, size: Array) -> float:
     return float(np.abs(difference).max()) / (float(size.max()) or 1.0)
 
 
-# --- products ----------------------------------------------------------------------------------------------
-
-
-def _products(
-    source: TileSource, kernel: int, plan: Examination, kept: dict[TileKey, Array] | None
-) -> Callable[[Array, Want], Array]:
-    """A function that multiplies a kernel by vectors (samples, b)."""
-    rows = np.arange(source.tiling.rows)
-    view = View(source, np.array([kernel]), rows, rows)
-    unit = Unit(np.array([0]), () if view.factor_widths is not None else tuple(view.tile_tasks()), first=True)
-
-    def products(vectors: Array, want: Want) -> Array:
-        columns = [Columns(vectors, want, None, np.dtype(np.float64))]
-        return np.asarray(sweep([Lens(view, Fitted())], unit, columns, plan.tasks_per_machine, kept)[0][0])
-
-    return products
-
-
-def _spectrum(
-    source: TileSource, kernel: int, plan: Examination, figures: Figures, kept: dict[TileKey, Array] | None
-) -> None:
-    m, scale = source.tiling.rows, _unit(figures.largest)
-    figures.unit = scale
-    products = _products(source, kernel, plan, kept)
-    probes = np.random.default_rng(plan.seed).standard_normal((m, PROBES))
-    probes -= probes.mean(axis=0)  # so that RᵀKR equals that of the centered K
-    figures.projections = products(probes, "project") / scale
-    rng = np.random.default_rng([plan.seed, kernel + 1])
-    figures.extremes = extreme_eigenvalues(
-        lambda vector: products(vector[:, None], "each")[:, 0] / scale, m, n_steps=plan.n_steps, rng=rng
-    ).scaled(scale)
-
-
 # --- problems --------------------------------------------------------------------------------------------------------
-
-
-def _negative_part(figures: Figures) -> float:
-    """|λ_min| of a proven negative eigenvalue, relative to the largest |λ|; 0 if there is none."""
-    extremes = figures.extremes
-    if extremes is None:
-        return 0.0
-    # A diagonal entry is a Rayleigh quotient too.
-    lowest = min(extremes.lowest, figures.lowest_diagonal)
-    scale = max(abs(lowest), abs(extremes.highest))
-    return -lowest / scale if lowest < 0 else 0.0
-
-
-def _is_constant(figures: Figures, resolution: float) -> bool:
-    """Whether centering leaves only rounding error."""
-    return bool(abs(figures.centered_trace) <= resolution * abs(figures.trace))
 
 
 def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str, str]]:
@@ -458,7 +433,7 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
         yield "warning", f"{what}. {way_out}"
     if figures.extremes is None:
         return
-    if (part := _negative_part(figures)) > resolution:
+    if (part := figures.negative_part) > resolution:
         lowest = min(figures.extremes.lowest, figures.lowest_diagonal)
         percent = f"{100 * part:.2g} %" if part < 0.995 else f"{100 * part:.0f} %"
         figure = f"it has an eigenvalue of {lowest:.3g} or less, {percent} of its largest"
@@ -468,7 +443,7 @@ def _kernel_problems(figures: Figures, resolution: float) -> Iterator[tuple[str,
             rule = "Learners that need positive semidefinite kernels may refuse it"
             way_out = "import it again with --repair clip, flip or shift (repair= in dmkl.create)"
             yield "warning", f"{figure}. {rule}; {way_out}"
-    if _is_constant(figures, resolution):
+    if figures.is_constant(resolution):
         left = (
             f"of its trace, {figures.trace:.3g}, centering leaves {figures.centered_trace:.3g}, no more than rounding"
         )
@@ -491,7 +466,7 @@ def _set_problems(
         why = "learners divide a weight between such kernels arbitrarily, so that neither weight has a meaning"
         yield "warning", names[j], f"it is {what}: {why}; leave one out with select()"
     scales = np.array([f.centered_trace if f.extremes else np.nan for f in figures])
-    usable = np.flatnonzero([s > 0 and not _is_constant(f, resolution) for s, f in zip(scales, figures, strict=True)])
+    usable = np.flatnonzero([s > 0 and not f.is_constant(resolution) for s, f in zip(scales, figures, strict=True)])
     if not usable.size:
         return
     low, high = usable[scales[usable].argmin()], usable[scales[usable].argmax()]
@@ -518,20 +493,16 @@ def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator
     if CHECKSUM in group.attrs:
         yield from differing_metadata(group)
     kept = kept_as_factors(group.attrs["kernels"]) if group.attrs.get("format") == FORMAT else frozenset()
-    for name, member in sorted(group.members(max_depth=None)):
-        if isinstance(member, ZarrArray) and name not in but:
-            yield from _damaged_chunks(name, member, kept if name in PER_KERNEL else frozenset())
-
-
-def _damaged_chunks(name: str, array: Any, kept: frozenset[int]) -> Iterator[str]:
-    """`kept` are chunks along the first axis that are not there."""
-    missing = array.nchunks - len(kept) - array.nchunks_initialized
-    if missing:
-        yield f"{name} has missing values: {missing} of {array.nchunks} chunks are not there"
-    for place in np.ndindex(array.cdata_shape):
-        if place and place[0] in kept:
+    for name, array in sorted(group.members(max_depth=None)):
+        if not isinstance(array, ZarrArray) or name in but:
             continue
-        try:
-            array.get_block_selection(place) if place else array[...]
-        except (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, DamagedFileError) as error:
-            yield f"{name} is damaged in chunk {'/'.join(map(str, place)) or 'c'}: {error}"
+        without = kept if name in PER_KERNEL else frozenset()  # chunks along the first axis that are not there
+        if missing := array.nchunks - len(without) - array.nchunks_initialized:
+            yield f"{name} has missing values: {missing} of {array.nchunks} chunks are not there"
+        for place in np.ndindex(array.cdata_shape):
+            if place and place[0] in without:
+                continue
+            try:
+                array.get_block_selection(place) if place else array[...]
+            except (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, DamagedFileError) as error:
+                yield f"{name} is damaged in chunk {'/'.join(map(str, place)) or 'c'}: {error}"
