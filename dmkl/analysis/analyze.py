@@ -366,9 +366,9 @@ def analyze(
     seen, n_passes = K.with_steps(chain).measured()
     lens = seen.lens()
     gram = gram_pass(lens) if probes is None else None
-    sketch = sketch_pass(lens, Z, np.empty((m, 0)) if ideal is None else ideal.columns)
+    sketch = sketch_pass(lens, Z, ideal)
     n_passes += sketch.n_passes + (probes is None)
-    data = _to_dataset(seen, gram, sketch, Z, ideal, labels, n_eigenvalues, threshold, centered=centered)
+    data = _to_dataset(seen, gram, sketch, n_eigenvalues, threshold, centered=centered)
     method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
     data.attrs |= {"centered": int(centered), "steps": ", ".join(map(str, chain)), "method": method}
     data.attrs |= {"threshold": float(threshold), "n_samples": m, "n_passes": n_passes, "set": K.origin["set"]}
@@ -376,21 +376,11 @@ def analyze(
 
 
 def _to_dataset(
-    K: KernelSet,
-    exact: Float | None,
-    sketch: Sketch,
-    probes: Float,
-    ideal: IdealKernels | None,
-    labels: Array | None,
-    n_eigenvalues: int,
-    threshold: float,
-    *,
-    centered: bool,
+    K: KernelSet, exact: Float | None, sketch: Sketch, n_eigenvalues: int, threshold: float, *, centered: bool
 ) -> xr.Dataset:
     """Everything as labeled data. `exact` are the inner products of the kernels; they are estimated if None."""
-    lens = K.lens()
+    lens, ideal, variables = K.lens(), sketch.ideal, dict[str, Any]()
     floor = K.shape[1] * rounding(lens)
-    variables: dict[str, Any] = {}
 
     def measure(name: str, dims: tuple[str, ...], statistic: Any) -> Float:
         """Compute a statistic of the inner products, with its standard error if these are estimates."""
@@ -409,7 +399,7 @@ def _to_dataset(
     if exact is not None:
         unbiased = unbiased_alignments(exact, diagonal, sums, floor)
     else:
-        projections = unbiased_projections(sketch.projections, probes, diagonal, sums)
+        projections = unbiased_projections(sketch.projections, sketch.probes, diagonal, sums)
         unbiased, error = estimated(projections, lambda gram: alignments(gram, floor))
         variables["unbiased_alignment_error"] = ("kernel", "kernel_2"), error
     variables["unbiased_alignment"] = ("kernel", "kernel_2"), unbiased
@@ -419,8 +409,8 @@ def _to_dataset(
     if ideal is not None and ideal.tasks is not None:
         dims, at, coords["task"] = ("kernel", "task"), np.s_[:], np.array(ideal.tasks, dtype=str)
     if ideal is not None:
-        of_targets = partial(target_alignments, sketch.forms, ideal=ideal)
-        measure("target_alignment", dims, lambda gram: of_targets(_norm(gram, floor))[at])
+        align = partial(ideal.alignments, sketch.forms)
+        measure("target_alignment", dims, lambda gram: align(_norm(gram, floor))[at])
     trace: Float = np.asarray(diagonal.sum(axis=1))
     variables["trace"] = "kernel", trace
     norm = measure("norm", ("kernel",), lambda gram: _norm(gram, floor))
@@ -429,7 +419,7 @@ def _to_dataset(
     # Below 1e-10 a difference is meaningless whatever the precision: sums over many entries round too.
     resolution = float(np.finfo(K.dtype).eps)
     if ideal is not None and centered:
-        of_labels = _label_figures(sketch, trace, clear, ideal, labels, max(32 * resolution, 1e-10))
+        of_labels = _label_figures(sketch, ideal, trace, clear, max(32 * resolution, 1e-10))
         variables |= {name: (dims, of[at]) if of.ndim > 1 else ("kernel", of) for name, of in of_labels.items()}
     # The participation ratio (Σλ)²/Σλ², m for the identity, 1 for rank one: the effective number of dimensions of the
     # samples in feature space (Bell, Dean, Discussions of the Faraday Society 50, 1970), exact without eigenvalues.
@@ -452,12 +442,12 @@ def _to_dataset(
 
 
 def _label_figures(
-    sketch: Sketch, trace: Float, clear: Mask, ideal: IdealKernels, labels: Array | None, resolution: float
+    sketch: Sketch, ideal: IdealKernels, trace: Float, clear: Mask, resolution: float
 ) -> dict[str, Array]:
     """Figures of centered kernels and labels, (n, tasks), and whether a kernel depends on the classes only, (n,)."""
-    shares = shares_between_classes(sketch.forms, trace, ideal)
+    shares = ideal.shares_between_classes(sketch.forms, trace)
     # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
-    few = [not by_chance(codes, 1) for codes in label_codes(labels)]
+    few = [not by_chance(codes, 1) for codes in ideal.codes]
     several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
     is_labels = np.asarray(((shares >= 1 - resolution) & several).any(axis=1))
     m, width = len(ideal.columns), sketch.energies.shape[1]
@@ -581,6 +571,7 @@ class IdealKernels:
 
     factors: tuple[Float, ...]  # F of each, (m, columns)
     tasks: tuple[str, ...] | None  # names of the tasks; None where there is one problem
+    codes: Sequence[Index]  # classes of the samples, of each task (`label_codes`)
 
     @property
     def columns(self) -> Float:
@@ -591,8 +582,28 @@ class IdealKernels:
         """Values of the columns, cut into those of each ideal kernel."""
         return np.split(values, np.cumsum([factor.shape[1] for factor in self.factors])[:-1], axis)
 
+    def alignments(self, forms: Float, norm: Float) -> Float:
+        """A(K_j, T_t), (n, tasks), from fᵀK_jf for each of the columns and ‖K_j‖ (NaN if it is only rounding error)."""
+        products = np.stack([of_task.sum(axis=1) for of_task in self.split(forms, 1)], axis=1)
+        sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in self.factors])
+        return np.asarray(np.clip(products / sizes / norm[:, None], -1.0, 1.0))
 
-def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, centered: bool) -> IdealKernels:
+    def shares_between_classes(self, forms: Float, trace: Float) -> Float:
+        """The share of tr K_j between the classes, (n, tasks): tr PK_jP/tr K_j, P the projector on their indicators.
+
+        It is 1 if a positive semidefinite centered kernel depends on the classes only. `forms` are those of
+        `alignments`. For several classes the columns of F are centered indicators; their products with a centered
+        kernel are those of the indicators, which are orthogonal.
+        """
+        between = []
+        for factor, of_task in zip(self.factors, self.split(forms, 1), strict=True):
+            sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
+            between.append((of_task / sizes).sum(axis=1))
+        # A kernel that is constant has no trace once it is centered, and no share.
+        return np.stack(between, axis=1) / np.where(trace > 0, trace, np.nan)[:, None]
+
+
+def ideal_kernels(y: Array, n_samples: int, tasks: Array | None, *, centered: bool) -> IdealKernels:
     """The ideal kernels of labels, (m,) classes or (m, tasks) of 0 and 1.
 
     Tasks without names are numbered; `centered` is for the comparison with centered kernels. Raises as
@@ -608,38 +619,17 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
     factors = [np.sign(h) if h.shape[1] == 1 else (h > 0).astype(np.float64) for h in targets.problems]
     if centered:
         factors = [factor - factor.mean(axis=0) for factor in factors]
-    if targets.kind != "multilabel":
-        return IdealKernels(tuple(factors), None)
     names = range(len(factors)) if tasks is None else tasks
-    return IdealKernels(tuple(factors), tuple(str(name) for name in names))
-
-
-def shares_between_classes(forms: Float, trace: Float, ideal: IdealKernels) -> Float:
-    """The share of tr K_j between the classes, (n, tasks): tr PK_jP/tr K_j with P the projector on their indicators.
-
-    It is 1 if a positive semidefinite centered kernel depends on the classes only. The arguments are those of
-    `target_alignments`. For several classes the columns of F are centered indicators; their products with a centered
-    kernel are those of the indicators, which are orthogonal.
-    """
-    between = []
-    for factor, of_task in zip(ideal.factors, ideal.split(forms, 1), strict=True):
-        sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
-        between.append((of_task / sizes).sum(axis=1))
-    # A kernel that is constant has no trace once it is centered, and no share.
-    return np.stack(between, axis=1) / np.where(trace > 0, trace, np.nan)[:, None]
-
-
-def target_alignments(forms: Float, norm: Float, ideal: IdealKernels) -> Float:
-    """A(K_j, T_t), (n, tasks), from fᵀK_jf for each of `ideal.columns` and ‖K_j‖ (NaN if it is only rounding error)."""
-    products = np.stack([of_task.sum(axis=1) for of_task in ideal.split(forms, 1)], axis=1)
-    sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in ideal.factors])
-    return np.asarray(np.clip(products / sizes / norm[:, None], -1.0, 1.0))
+    of_tasks = tuple(map(str, names)) if targets.kind == "multilabel" else None
+    return IdealKernels(tuple(factors), of_tasks, label_codes(y))
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """Statistics of the products of each kernel with random vectors Z (m, b) and further columns f."""
+    """Statistics of the products of each kernel with random vectors Z and the columns f of ideal kernels."""
 
+    probes: Float  # Z, (m, b)
+    ideal: IdealKernels | None
     projections: Float  # zᵀK_jZ, (n, b, b)
     eigenvalues: Float  # λ̂ of Nyström's approximation from K_jZ, (n, b)
     forms: Float  # fᵀK_jf, (n, columns)
@@ -648,11 +638,12 @@ class Sketch:
     n_passes: int  # number of passes
 
 
-def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
-    """Multiply every kernel by random vectors, (m, b), and further columns, (m, columns): one pass, run now.
+def sketch_pass(lens: Lens, probes: Float, ideal: IdealKernels | None) -> Sketch:
+    """Multiply every kernel by random vectors, (m, b), and the columns of ideal kernels: one pass, run now.
 
     Columns beyond the setting ``dmkl.block-width`` take further passes.
     """
+    columns = np.empty((len(probes), 0)) if ideal is None else ideal.columns
     width = settings.block_width()
     room = max(width - probes.shape[1], 0)
     projections, eigenvalues, forms, sums, energies = again(lambda: _first_pass(lens, probes, columns, room), "sketch")
@@ -661,7 +652,8 @@ def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
         rest = columns[:, start : start + width]
         (products,), _ = run_pass([lens], [Columns(rest, "project", None, np.dtype(np.float64))], "project")
         more.append(np.einsum("naa->na", products))
-    return Sketch(projections, eigenvalues, np.concatenate(more, axis=1), sums, energies, len(more))
+    forms = np.concatenate(more, axis=1)
+    return Sketch(probes, ideal, projections, eigenvalues, forms, sums, energies, len(more))
 
 
 def _first_pass(lens: Lens, probes: Float, columns: Float, room: int) -> list[Float]:

@@ -60,15 +60,12 @@ def unbiased_projections(projections: Array, probes: Float, diagonal: Float, sum
     results = np.array(projections, dtype=np.float64)
     if sums is not None and m < 4:
         return np.full(results.shape, np.nan)
-    for result, own, total in zip(results, diagonal, [None] * len(diagonal) if sums is None else sums, strict=True):
-        removed = own
-        if total is not None:
-            off = (total - own) / (m - 2)
-            shift = off.sum() / (m - 1)
-            ones, rows = probes.sum(axis=0), probes.T @ off
-            result -= np.outer(rows, ones) + np.outer(ones, rows) - shift * np.outer(ones, ones)
-            removed = own - 2.0 * off + shift
-        result -= (probes * removed[:, None]).T @ probes
+    off = np.zeros_like(diagonal) if sums is None else (sums - diagonal) / (m - 2)
+    ones = probes.sum(axis=0)
+    for result, own, of_rows in zip(results, diagonal, off, strict=True):
+        rows, shift = probes.T @ of_rows, of_rows.sum() / max(m - 1, 1)
+        result -= np.outer(rows, ones) + np.outer(ones, rows) - shift * np.outer(ones, ones)
+        result -= (probes * (own - 2.0 * of_rows + shift)[:, None]).T @ probes
     return results
 
 
@@ -77,14 +74,6 @@ def sign_probes(size: int, width: int, seed: int) -> Float:
     if width < 3:
         refuse(f"an estimate from random probes and its standard error need at least 3 of them, got {width}")
     return np.asarray(2.0 * np.random.default_rng(seed).integers(0, 2, (size, width)) - 1.0)
-
-
-def _pair_sums(projections: Array) -> Float:
-    """Σ over a ≠ b of (P_i)_ab (P_j)_ab. It is a Gram matrix, so the estimated alignments are within [−1, 1] too."""
-    off = np.asarray(projections, dtype=np.float64).copy()
-    off[:, range(off.shape[1]), range(off.shape[1])] = 0.0
-    flat = off.reshape(len(off), -1)
-    return np.asarray(flat @ flat.T)
 
 
 def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[Float, Float]:
@@ -103,7 +92,10 @@ def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[
     probes, which falls as 1/b², twice (Efron, Stein, The jackknife estimate of variance, Annals of Statistics 9, 1981).
     """
     b = projections.shape[1]
-    sums = _pair_sums(projections)
+    off = np.array(projections, dtype=np.float64)
+    off[:, range(b), range(b)] = 0.0
+    flat = off.reshape(len(off), -1)
+    sums = flat @ flat.T  # a Gram matrix, so that the estimated alignments are within [−1, 1] too
     value = statistic(sums / (b * (b - 1)))
     mean, scatter = np.zeros_like(value), np.zeros_like(value)
     for a in range(b):
