@@ -22,7 +22,7 @@ association between the microbiota and survival times, Microbiome 5, 2017).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -207,7 +207,9 @@ def association_test(
     m, host = K.shape[1], machine()
     if family == "cox":  # the likelihood has a row for each event
         check_memory("association_test", {"the covariance of residuals": 4 * 8 * m**2}, host.total_bytes, _FEWER)
-    chosen, dim, problems = _problems(np.asarray(labels), names, family, design, n_permutations, seed)
+    chosen, dim, labeled = _by_problem(np.asarray(labels), names, family)
+    rng = np.random.default_rng(seed)
+    problems = [_problem(rows, value, chosen, design[rows], n_permutations, rng) for rows, value in labeled]
     seen, n_passes = K.measured()
     lens, n = seen.lens(), len(K.names)
     widths = np.full(n, m) if family == "cox" and small_sample else _widths(lens)
@@ -216,18 +218,17 @@ def association_test(
     check_memory("association_test", needed, host.task_bytes, "Approximate kernels by factors (rank=)")
     parts = np.array_split(np.arange(n), min(n, _TASKS_PER_SLOT * host.slots))
     work = [partial(_test_kernels, part, small_sample) for part in parts]
-    # Excess, p-value and that by permutations, (kernels, problems, 3).
     values = np.concatenate(run_tasks("associate", work, lens, problems, task_bytes=seen.bytes_per_pass // len(parts)))
     dims = ("kernel",) if dim is None else ("kernel", dim)
     coords: dict[str, Any] = {"kernel": list(K.names)}
     if dim is not None:
         coords[dim] = [str(k) for k in range(len(problems))] if names is None else list(map(str, names))
-    excess, p = (part if dim else part[:, 0] for part in (values[..., 0], values[..., 1]))
+    excess, p, by_permutation = np.moveaxis(values if dim else values[:, 0], -1, 0)
     data = xr.Dataset({"excess": (dims, excess), "p_value": (dims, p)}, coords)
     data["q_value"] = (dims, np.apply_along_axis(_on_known, 0, p, false_discovery_control))
     data["omnibus_p_value"] = (dims[1:], np.apply_along_axis(_combined, 0, p))
     if n_permutations:
-        data["permutation_p_value"] = (dims, values[..., 2] if dim else values[:, 0, 2])
+        data["permutation_p_value"] = (dims, by_permutation)
     counted = {"n_samples": K.shape[1], "n_covariates": n_covariates, "n_permutations": n_permutations}
     data.attrs |= {"family": chosen, "small_sample": int(small_sample), **counted, "n_passes": n_passes + 1.0}
     data.attrs |= {"set": K.origin["set"]}
@@ -236,26 +237,28 @@ def association_test(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Labels of some samples given covariates."""
+    """Labels of some samples given covariates, where z has the covariance σ²AAᵀ."""
 
-    rows: Index | None  # The samples with a label; None for all.
+    rows: Index | slice  # The samples with a label.
     root: Float  # The diagonal of W^½, (m,).
     basis: Float  # An orthonormal basis of W^½[1, Z], (m, q).
     residuals: Float  # z and its permutations, (m, 1 + permutations), orthogonal to the basis.
     variance: float  # σ² where it is taken as known.
-    spread: Float | None = None
-    """A of the covariance AAᵀ of z, (m, rank), where it is not the projector on the complement of the basis."""
+    spread: Float | None = None  # A, (m, rank), where it is not the projector on the complement of the basis.
+
+    def project(self, values: Float) -> Float:
+        """AᵀB."""
+        return values - self.basis @ (self.basis.T @ values) if self.spread is None else self.spread.T @ values
 
 
-def _problems(
-    labels: Array, names: Array | None, family: Family | None, design: Float, n_permutations: int, seed: int
-) -> tuple[Family, str | None, list[_Problem]]:
-    """The family of the labels, the dimension of several targets or tasks, and the problem of each of them."""
-    rng = np.random.default_rng(seed)
+def _by_problem(
+    labels: Array, names: Array | None, family: Family | None
+) -> tuple[Family, str | None, list[tuple[Index | slice, Float]]]:
+    """The family of the labels, the dimension of several targets or tasks, and rows and labels of each of them."""
     if family == "cox":
         times = survival_labels(labels)
         rows = np.flatnonzero(~np.isnan(times))
-        return family, None, [_problem(rows, times[rows], family, design[rows], n_permutations, rng)]
+        return family, None, [(rows, times[rows])]
     m = len(labels)
     known = labels[is_known(labels)]
     if family is None:
@@ -275,15 +278,12 @@ def _problems(
         if targets.kind == "multiclass":
             refuse(f"the family 'binomial' is of two classes, got {len(targets.classes)}; give a column for each class")
         values = [class_of(h).astype(np.float64) for h in targets.problems]
-    problems = [
-        _problem(rows, value, family, design if rows is None else design[rows], n_permutations, rng)
-        for rows, value in zip(targets.rows, values, strict=True)
-    ]
-    return family, None if labels.ndim == 1 else targets.dim, problems
+    rows_of = [slice(None) if rows is None else rows for rows in targets.rows]
+    return family, None if labels.ndim == 1 else targets.dim, list(zip(rows_of, values, strict=True))
 
 
 def _problem(
-    rows: Index | None, value: Float, family: Family, Z: Float, n_permutations: int, rng: np.random.Generator
+    rows: Index | slice, value: Float, family: Family, Z: Float, n_permutations: int, rng: np.random.Generator
 ) -> _Problem:
     Q = Z @ basis(Z) / np.sqrt(len(value))
     root, variance, spread = np.ones(len(value)), 1.0, None
@@ -331,46 +331,38 @@ def _widths(lens: Lens) -> Index:
 
 
 def _test_kernels(kernels: Index, small_sample: bool, lens: Lens, problems: Sequence[_Problem]) -> Float:
-    return np.array([[_test(*pair, small_sample) for pair in _rooted(int(k), lens, problems)] for k in kernels])
-
-
-def _rooted(kernel: int, lens: Lens, problems: Sequence[_Problem]) -> Iterator[tuple[_Problem, Float, bool]]:
-    """For each problem W^½KW^½, or W^½F where K = FFᵀ, over its samples; and whether it is F."""
-    is_factor = _widths(lens)[kernel] >= 0
-    if is_factor:
-        view = lens.view
-        every = view.factors.read(view.kernels[[kernel]], 0, slice(0, view.source.tiling.rows))
-        values = every[view.rows].astype(np.float64)
-    else:
-        (values,) = combined_kernels([(lens, 1.0 * (np.arange(lens.view.shape[0]) == kernel))])
-    for problem in problems:
-        part = values if problem.rows is None else values[problem.rows]
-        part = problem.root[:, None] * part
-        if not is_factor:
-            part = (part if problem.rows is None else part[:, problem.rows]) * problem.root
-        yield problem, part, is_factor
+    """`_test` of each kernel and problem, (kernels, problems, 3)."""
+    results, view = np.empty((len(kernels), len(problems), 3)), lens.view
+    for of_kernel, kernel in zip(results, kernels, strict=True):
+        is_factor = _widths(lens)[kernel] >= 0
+        if is_factor:
+            every = view.factors.read(view.kernels[[kernel]], 0, slice(0, view.source.tiling.rows))
+            values = every[view.rows].astype(np.float64)
+        else:
+            (values,) = combined_kernels([(lens, 1.0 * (np.arange(view.shape[0]) == kernel))])
+        for place, problem in enumerate(problems):
+            rooted = problem.root[:, None] * values[problem.rows]
+            rooted = rooted if is_factor else rooted[:, problem.rows] * problem.root
+            of_kernel[place] = _test(problem, rooted, is_factor, small_sample)
+    return results
 
 
 def _test(problem: _Problem, values: Float, is_factor: bool, small_sample: bool) -> tuple[float, float, float]:
-    """Excess, p-value and p-value by permutations of W^½KW^½, or of W^½F."""
-    Q, z, spread = problem.basis, problem.residuals, problem.spread
-    projected = values - Q @ (Q.T @ values)
-    if spread is not None:
-        forms = np.sum((values.T @ z) ** 2, axis=0) if is_factor else np.vecdot(z.T, (values @ z).T)
-        half = spread.T @ values
-        square = (half @ half.T if small_sample else half.T @ half) if is_factor else half @ spread
-    elif is_factor:
-        forms = np.sum((projected.T @ z) ** 2, axis=0)
-        tall = projected.shape[0] > projected.shape[1]
-        square = projected.T @ projected if tall else projected @ projected.T
+    """Excess, p-value and p-value by permutations of W^½KW^½, or of W^½F where K = FFᵀ."""
+    z, spread, half = problem.residuals, problem.spread, problem.project(values)
+    if is_factor:
+        forms = np.sum((values.T @ z) ** 2, axis=0)
+        # Of AᵀFFᵀA and FᵀAAᵀF, with the same eigenvalues but for zeros, the smaller one that is of use.
+        wide = half.shape[0] <= half.shape[1] or (small_sample and spread is not None)
+        square = half @ half.T if wide else half.T @ half
     else:
-        square = projected - (projected @ Q) @ Q.T
-        forms = np.vecdot(z.T, (square @ z).T)
+        forms = np.vecdot(z.T, (values @ z).T)
+        square = problem.project(half.T)
     eigenvalues = np.linalg.eigvalsh(square)
     size, scale = np.abs(eigenvalues).max(), np.sum(values**2 if is_factor else np.abs(values.diagonal()))
     if not size > _ZERO * scale:
         return math.nan, math.nan, math.nan
-    n = len(z) - Q.shape[1]
+    n = len(z) - problem.basis.shape[1]
     kept = eigenvalues[np.abs(eigenvalues) > _ZERO * size][-n:]
     t = forms / np.sum(z**2, axis=0)
     if not small_sample:
