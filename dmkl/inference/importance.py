@@ -21,9 +21,7 @@ from dmkl.description import Column, Description, Figure, Key, Table, count, sho
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
-from dmkl.learners.engine import run
 from dmkl.learners.learner import KernelLearner
-from dmkl.learners.plan import Plan
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import Arguments, GridFits, Question, make_question, run_blocks, with_exact_choices
 from dmkl.searching.folds import make_folds
@@ -310,12 +308,13 @@ def importance(
     question, folds = make_question("importance", arguments, partial(make_folds, cv), refit=True)
     choice = as_choice(choice, folds, question.K.individuals)
     sources = as_kernel_groups(question.K.names, kernel_groups)
-    without = {name: tuple(k for k in range(len(question.K)) if k not in of) for name, of in sources.items()}
+    every = tuple(range(len(question.K)))
+    without = {name: tuple(k for k in every if k not in of) for name, of in sources.items()}
     players = _players(question.K.names, sources) if shapley else []
     orders = draw_orders(len(players), shapley, random_state)
-    # The kernels of the players that have joined, after each player but the last of every order.
+    # The kernels of the players that have joined, after each player of every order.
     coalitions = [
-        [tuple(sorted(k for place in order[:n] for k in sources[players[place]])) for n in range(1, len(order))]
+        [tuple(sorted(k for place in order[: n + 1] for k in sources[players[place]])) for n in range(len(order))]
         for order in orders
     ]
     properties = {
@@ -325,17 +324,16 @@ def importance(
         "rule and choice": f"{rule}, {choice}",
         "shapley": f"{shapley} orders of seed {random_state}",
     }
-    subsets = list(dict.fromkeys([*without.values(), *sources.values(), *chain.from_iterable(coalitions)]))
+    subsets = dict.fromkeys([*without.values(), *sources.values(), *chain.from_iterable(coalitions)])
+    subsets.pop(every, None)  # the search itself
     with question.open_workspace(properties, continued=True) as workspace:
-        everything, results = _fit_subsets(question, rule, choice, subsets, workspace, anew=choose == "anew")
+        results = _fit_subsets(question, rule, choice, [*subsets], workspace, anew=choose == "anew")
     how = {"choose": choose, "choice": choice, "random_state": random_state}
     options = {**how, "kernel_groups": kernel_groups, "shapley": shapley, "rule": rule}
-    data = _to_dataset(question, everything, results, sources, without, choose)
-    data = question.with_folds(data, folds, **options).assign(
-        {name: of.variable for name, of in everything.items() if str(name).startswith("chance_")}
-    )
+    data = _to_dataset(question, results, sources, without, choose)
+    data = question.with_folds(data, folds, **options)
     if shapley:
-        data = data.assign(_shapley(question, everything, results, players, orders, coalitions))
+        data = data.assign(_shapley(question, results, players, orders, coalitions))
     return Importance(data.assign_attrs({**how, "n_orders": shapley, "seconds": time.monotonic() - started}))
 
 
@@ -385,20 +383,21 @@ def draw_orders(n_players: int, n_orders: int, seed: int) -> Index:
 
 def _fit_subsets(
     question: Question, rule: Rule, choice: Choice, subsets: Sequence[Subset], workspace: Workspace, *, anew: bool
-) -> tuple[xr.Dataset, dict[Subset, xr.Dataset]]:
+) -> dict[Subset, xr.Dataset]:
     """Search over all kernels and, in the same subspaces and folds, fit subsets of the kernels.
 
     If `anew`, subsets are fitted at every point, to choose anew, otherwise at the point that the search chooses. Their
     rows follow those of the search in one plan, which continues from the end of the search.
 
-    The results of all kernels, and those of each subset, are at their chosen points: score (of test rows, if there are
-    any), gap, objective and status (fold[, task]), weight (fold, kernel[, task]), and the parameters. Costs are
-    attributes of the first: n_fits, n_passes, and n_search_passes, the passes of the search if it ends before the fits
-    of subsets begin.
+    The results of all kernels, the first, and of each subset are at their chosen points: score (of test rows, if there
+    are any), gap, objective and status (fold[, task]), weight (fold, kernel[, task]), and the parameters. The first has
+    the variables of `chance_of_search`, and costs as attributes: n_fits, n_passes, and n_search_passes, the passes of
+    the search if it ends before the fits of subsets begin.
     """
     search, choosing = question.plan_fits(), joint_choices(choice, len(question.folds))
-    targets = [fit.targets for fit in search[:: len(question.models)]]
-    cases, n_search_passes = [(question, list(range(len(targets))))], 0.0
+    targets, every = [fit.targets for fit in search[:: len(question.models)]], tuple(range(len(question.K)))
+    cases = whole = [(question, list(range(len(targets))))]
+    n_search_passes, results = 0.0, dict[Subset, xr.Dataset]()
 
     def chosen_of(case: Question, fits: GridFits) -> xr.Dataset:
         scores = fits.to_dataset(choice)
@@ -408,29 +407,29 @@ def _fit_subsets(
         return xr.Dataset(named.data_vars, named.coords, named.attrs)  # no `ChosenPoint`, which prints as a table
 
     if not anew and len(question.models) > 1:
-        answers = run(Plan(question.K, search, duals=False), workspace)
-        n_search_passes = answers.tally.n_passes
-        fits = with_exact_choices({"": question}, {"": answers}, choosing, rule, workspace)
-        scores = fits[""].to_dataset(choice)
-        cases = list(_held_cases(question, SearchResult(scores, rule=rule)))
-    blocks: dict[Any, Any] = {"search": search}
+        answers = run_blocks(question.K, {"": search}, workspace)
+        n_search_passes = answers[""].tally.n_passes
+        fits = with_exact_choices({"": question}, answers, choosing, rule, workspace)
+        cases = list(_held_cases(question, SearchResult(fits[""].to_dataset(choice), rule=rule)))
+    cases_of = {every: whole} | dict.fromkeys(subsets, cases)
+    blocks: dict[Any, Any] = {(every, 0): search}
     for subset in subsets:
         kernels = np.array(subset, dtype=np.int64)
         blocks |= {(subset, k): case.plan_fits(targets, kernels) for k, (case, _) in enumerate(cases)}
     by_block = run_blocks(question.K, blocks, workspace)
-    questions = {key: question if key == "search" else cases[key[1]][0] for key in by_block}
+    questions = {(subset, k): cases_of[subset][k][0] for subset, k in by_block}
     of_blocks = with_exact_choices(questions, by_block, choosing, rule, workspace)
-    everything, searched = chosen_of(question, of_blocks["search"]), of_blocks["search"]
+    for subset, of_subset in cases_of.items():
+        parts = [chosen_of(case, of_blocks[subset, k]).isel(fold=folds) for k, (case, folds) in enumerate(of_subset)]
+        joined = xr.concat(parts, "fold", data_vars="all") if len(parts) > 1 else parts[0]
+        results[subset] = joined.sel(fold=[fold.name for fold in question.folds])
+    searched = of_blocks[every, 0]
     of_folds = held_out_parts(searched, SearchResult(searched.to_dataset(choice), rule=rule))
-    everything = everything.assign(chance_of_search(searched, of_folds, by_fold=choice == "fold"))
-    of_subsets = {}
-    for subset in subsets:
-        parts = [chosen_of(case, of_blocks[subset, k]).isel(fold=folds) for k, (case, folds) in enumerate(cases)]
-        whole = xr.concat(parts, "fold", data_vars="all") if len(parts) > 1 else parts[0]
-        of_subsets[subset] = whole.sel(fold=everything["fold"].values)
+    chance = chance_of_search(searched, of_folds, by_fold=choice == "fold")
     n_fits = sum(len(outcome.outcomes) for answers in by_block.values() for outcome in answers.fits)
-    costs = {"n_passes": by_block["search"].tally.n_passes, "n_search_passes": n_search_passes}
-    return everything.assign_attrs(n_fits=n_fits, **costs), of_subsets
+    costs = {"n_fits": n_fits, "n_passes": by_block[every, 0].tally.n_passes, "n_search_passes": n_search_passes}
+    results[every] = results[every].assign(chance).assign_attrs(costs)
+    return results
 
 
 def _held_cases(question: Question, result: SearchResult) -> Iterator[tuple[Question, list[int]]]:
@@ -453,23 +452,24 @@ def _held_cases(question: Question, result: SearchResult) -> Iterator[tuple[Ques
 
 def _to_dataset(
     question: Question,
-    everything: xr.Dataset,
     results: Mapping[Subset, xr.Dataset],
     sources: Mapping[str, Subset],
     without: Mapping[str, Subset],
     choose: Choose,
 ) -> xr.Dataset:
-    chosen = list(question.grid) if choose == "anew" else []
-    data = _kept(question, everything, list(question.grid))
+    everything, *_ = results.values()
+    chance = {name: of.variable for name, of in everything.items() if str(name).startswith("chance_")}
+    data = _kept(question, everything, list(question.grid)).assign(chance)
     for end, subsets in (("without", without), ("alone", sources)):
+        chosen = list(question.grid) if choose == "anew" else []
         parts = [_kept(question, results[subset], chosen) for subset in subsets.values()]
         stacked = xr.concat(parts, "source", combine_attrs="drop_conflicts")
         stacked = stacked.drop_vars("weight") if end == "alone" and choose == "held" else stacked
         for name, values in stacked.data_vars.items():
             ended = str(name).replace("score", f"score_{end}", 1) if str(name).startswith("score") else f"{name}_{end}"
             data[ended] = values
-    data = data.assign_coords(source=np.array(list(sources), dtype=str))
     member = [[k in members for k in range(len(question.K))] for members in sources.values()]
+    data = data.assign_coords(source=np.array(list(sources), dtype=str))
     data = data.assign(member=(("source", "kernel"), np.array(member)))
     for end in question.name_ends:
         loss, error = mean_over_folds(data[f"score{end}"] - data[f"score_without{end}"])
@@ -493,18 +493,17 @@ def _kept(question: Question, scores: xr.Dataset, parameters: Sequence[str]) -> 
 
 def _shapley(
     question: Question,
-    everything: xr.Dataset,
     results: Mapping[Subset, xr.Dataset],
     players: Sequence[str],
     orders: Index,
     coalitions: Sequence[Sequence[Subset]],
 ) -> dict[str, Any]:
-    of_all = everything["score"]
+    of_all = next(iter(results.values()))["score"]
     nothing = question.constant_scores(question.folds).reshape(of_all.shape)
     # v(S ∪ {i}) − v(S) for every order and player i, where S joined before.
     gains = np.empty((*orders.shape, *of_all.shape))
     for row, order, joined in zip(gains, orders, coalitions, strict=True):
-        row[order] = np.diff([nothing, *(results[subset]["score"].values for subset in joined), of_all.values], axis=0)
+        row[order] = np.diff([nothing, *(results[subset]["score"].values for subset in joined)], axis=0)
     dims = ("order", "player", *map(str, of_all.dims))
     by_order = xr.DataArray(gains, dims=dims, coords={"player": np.array(players, dtype=str)})
     n_orders = len(orders)
