@@ -312,7 +312,6 @@ def permutation_test(
 def _draw_orders(question: Question, n_permutations: int, blocks: Array | None, exchange: Exchange, seed: int) -> Index:
     """The permutations, (B + 1, m), the identity first."""
     folds, labels, groups = question.folds, question.labels, question.groups
-    classes = labels if question.targets.kind != "regression" else None
     units = None
     if exchange == "groups" and groups is not None:
         units = np.unique(groups.astype(str), return_inverse=True)[1]
@@ -323,8 +322,8 @@ def _draw_orders(question: Question, n_permutations: int, blocks: Array | None, 
                 f"whole groups exchange their labels within blocks, and {len(split)} groups have rows in several "
                 f"blocks, {split[0]!r} first; give each group one block, or take exchange='samples'"
             )
-    cells = exchange_cells(folds, len(labels), groups if blocks is None else blocks)
-    drawn = [draw_permutation(cells, units, classes, folds, seed, number) for number in range(1, n_permutations + 1)]
+    alike = exchangeable(folds, len(labels), groups if blocks is None else blocks, units)
+    drawn = [draw_permutation(question, alike, [seed, number]) for number in range(1, n_permutations + 1)]
     if all(np.array_equal(labels[order], labels, equal_nan=labels.dtype.kind == "f") for order in drawn):
         refuse(
             f"no label changes its place under {n_permutations} permutations: blocks or groups have one label each, or "
@@ -334,11 +333,12 @@ def _draw_orders(question: Question, n_permutations: int, blocks: Array | None, 
     return np.stack([np.arange(len(labels)), *drawn])
 
 
-def exchange_cells(folds: Sequence[Fold], n_samples: int, blocks: Array | None) -> Index:
-    """The cell of each row, (m,): labels change places within cells. −1 for rows that do not change.
+def exchangeable(folds: Sequence[Fold], n_samples: int, blocks: Array | None, units: Index | None) -> list[Index]:
+    """Rows that change places: arrays (units, size) of which each unit may take the labels of another, row by row.
 
-    Cells are the blocks if there are any; otherwise the folds if each row is held out by one, so that every training
-    set keeps the sizes of its classes; otherwise one cell for all rows of the folds.
+    Units are single rows, or groups of the same size, of the same block. Without `blocks` (m,) they are of the same
+    fold if each row is held out by one, so that every training set keeps the sizes of its classes; otherwise of all
+    rows of the folds.
     """
     used, held_out_by = np.zeros(n_samples, dtype=bool), np.zeros(n_samples, dtype=np.int64)
     for f, fold in enumerate(folds):
@@ -347,40 +347,30 @@ def exchange_cells(folds: Sequence[Fold], n_samples: int, blocks: Array | None) 
     times = np.bincount(np.concatenate([fold.validation for fold in folds]), minlength=n_samples)
     if blocks is not None:
         cells = np.unique(blocks.astype(str), return_inverse=True)[1]
-    elif (times[used] == 1).all():
-        cells = held_out_by
     else:
-        cells = np.zeros(n_samples, dtype=np.int64)
-    return np.where(used, cells, -1)
+        cells = held_out_by if (times[used] == 1).all() else np.zeros(n_samples, dtype=np.int64)
+    alike = list[Index]()
+    for cell in range(cells[used].max() + 1):
+        rows = np.flatnonzero(used & (cells == cell))
+        groups = rows[:, None] if units is None else [rows[units[rows] == unit] for unit in np.unique(units[rows])]
+        sizes = sorted(set(map(len, groups)))
+        alike += [np.array([group for group in groups if len(group) == size]) for size in sizes]
+    return alike
 
 
-def draw_permutation(
-    cells: Index, units: Index | None, labels: Array | None, folds: Sequence[Fold], seed: int, number: int
-) -> Index:
-    """A permutation: row i takes the label of row order[i], (m,).
+def draw_permutation(question: Question, alike: Sequence[Index], seed: Sequence[int]) -> Index:
+    """A permutation: row i takes the label of row order[i], (m,), among the rows that are `exchangeable`.
 
-    Equal seeds and numbers give equal permutations, whatever the total number. Permutations that would leave a training
-    set without a class are rejected, InputError after many in a row; the others are equally likely.
-
-    `cells` are those of `exchange_cells`; `units` (m,) are groups that change places, row by row, with those of the
-    same size in their cell, None if rows do; `labels` are (m,) or (m, tasks) of classes, None for a regression, which
-    accepts every training set.
+    Equal seeds give equal permutations. Those that would leave a training set without a class are rejected, InputError
+    after many in a row; the others are equally likely. A regression accepts every training set.
     """
-    rng = np.random.default_rng([seed, number])
-    members = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)]
+    rng, labels, folds = np.random.default_rng(seed), question.labels, question.folds
     for _ in range(_TRIES):
-        order = np.arange(len(cells))
-        for rows in members:
-            if units is None:
-                order[rows] = rng.permutation(rows)
-                continue
-            groups = [rows[units[rows] == unit] for unit in np.unique(units[rows])]
-            for size in sorted(set(map(len, groups))):
-                alike = [group for group in groups if len(group) == size]
-                for group, place in zip(alike, rng.permutation(len(alike)), strict=True):
-                    order[group] = alike[place]
+        order = np.arange(len(labels))
+        for units in alike:
+            order[units] = units[rng.permutation(len(units))]
         # No training set may lose a class, in any task.
-        if labels is None or all(
+        if question.targets.kind == "regression" or all(
             len(np.unique(permuted[fold.train])) >= len(np.unique(column[fold.train]))
             for column, permuted in zip(np.atleast_2d(labels.T), np.atleast_2d(labels[order].T), strict=True)
             for fold in folds

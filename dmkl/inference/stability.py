@@ -108,7 +108,8 @@ class Stability(Result):
         The `threshold` π is that of the call by default; InputError if not in (1/2, 1]. `error_bound` is valid for
         a threshold that is chosen beforehand.
         """
-        return (self.data["selection_frequency"] >= self._threshold(threshold)).drop_attrs().rename("stable")
+        pi = self.threshold if threshold is None else check_threshold(threshold)
+        return (self.data["selection_frequency"] >= pi).drop_attrs().rename("stable")
 
     def error_bound(self, threshold: float | None = None, *, unimodal: bool = False) -> Any:
         """An upper bound of the expected number of stable kernels with low selection probability.
@@ -124,20 +125,15 @@ class Stability(Result):
         (2013), Theorem 2; `dmkl.stability` has the references. The bound is over task or target if there are several,
         and NaN for other resamples than half-samples, without a known bound.
         """
-        pi, data = self._threshold(threshold), self.data
-        n, n_pairs = data.sizes["kernel"], data.sizes["resample"] // 2
-
-        def bound(q: float) -> float:
-            if data.attrs["how"] != "half":
-                return float("nan")
-            return unimodal_error_bound(q, n, pi, n_pairs) if unimodal else error_bound(q, n, pi)
-
-        q = self.mean_selected_
+        sizes, q = self.data.sizes, self.mean_selected_
+        n_pairs = sizes["resample"] // 2 if unimodal else None
+        pi = self.threshold if threshold is None else check_threshold(threshold)
+        bound_of = partial(error_bound, n=sizes["kernel"], threshold=pi, n_pairs=n_pairs)
+        bounds = xr.apply_ufunc(bound_of, q if self.data.attrs["how"] == "half" else np.nan * q, vectorize=True)
         if self.tasks is None:
-            return bound(q)
+            return float(bounds)
         meaning = "upper bound of the expected number of stable kernels that are rarely selected"
-        bounds = q.copy(data=[bound(float(value)) for value in q]).rename("error_bound")
-        return bounds.assign_attrs(long_name=meaning, units="1")
+        return bounds.rename("error_bound").assign_attrs(long_name=meaning, units="1")
 
     @property
     def mean_selected_(self) -> Any:
@@ -145,12 +141,6 @@ class Stability(Result):
         q = self.data["selected"].sum("kernel").mean("resample").drop_attrs(deep=False)
         q = q.assign_attrs(long_name="kernels that a resample selects on average", units="1")
         return float(q) if self.tasks is None else q
-
-    def _threshold(self, given: float | None) -> float:
-        if given is None:
-            return self.threshold
-        check_threshold(given)
-        return float(given)
 
     def table(self) -> pd.DataFrame:
         """A row for each kernel (and task): mean_weight, standard_error, lower, upper, selection_frequency."""
@@ -516,32 +506,30 @@ def select(weights: Float, n_selected: int | None = None) -> npt.NDArray[np.bool
     return np.asarray(weights > largest_left_out[:, None])
 
 
-def check_threshold(threshold: Any) -> None:
-    """Refuse a share of the resamples without a known bound, outside (1/2, 1], by InputError."""
+def check_threshold(threshold: Any) -> float:
+    """The share of the resamples; InputError if it is without a known bound, outside (1/2, 1]."""
     if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or not 0.5 < float(threshold) <= 1.0:
         refuse(
             "threshold, the share of the resamples that must select a kernel, must be above 0.5 and at most 1, got "
             f"{plain_repr(threshold)}; 0.6 to 0.9 is usual"
         )
+    return float(threshold)
 
 
-def error_bound(q: float, n: int, threshold: float) -> float:
-    """E|Ŝ_π ∩ L| ≤ q²/((2π − 1)n): see `Stability.error_bound`.
+def error_bound(q: float, n: int, threshold: float, n_pairs: int | None = None) -> float:
+    """E|Ŝ_π ∩ L| ≤ q²/((2π − 1)n), or a sharper bound for B pairs of halves: see `Stability.error_bound`.
 
     Ŝ_π are the kernels that at least the share π of the half-samples selects, L those that one selects with probability
     q/n or less. Meinshausen, Bühlmann (2010), Theorem 1; Shah, Samworth (2013), Theorem 1 with θ = q/n, for pairs of
     halves that share no sample; see `dmkl.stability`.
+
+    With `n_pairs`, B, it is C(π, B) q²/n of Theorem 2 of the latter: C = 1/(2(2π − 1 − 1/2B)) up to π = 3/4, and
+    4(1 − π + 1/2B)/(1 + 1/B) beyond. The assumption is that, for each kernel of L, the share of pairs of which both
+    halves select it has a unimodal distribution. NaN if the theorem does not apply: for q/n above 1/√3, and for π at or
+    below 1/2 + min(θ², 1/2B + ¾θ²).
     """
-    return q**2 / ((2.0 * threshold - 1.0) * n)
-
-
-def unimodal_error_bound(q: float, n: int, threshold: float, n_pairs: int) -> float:
-    """E|Ŝ_π ∩ L| ≤ C(π, B) q²/n for B pairs of halves, sharper than `error_bound`: Shah, Samworth (2013), Theorem 2.
-
-    C = 1/(2(2π − 1 − 1/2B)) up to π = 3/4, and 4(1 − π + 1/2B)/(1 + 1/B) beyond. The assumption is that, for each
-    kernel of L, the share of pairs of which both halves select it has a unimodal distribution. NaN if the theorem does
-    not apply: for q/n above 1/√3, and for π at or below 1/2 + min(θ², 1/2B + ¾θ²) with θ = q/n.
-    """
+    if n_pairs is None:
+        return q**2 / ((2.0 * threshold - 1.0) * n)
     theta, grain = q / n, 1.0 / (2.0 * n_pairs)
     if theta > 1.0 / math.sqrt(3.0) or threshold <= 0.5 + min(theta**2, grain + 0.75 * theta**2):
         return math.nan

@@ -20,7 +20,6 @@ from dmkl.inference.stability import (
     draw_resamples,
     error_bound,
     select,
-    unimodal_error_bound,
 )
 
 pytestmark = pytest.mark.usefixtures("rounds")
@@ -156,7 +155,7 @@ def test_what_is_selected():
 )
 def test_the_bounds_of_stability_selection(q, n, pi, pairs, plain, unimodal):
     assert error_bound(q, n, pi) == pytest.approx(plain)
-    assert unimodal_error_bound(q, n, pi, pairs) == pytest.approx(unimodal, nan_ok=True)
+    assert error_bound(q, n, pi, pairs) == pytest.approx(unimodal, nan_ok=True)
 
 
 def test_agreement_is_kendalls():
@@ -312,4 +311,4 @@ def test_planted_kernels_are_found():
     for q, each in frequencies.items():
         for pi in (0.6, 0.75, 0.9):
             false = (np.array(each)[:, 3:] >= pi).sum(axis=1).mean()
-            assert false <= np.fmin(error_bound(q, 30, pi), unimodal_error_bound(q, 30, pi, 20))
+            assert false <= np.fmin(error_bound(q, 30, pi), error_bound(q, 30, pi, 20))
