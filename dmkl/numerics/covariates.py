@@ -155,19 +155,16 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
         given_covariates = _encoded(pd.DataFrame(rows, index=[str(name) for name in samples]))
     place = {name: position for position, name in enumerate(given_covariates.columns)}
     categories = {name.partition("=")[0] for name in given_covariates.columns if "=" in name}
-    columns = []
     for name in trained.columns:
-        if name in place:
-            columns.append(given_covariates.design[:, place[name]])
-        elif "=" in name and name.partition("=")[0] in categories:
-            columns.append(np.zeros(len(given_covariates.samples)))
-        else:
+        if name not in place and not ("=" in name and name.partition("=")[0] in categories):
             expected = ", ".join(map(repr, trained.columns[:10]))
             refuse(
                 f"the model removes the covariate {name!r}, which is not among those given, "
                 f"{', '.join(map(repr, given_covariates.columns[:10])) or 'none'}; give all of {expected}"
             )
-    design = np.column_stack([np.zeros((len(given_covariates.samples), 0)), *columns])
+    # Levels that new samples lack have the last column.
+    padded = np.column_stack([given_covariates.design, np.zeros(len(given_covariates.samples))])
+    design = padded[:, [place.get(name, -1) for name in trained.columns]]
     given = set(given_covariates.samples)
     # Training samples keep the covariates that the model was trained with; the new table may redefine them.
     others = [k for k, name in enumerate(trained.samples) if name not in given]

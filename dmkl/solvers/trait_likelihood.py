@@ -17,7 +17,7 @@ relationships and restricted maximum likelihood. Bioinformatics 28 (2012).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
@@ -29,7 +29,7 @@ from dmkl.arrays import Float, Index
 from dmkl.passes.execute import machine
 from dmkl.solvers.interface import CombinedKernel, CombinedProduct, Root
 from dmkl.solvers.trait_covariances import PAIRS, Steps, TraitCovariances, Traits, moment_estimates, term_products
-from dmkl.solvers.variance import FLOOR, Point, Probes, derivatives, likelihood_point, maximize
+from dmkl.solvers.variance import FLOOR, Point, Probes, System, maximize
 from dmkl.solvers.weight_sets import ConicProgram
 
 _SINGULAR = 1e-6  # 1 − r² of a correlation r at and below which the estimate is on the boundary, and has no error.
@@ -41,7 +41,6 @@ class _Pair:
     """Two traits as one vector of observations: a `LinearModel` of the variances σ_j,st, in the order (j, `PAIRS`)."""
 
     traits: Traits
-    scale: Float  # Standard deviations of the residuals of the traits, (2,).
     tol: float
     max_iter: int
 
@@ -62,8 +61,7 @@ class _Pair:
     @cached_property
     def residual(self) -> Float:
         """Residuals of both traits on their fixed effects, (N, 1)."""
-        columns = self.traits.residuals / self.scale
-        return np.concatenate([columns[rows, t] for t, rows in enumerate(self.rows)])[:, None]
+        return np.concatenate([self.traits.residuals[rows, t] for t, rows in enumerate(self.rows)])[:, None]
 
     @cached_property
     def basis(self) -> Float:
@@ -132,15 +130,12 @@ def _semidefinite(values: Float, floor: Float) -> Float:
     return np.asarray(raised[:, [0, 0, 1], [0, 1, 1]])
 
 
-class _Exact:
+class _Exact(System):
     """The likelihood of a pair and its derivatives by the inverse of V in memory."""
 
-    def __init__(self, problem: _Pair) -> None:
-        self.problem = problem
-        self._inverse = np.zeros((0, 0))
+    _inverse: Float
 
-    def evaluate(self, variances: Float) -> Steps:
-        """The likelihood at these variances: one factor."""
+    def _solve(self, variances: Float, block: Float) -> Steps:
         problem, values = self.problem, variances.reshape(-1, len(PAIRS))
         first, shared, second = values.T
         # Weights of combined kernels are not negative: those of the covariances are a difference of such sums.
@@ -153,12 +148,9 @@ class _Exact:
         V = np.block([[parts[s + t][np.ix_(problem.rows[s], problem.rows[t])] for t in (0, 1)] for s in (0, 1)])
         factor = scipy.linalg.cho_factor(V, lower=True, overwrite_a=True, check_finite=False)
         self._inverse = scipy.linalg.cho_solve(factor, np.eye(len(V)), overwrite_b=True, check_finite=False)
-        solved = self._inverse @ np.hstack([problem.residual, problem.basis])
-        log_determinant = np.array([2.0 * np.log(factor[0].diagonal()).sum()])
-        return likelihood_point(problem, variances, solved, log_determinant)
+        return self._inverse @ block, 2.0 * np.log(factor[0].diagonal()).sum(), None
 
-    def derive(self, point: Point) -> Steps:
-        """Gradient, average information and noise of zero, at the point that was evaluated last."""
+    def _trace(self, point: Point) -> Steps:
         problem, n = self.problem, self.problem.traits.n_kernels
         images = (yield from problem.images(point.dual))[:, :, 0].T
         P = self._inverse - point.solved @ np.linalg.solve(point.gram, point.solved.T)
@@ -171,8 +163,7 @@ class _Exact:
             kernel = np.eye(len(problem.traits.known)) if j == n else (yield from _combined(np.eye(n)[j]))
             inner = np.einsum("stab,ab->st", wide, kernel)
             traces[j] = [inner[0, 0], inner[0, 1] + inner[1, 0], inner[1, 1]]
-        solved = self._inverse @ images
-        return derivatives(problem, point, images, solved, traces.ravel()), np.zeros((traces.size, traces.size))
+        return images, self._inverse @ images, traces.ravel(), np.zeros((traces.size, traces.size))
 
 
 def _combined(weights: Float) -> Steps:
@@ -190,14 +181,14 @@ def trait_likelihood(traits: Traits, tol: float, max_iter: int, *, tests: bool, 
     """
     degrees = traits.known.sum(axis=0) - [Q.shape[1] for Q in traits.bases]
     scale = np.sqrt(np.sum(traits.residuals**2, axis=0) / degrees)
-    pair = _Pair(traits, scale, tol, max_iter)
+    traits = replace(traits, residuals=traits.residuals / scale)
+    pair = _Pair(traits, tol, max_iter)
     values, inverses = yield from moment_estimates(traits)
     estimable = np.stack([inverses[s, t].diagonal() > 0 for s, t in PAIRS], axis=1)
     n_bytes = 8 * 4 * int(traits.known.sum()) ** 2
     exact = n_bytes <= machine().total_bytes if exact is None else exact
-    units = np.array([scale[s] * scale[t] for s, t in PAIRS])
     # As for one trait the start is semidefinite, with a tenth of the variance for the residual.
-    moments = np.stack([values[:, s, t] for s, t in PAIRS], axis=1) / units
+    moments = np.stack([values[:, s, t] for s, t in PAIRS], axis=1)
     floor = np.append(np.zeros(traits.n_kernels), 0.1)
     start = np.where(estimable, _semidefinite(moments, floor), 0.0)
     system = _Exact(pair) if exact else Probes(pair, traits.n_probes, traits.seed)
@@ -209,6 +200,7 @@ def trait_likelihood(traits: Traits, tol: float, max_iter: int, *, tests: bool, 
     inside = (first > 0) & (second > 0) & (first * second - shared**2 > _SINGULAR * first * second)
     free = np.flatnonzero((estimable & inside[:, None]).ravel())
     covariance[np.ix_(free, free)] = np.linalg.inv(information[np.ix_(free, free)])
+    units = np.array([scale[s] * scale[t] for s, t in PAIRS])
     covariance = covariance.reshape(*estimates.shape, *estimates.shape) * units[:, None, None] * units
     ratios, places = np.full(len(estimates), np.nan), np.arange(estimates.size)
     for term in np.flatnonzero(estimable[:, 1]) if tests and exact else ():

@@ -35,6 +35,7 @@ Ubaru, Chen, Saad: Fast estimation of tr f(A) via stochastic Lanczos quadrature.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -114,7 +115,6 @@ class VarianceProblem:
         """
         gram, moments, kernels = yield from _haseman_elston(self)
         some = replace(self, names=tuple(self.names[j] for j in kernels))
-        _check_independent(some, gram)
         solver, n = _solve(some, gram, moments), len(self.names)
         outcome = yield from solver if len(kernels) == n else on_kernels(solver, kernels, n)
         return replace(outcome, extra={**outcome.extra, "kernels": kernels})
@@ -219,7 +219,7 @@ def _outcome(
 def _haseman_elston(problem: VarianceProblem) -> Steps:
     """The normal equations, ⟨MK_iM, MK_jM⟩ and yᵀMK_jMy, with the identity last, and the positions of their kernels.
 
-    Kernels that fixed effects explain are left out.
+    Kernels that fixed effects explain are left out. InputError if the matrices of the others are linearly dependent.
     """
     Q, residual = problem.basis, problem.residual
     products = yield interface.EachProduct(np.hstack([residual, Q]))
@@ -236,24 +236,21 @@ def _haseman_elston(problem: VarianceProblem) -> Steps:
         )
         raise DegenerateKernelError(msg)
     kept = np.append(kernels, len(size))
-    return gram[np.ix_(kept, kept)], moments[kept], kernels
-
-
-def _check_independent(problem: VarianceProblem, gram: Float) -> None:
-    """Refuse matrices that are linearly dependent."""
+    gram = gram[np.ix_(kept, kept)]
     size = np.sqrt(gram.diagonal())
     values, vectors = np.linalg.eigh(gram / np.outer(size, size))
     if values[0] <= DEPENDENT:
         # The eigenvector of the smallest eigenvalue is the combination of the matrices, of unit norm each, that
         # vanishes.
         share = np.abs(vectors[:, 0])
-        names = [*map(repr, problem.names), "the residual (the identity)"]
+        names = [*(repr(problem.names[j]) for j in kernels), "the residual (the identity)"]
         involved = [names[k] for k in np.flatnonzero(share > 0.05 * share.max())]
         refuse(
             f"{problem.title}the variances of {', '.join(involved[:-1])} and {involved[-1]} cannot be distinguished, "
             "since their matrices are linearly dependent over these samples; leave one of them out with select(), or "
             "merge them into one kernel"
         )
+    return gram, moments[kept], kernels
 
 
 def _nonnegative(gram: Float, moments: Float, floor: Float) -> Float:
@@ -266,11 +263,16 @@ def _nonnegative(gram: Float, moments: Float, floor: Float) -> Float:
     return np.asarray(floor + nnls(upper, scipy.linalg.solve_triangular(upper, shifted, trans="T"))[0] / size)
 
 
-def _by_regression(problem: VarianceProblem, system: _Exact | Probes, gram: Float, moments: Float) -> Steps:
+def _by_regression(problem: VarianceProblem, system: System, gram: Float, moments: Float) -> Steps:
     """The estimates of Haseman-Elston regression, which may be negative; the model takes them as zero."""
     estimates = np.linalg.solve(gram, moments)
     point = yield from system.evaluate(np.maximum(estimates, problem.floor))
-    covariance = yield from _regression_covariance(problem, point.variances)
+    variances, kernels, known = point.variances, np.arange(len(problem.names)), np.ones((len(problem.y), 1))
+    of_trait = problem.residual, known, [problem.basis], kernels, len(kernels), problem.n_probes, problem.seed
+    traces = (yield from moment_traces(Traits(*of_trait), variances[:, None, None]))[0, 0, 0, 0]
+    # Cov(yᵀMK_iMy, yᵀMK_jMy) = 2 tr(MK_iM V MK_jM V) for normal y.
+    covariance = traces + traces.T
+    covariance[-1, -1] += 2.0 * problem.n_orthogonal * variances[-1] ** 2
     # The estimates are G⁻¹ times the moments yᵀMK_jMy, so their covariance is that of the moments between two G⁻¹.
     inverse = np.linalg.inv(gram)
     extra = {
@@ -282,23 +284,11 @@ def _by_regression(problem: VarianceProblem, system: _Exact | Probes, gram: Floa
     return _outcome(problem, point, Status.CONVERGED, [_step(point, 0.0)], extra)
 
 
-def _regression_covariance(problem: VarianceProblem, variances: Float) -> Steps:
-    """Cov(yᵀMK_iMy, yᵀMK_jMy) = 2 tr(MK_iM V MK_jM V) for normal y, (n + 1, n + 1)."""
-    kernels, known = np.arange(len(problem.names)), np.ones((len(problem.y), 1))
-    of_trait = problem.residual, known, [problem.basis], kernels, len(kernels), problem.n_probes, problem.seed
-    traces = yield from moment_traces(Traits(*of_trait), variances[:, None, None])
-    covariance = traces[0, 0, 0, 0] + traces[0, 0, 0, 0].T
-    covariance[-1, -1] += 2.0 * problem.n_orthogonal * variances[-1] ** 2
-    return covariance
-
-
 # --- average information ---------------------------------------------------------------------------------------------
 
 
 LinearModel = Any
 """A model whose covariance V is linear in some variances: a `VarianceProblem`, or one with its methods."""
-System = Any
-"""The likelihood of a model by `evaluate` at some variances, and by `derive` there what `_Exact` does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,49 +309,65 @@ class Point:
         return np.asarray(solved - self.solved @ np.linalg.solve(self.gram, basis.T @ solved))
 
 
-def likelihood_point(
-    problem: LinearModel, variances: Float, solved: Float, log_determinants: Float, probes: Float | None = None
-) -> Point:
-    """The likelihood from V⁻¹[My, Q] and log|V|, or estimates of it from each probe."""
-    Q, of_basis = problem.basis, solved[:, 1:]
-    gram = Q.T @ of_basis
-    gram = 0.5 * (gram + gram.T)
-    # Py = PMy, where a large mean of y does not cancel.
-    effects = np.asarray(np.linalg.solve(gram, Q.T @ solved[:, :1]), dtype=np.float64)
-    dual = solved[:, :1] - of_basis @ effects
-    quadratic = float(problem.residual[:, 0] @ dual[:, 0])
-    # The restricted likelihood has log|QᵀV⁻¹Q| in addition to log|V|. Q is orthonormal, so that its scale adds nothing.
-    constant = problem.degrees * np.log(2.0 * np.pi) + np.linalg.slogdet(gram)[1]
-    value = -0.5 * (constant + log_determinants.mean() + quadratic)
-    n = len(log_determinants)
-    error = 0.5 * float(log_determinants.std(ddof=1)) / np.sqrt(n) if n > 1 else 0.0
-    return Point(variances, float(value), dual, of_basis, gram, effects, error, probes)
+class System(ABC):
+    """The likelihood of a model at some variances, and its derivatives there."""
 
-
-class _Exact:
-    """The likelihood and its derivatives by a factor of V."""
-
-    def __init__(self, problem: VarianceProblem) -> None:
+    def __init__(self, problem: LinearModel) -> None:
         self.problem = problem
-        self._factor: Any = None
+
+    @abstractmethod
+    def _solve(self, variances: Float, block: Float) -> Steps:
+        """V⁻¹B of a block, log|V| or estimates of it from each probe, and V⁻¹ times the probes or None."""
+
+    @abstractmethod
+    def _trace(self, point: Point) -> Steps:
+        """W = [K_jPy], V⁻¹W, tr PK_j, and the covariance of these that probes leave, at the point evaluated last."""
 
     def evaluate(self, variances: Float) -> Steps:
-        """The likelihood at these variances: a factor."""
+        """The likelihood at these variances."""
+        problem, Q = self.problem, self.problem.basis
+        solved, log_determinants, probes = yield from self._solve(variances, np.hstack([problem.residual, Q]))
+        of_basis = solved[:, 1:]
+        gram = Q.T @ of_basis
+        gram = 0.5 * (gram + gram.T)
+        # Py = PMy, where a large mean of y does not cancel.
+        effects = np.asarray(np.linalg.solve(gram, Q.T @ solved[:, :1]), dtype=np.float64)
+        dual = solved[:, :1] - of_basis @ effects
+        quadratic = float(problem.residual[:, 0] @ dual[:, 0])
+        # The restricted likelihood has log|QᵀV⁻¹Q| in addition to log|V|. Q is orthonormal: its scale adds nothing.
+        constant = problem.degrees * np.log(2.0 * np.pi) + np.linalg.slogdet(gram)[1]
+        value = -0.5 * (constant + np.mean(log_determinants) + quadratic)
+        n = np.size(log_determinants)
+        error = 0.5 * float(np.std(log_determinants, ddof=1)) / np.sqrt(n) if n > 1 else 0.0
+        return Point(variances, float(value), dual, of_basis, gram, effects, error, probes)
+
+    def derive(self, point: Point) -> Steps:
+        """Gradient, average information, and the covariance of the gradient that probes leave, at the last point."""
+        images, solved, traces, noise = yield from self._trace(point)
+        dual = point.dual[:, 0]
+        quadratic = images.T @ dual
+        self.problem.check_forms(quadratic, np.linalg.norm(dual) * np.linalg.norm(images, axis=0))
+        information = 0.5 * images.T @ point.project(solved, self.problem.basis)
+        # The gradient has half of the trace, hence a quarter of the variance of the mean.
+        return 0.5 * (quadratic - traces), 0.5 * (information + information.T), 0.25 * noise
+
+
+class _Exact(System):
+    """The likelihood and its derivatives by a factor of V."""
+
+    _factor: Any = None
+
+    def _solve(self, variances: Float, block: Float) -> Steps:
         problem, lam = self.problem, float(variances[-1])
         self._factor = None  # frees the memory of the old factor before the new one is requested
         # The factor is that of A = ½(I + K(β)/λ), V = 2λA.
         self._factor = yield interface.CombinedFactor(variances[:-1], lam)
-        block = np.hstack([problem.residual, problem.basis])
-        solving, of_determinant = (
-            interface.OfFactor(self._factor, Factor.solve, (block,)),
-            interface.OfFactor(self._factor, Factor.log_determinant),
-        )
-        solved, log_determinant = yield solving, of_determinant
+        of_block = interface.OfFactor(self._factor, Factor.solve, (block,))
+        solved, log_determinant = yield of_block, interface.OfFactor(self._factor, Factor.log_determinant)
         log_determinant = log_determinant + len(problem.y) * np.log(2.0 * lam) + problem.n_orthogonal * np.log(lam)
-        return likelihood_point(problem, variances, solved / (2.0 * lam), log_determinant)
+        return solved / (2.0 * lam), log_determinant, None
 
-    def derive(self, point: Point) -> Steps:
-        """Gradient, average information and noise of zero, at the point that was evaluated last."""
+    def _trace(self, point: Point) -> Steps:
         block = np.hstack([point.dual, point.solved])
         products, traces = yield interface.EachProduct(block), interface.FactorTraces(self._factor)
         products = np.concatenate([products, block[None]])
@@ -373,27 +379,22 @@ class _Exact:
         traces[-1] += self.problem.n_orthogonal / point.variances[-1]
         images = products[:, :, 0].T
         solved = (yield interface.OfFactor(self._factor, Factor.solve, (images,))) / scale
-        return derivatives(self.problem, point, images, solved, traces), np.zeros((len(traces), len(traces)))
+        return images, solved, traces, np.zeros((len(traces), len(traces)))
 
 
-class Probes:
+class Probes(System):
     """The likelihood and its derivatives by conjugate gradients and random probes, the same ones at all points."""
 
     def __init__(self, problem: LinearModel, n_probes: int, seed: int) -> None:
-        self.problem = problem
+        super().__init__(problem)
         self._probes = sign_probes(len(problem.basis), n_probes, seed)
 
-    def evaluate(self, variances: Float) -> Steps:
-        """The likelihood at these variances: a product of each step of conjugate gradients."""
-        problem = self.problem
-        width = 1 + problem.basis.shape[1]
-        block = np.hstack([problem.residual, problem.basis, self._probes])
-        solved, quadratures = yield from _conjugate_gradients(partial(problem.multiply, variances), block)
-        log_determinants = len(problem.basis) * quadratures[width:]
-        return likelihood_point(problem, variances, solved[:, :width], log_determinants, solved[:, width:])
+    def _solve(self, variances: Float, block: Float) -> Steps:
+        multiply, width = partial(self.problem.multiply, variances), block.shape[1]
+        solved, quadratures = yield from _conjugate_gradients(multiply, np.hstack([block, self._probes]))
+        return solved[:, :width], len(block) * quadratures[width:], solved[:, width:]
 
-    def derive(self, point: Point) -> Steps:
-        """Gradient, average information, and the covariance of the gradient that the probes leave."""
+    def _trace(self, point: Point) -> Steps:
         problem = self.problem
         assert point.probes is not None
         block = np.hstack([point.dual, point.project(point.probes, problem.basis)])
@@ -403,19 +404,7 @@ class Probes:
         samples = np.einsum("ms,nms->ns", self._probes, products[:, :, 1:])
         images = products[:, :, 0].T
         solved, _ = yield from _conjugate_gradients(partial(problem.multiply, point.variances), images)
-        # The gradient has half of the trace, hence a quarter of the variance of the mean.
-        noise = 0.25 * np.cov(samples) / samples.shape[1]
-        return derivatives(problem, point, images, solved, samples.mean(axis=1)), noise
-
-
-def derivatives(problem: LinearModel, point: Point, images: Float, solved: Float, traces: Float) -> tuple[Float, Float]:
-    """Gradient and average information from W = [K_jPy], V⁻¹W, and tr PK_j."""
-    dual = point.dual[:, 0]
-    quadratic = images.T @ dual
-    size = np.linalg.norm(dual) * np.linalg.norm(images, axis=0)
-    problem.check_forms(quadratic, size)
-    information = 0.5 * images.T @ point.project(solved, problem.basis)
-    return 0.5 * (quadratic - traces), 0.5 * (information + information.T)
+        return images, solved, samples.mean(axis=1), np.cov(samples) / samples.shape[1]
 
 
 def _step(point: Point, gain: float) -> Step:
@@ -434,7 +423,7 @@ def maximize(system: System, start: Float, active: Index) -> Steps:
     point = yield from system.evaluate(start)
     steps: list[Step] = []
     while True:
-        (gradient, information), noise = yield from system.derive(point)
+        gradient, information, noise = yield from system.derive(point)
         # Average information: the mean of observed and expected information, which needs no trace of two matrices. It
         # is positive semidefinite, so that the quadratic model has a maximum over the variances above their floors.
         slope, curvature = gradient[active], information[np.ix_(active, active)]
