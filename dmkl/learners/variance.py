@@ -342,13 +342,12 @@ class VarianceComponents(KernelRegressor):
         data, problems = outcome.data, outcome.data.problems
         dim = str(self.dual_coef_.dims[1])
         targets = self.dual_coef_[dim].values
-        tables, effects = [], []
+        tables = []
         for k, (solution, rows) in enumerate(zip(outcome.outcomes, problems.labeled, strict=True)):
             trained = data.kernels.samples
             design, names = self._design(trained if rows is None else trained[rows], trained)
             inverse = np.linalg.inv(np.linalg.qr(design)[1])
             covariance = inverse @ solution.extra["effects_covariance"] @ inverse.T
-            effects.append((inverse @ solution.extra["effects"], np.sqrt(covariance.diagonal())))
             means = solution.extra.get("mean_diagonal")
             if means is None:
                 diagonal = data.trainings[k].square.diagonal()
@@ -356,28 +355,25 @@ class VarianceComponents(KernelRegressor):
                 means = diagonal.mean(axis=1)
             table = self._components(solution, means, data.positions[solution.extra["kernels"]])
             table |= self._on_liability_scale(problems.targets.values[k], table)
-            tables.append(table)
+            of_target = xr.Dataset({name: (("term", "term_2")[: np.ndim(of)], of) for name, of in table.items()})
+            of_target["effect"] = "covariate", inverse @ solution.extra["effects"]
+            of_target["effect_se"] = "covariate", np.sqrt(covariance.diagonal())
+            tables.append(of_target)
         terms = np.array([*self.kernel_names_, "residual", "total"], dtype=str)
-        dims = {0: (), 1: ("term",), 2: ("term", "term_2")}
-        columns = {
-            name: ((*dims[np.ndim(tables[0][name])], dim), np.stack([table[name] for table in tables], axis=-1))
-            for name in tables[0]
-        }
-        self.components_ = xr.Dataset(columns, {"term": terms, "term_2": terms, dim: targets})
-        coords = [("covariate", np.array(names, dtype=str)), (dim, targets)]
-        effect, errors = (xr.DataArray(np.column_stack(columns), coords) for columns in zip(*effects, strict=True))
-        self.fixed_effects_ = xr.Dataset({"effect": effect, "effect_se": errors})
+        coords = {"term": terms, "term_2": terms, "covariate": np.array(names, dtype=str), dim: targets}
+        whole = xr.concat(tables, dim, data_vars="all").transpose(..., dim).assign_coords(coords)
+        effect = whole["effect"]
         self.intercept_ = effect[:1].sum("covariate").rename("intercept")  # zero without fixed effects
         if self._covariates() is not None:
             self.covariate_effects_ = effect[1:].rename("covariate_effect")
         if problems.dim is None:
-            self.components_ = self.components_.isel({dim: 0}, drop=True)
-            self.fixed_effects_ = self.fixed_effects_.isel({dim: 0}, drop=True)
+            whole = whole.isel({dim: 0}, drop=True)
+        self.components_, self.fixed_effects_ = whole.drop_dims("covariate"), whole[["effect", "effect_se"]]
         if self.genetic_correlation:
             self._set_trait_covariances(outcome)
         boundary = np.argwhere(self.components_.boundary.values.reshape(len(terms), -1)[:-1])
-        of_target = [f" of {label}" if problems.dim else "" for label in targets]
-        at_zero = [repr(str(terms[j])) + of_target[k] for j, k in boundary]
+        of_label = [f" of {label}" if problems.dim else "" for label in targets]
+        at_zero = [repr(str(terms[j])) + of_label[k] for j, k in boundary]
         if at_zero:
             self.status_ += f" On the boundary, zero: {', '.join(at_zero)}."
         status = outcome.outcomes[worst(outcome.outcomes)].status
@@ -509,7 +505,7 @@ class VarianceComponents(KernelRegressor):
         shares += ["Sum of V(G)/Vp"] * (len(kernels) > 1)
         at = [*range(len(kernels)), *([-1] if len(kernels) > 1 else [])]
         for kind, end in (("variance", ""), ("liability", "_L")):
-            if f"{kind}_share" in table:
+            if f"{kind}_share" in table and table[f"{kind}_share"].notnull().any():
                 values, deviations = (table[f"{kind}_share{part}"].values[at] for part in ("", "_se"))
                 rows += zip([f"{share}{end}" for share in shares], values, deviations, strict=True)
         ratio = float(table.likelihood_ratio[-1])

@@ -296,6 +296,12 @@ def test_binary_traits_have_shares_on_the_liability_scale():
     density = scipy.stats.norm.pdf(scipy.stats.norm.isf(cases))
     factor = cases * (1 - cases) / density**2
     np.testing.assert_allclose(unknown.liability_share[0], factor * unknown.variance_share[0])
+    several = dmkl.VarianceComponents().fit(in_memory(kernels, 25), np.stack([ill, y], axis=1))
+    shares = several.components_.liability_share
+    np.testing.assert_allclose(shares.isel(target=0), unknown.liability_share, rtol=1e-6)
+    assert np.isnan(shares.isel(target=1)).all()
+    tables = [several.hsq_table(name).Source.str.endswith("_L") for name in ("0", "1")]
+    assert [rows.any() for rows in tables] == [True, False]
     with pytest.raises(InputError, match="prevalence is for traits of two values"):
         dmkl.VarianceComponents(prevalence=0.1).fit(in_memory(kernels, 25), y)
 
