@@ -80,16 +80,16 @@ def class_index(kind: str, classes: Array, labels: npt.ArrayLike) -> list[Index]
     return [index_of(values, classes)]
 
 
-def index_of(labels: Array, classes: Array) -> Index:
-    """The number of each label among the sorted classes; InputError if a label is none of them."""
+def index_of(labels: Array, classes: Array, *, all_learnt: bool = True) -> Index:
+    """The number of each label among the sorted classes, −1 of one that is none of them: InputError if `all_learnt`."""
     index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    unknown = labels[classes[index] != labels]
-    if len(unknown):
+    learnt = np.asarray(classes[index] == labels)
+    if all_learnt and not learnt.all():
         refuse(
-            f"the labels hold {unknown.tolist()[0]!r}, which is none of the classes learnt, {classes.tolist()}; leave "
-            "those rows out, or train on some"
+            f"the labels hold {labels[~learnt].tolist()[0]!r}, which is none of the classes learnt, "
+            f"{classes.tolist()}; leave those rows out, or train on some"
         )
-    return index
+    return np.where(learnt, index, -1)
 
 
 def class_weights(targets: Targets) -> list[Float] | None:

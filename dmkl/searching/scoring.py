@@ -6,23 +6,18 @@ import inspect
 import numbers
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax, xlogy
+from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import (
-    average_precision_score,
-    get_scorer,
-    log_loss,
-    matthews_corrcoef,
-    precision_recall_curve,
-    roc_auc_score,
-)
+from sklearn.metrics import get_scorer
 
 from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import InputError, refuse
@@ -30,127 +25,285 @@ from dmkl.learners.decisions import index_of
 from dmkl.numerics.fisher import Kind, target_values
 from dmkl.numerics.survival import concordance, concordance_ipcw, mean_dynamic_auc
 
-Metric = Callable[[Array, Array, Array], float]
-"""(truth, decision, classes) ↦ a number. For classes: labels (rows,), scores (rows,) for two classes or (rows, classes)
-for more, the classes sorted; the second of two is the positive class. For a regression: numbers, predictions, unused.
-"""
 
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """A scorer of the decisions of several points about the same rows, under several labelings of these rows.
 
-def average_precision_voc07(positive: Array, scores: Array) -> float:
-    """Eleven-point interpolated average precision: (1/11) Σ_{r = 0, 0.1, …, 1} max_{r' ≥ r} precision(r').
-
-    Everingham, Van Gool, Williams, Winn, Zisserman: The PASCAL Visual Object Classes (VOC) challenge, IJCV 88 (2010),
-    Section 4.2; used up to VOC 2009. Precision and recall are taken where the score changes, so that tied samples count
-    together.
+    `scores` is a function of the labelings (n, rows), the decisions (points, rows[, classes]) and the classes, sorted,
+    with scores (points, n), NaN where they are undefined. Labels are numbers of classes, −1 of one that was not learnt,
+    and decisions are (points, rows) for two classes, of which the second is the positive one. Of a regression labels
+    and decisions are numbers, which may have a dimension of targets before the others.
     """
-    precision, recall = _curve(positive, scores)
-    # Quotients of integers on both sides, so that a recall of three tenths reaches the level 0.3.
-    reached = recall >= np.arange(11)[:, None] / 10
-    return float(np.where(reached, precision, 0.0).max(axis=1).mean())
+
+    scores: Callable[[Array, Array, Array], Float]
+    cost: float = 1.0
+    """The time for each point, row, class and labeling in units of a product of matrices; ∞ if each is a call."""
 
 
-def average_precision_voc(positive: Array, scores: Array) -> float:
-    """Area under the envelope of precision: ∫₀¹ max_{r' ≥ r} precision(r') dr.
+class OfProbabilities(Metric):
+    """A metric of decisions that are logarithms of probabilities, as `probabilities` takes them."""
+
+
+def _each(function: Callable[[Array, Array, Array], float], truths: Array, decisions: Array, classes: Array) -> Float:
+    """The scores of a function of one labeling and the decisions of one point."""
+    return np.array([[function(truth, decision, classes) for truth in truths] for decision in decisions])
+
+
+_SORTS, _PAIRS = 40.0, 400.0
+"""Time of a curve over sorted rows, and of counting pairs of some hundred rows, in units of a matrix product."""
+
+
+# --- scorers of classes: means over a table ---------------------------------------------------------------------------
+
+
+def _mean_of_table(
+    table: Callable[[Array, int], Iterable[Array]],
+    truths: Array,
+    decisions: Array,
+    classes: Array,
+    *,
+    by_class: bool = False,
+) -> Float:
+    """(1/m) Σ_k Σ_i [y_i = k] T_ki, T the score of row i if its class is k, of which `table` gives (point, row) by k.
+
+    With `by_class` the rows of a class count 1/(its size) in place of 1/m, and the sum is over the number of classes.
+    """
+    total, n_present = np.zeros((len(decisions), len(truths))), np.zeros(len(truths))
+    for k, scores in enumerate(table(decisions, len(classes))):
+        is_class = truths == k
+        size = is_class.sum(axis=1)
+        sums = np.asarray(scores @ is_class.T.astype(scores.dtype), dtype=np.float64)
+        total += sums / np.maximum(size, 1) if by_class else sums
+        n_present += size > 0
+    # A label that was not learnt has no score.
+    learnt = (truths >= 0).all(axis=1)
+    return np.where(learnt, total / np.where(learnt, n_present if by_class else truths.shape[1], 1), np.nan)
+
+
+def predicted_numbers(decisions: Array, n_classes: int) -> Array:
+    """Numbers of the predicted classes, (point, row)."""
+    return (decisions > 0).astype(np.int64) if n_classes == 2 else np.argmax(decisions, axis=-1)
+
+
+def probabilities(decision: Array) -> Float:
+    """(rows, classes), from logarithms up to a constant of each row, or log odds (rows,): decisions by class means."""
+    logits = np.asarray(decision, dtype=np.float64)
+    return np.asarray(softmax(np.stack([0 * logits, logits], axis=-1) if logits.ndim == 1 else logits, axis=-1))
+
+
+def _right(decisions: Array, n_classes: int) -> Iterable[Array]:
+    predicted = predicted_numbers(decisions, n_classes)
+    # Counts of rows are exact in single precision, whose products take half the time.
+    return ((predicted == k).astype(np.float32) for k in range(n_classes))
+
+
+def _log_probabilities(decisions: Array, n_classes: int) -> Iterable[Array]:
+    p = np.stack([probabilities(of_point) for of_point in decisions])
+    eps = np.finfo(p.dtype).eps  # as scikit-learn
+    return np.moveaxis(np.log(np.clip(p, eps, 1.0 - eps)), -1, 0)
+
+
+def _brier_scores(decisions: Array, n_classes: int) -> Iterable[Array]:
+    # As scikit-learn's from 1.7 on, which is the first to accept several classes.
+    p = np.stack([probabilities(of_point) for of_point in decisions])
+    scores = 2.0 * p - (p**2).sum(axis=-1, keepdims=True) - 1.0
+    return np.asarray(np.moveaxis(scores, -1, 0) / (2.0 if n_classes == 2 else 1.0))
+
+
+# --- scorers of classes: each against the rest ------------------------------------------------------------------------
+
+
+def _one_vs_rest(
+    measure: Callable[[Array, Array], Float],
+    truths: Array,
+    decisions: Array,
+    classes: Array,
+    *,
+    of_both: bool = False,
+    values: Callable[[Array], Array] = np.asarray,
+) -> Float:
+    """The score of the second of two classes, or its mean over more, each against the rest, where it is defined.
+
+    It is undefined, NaN, where no row is positive and, if `of_both`, where all are. `measure` takes which rows are
+    positive, (n, rows), and their scores (points, rows): `values` of the decisions of a point.
+    """
+    decisions = np.stack([values(of_point) for of_point in decisions])
+    several = decisions.ndim == 3
+    scores = np.full((len(classes) if several else 1, len(decisions), len(truths)), np.nan)
+    for k, of_class in enumerate(scores):
+        positive = truths == (k if several else 1)
+        defined = positive.any(axis=1) & ~(of_both & positive.all(axis=1))
+        of_class[:, defined] = measure(positive[defined], decisions[..., k] if several else decisions)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.nansum(scores, axis=0) / np.isfinite(scores).sum(axis=0))
+
+
+def _of_curves(summary: Callable[[Float, Float], Float], positive: Array, scores: Array) -> Float:
+    """A number for each curve of precision and recall, (n, thresholds) with falling recall.
+
+    Both are taken where the score changes, so that tied samples count together, without the point (1, 0) that closes a
+    drawn curve.
+    """
+    values = np.empty((len(scores), len(positive)))
+    for of_point, column in zip(values, scores, strict=True):
+        order = np.argsort(-column, kind="stable")
+        last = np.flatnonzero(np.diff(column[order], append=-np.inf))[::-1]
+        found = np.cumsum(positive[:, order], axis=1)[:, last]
+        of_point[:] = summary(found / (last + 1), found / positive.sum(axis=1)[:, None])
+    return values
+
+
+def _area(precision: Float, recall: Float) -> Float:
+    """Average precision Σ_i (r_i − r_{i−1}) p_i."""
+    return np.asarray(-(np.diff(recall, append=0.0, axis=1) * precision).sum(axis=1))
+
+
+def _area_of_envelope(precision: Float, recall: Float) -> Float:
+    """∫₀¹ max_{r' ≥ r} precision(r') dr.
 
     Everingham, Winn: The PASCAL VOC 2010 development kit; used from VOC 2010 on.
     """
-    precision, recall = _curve(positive, scores)
-    return float(-np.diff(recall, append=0.0) @ np.maximum.accumulate(precision))
+    return _area(np.maximum.accumulate(precision, axis=1), recall)
 
 
-def _curve(positive: Array, scores: Array) -> tuple[Float, Float]:
-    """Precision and recall at every threshold, recall falling, without the point (1, 0) that closes a drawn curve."""
-    precision, recall, _ = precision_recall_curve(positive, scores)
-    return precision[:-1], recall[:-1]
+def _eleven_points(precision: Float, recall: Float) -> Float:
+    """(1/11) Σ_{r = 0, 0.1, …, 1} max_{r' ≥ r} precision(r').
 
-
-def _one_vs_rest(measure: Callable[[Array, Array], float], *, of_both: bool = False) -> Metric:
-    """The score of the second of two classes, or its mean over more, each against the rest, where it is defined.
-
-    It is undefined, NaN, where no row is positive and, if `of_both`, where all are.
+    Everingham, Van Gool, Williams, Winn, Zisserman: The PASCAL Visual Object Classes (VOC) challenge, IJCV 88 (2010),
+    Section 4.2; used up to VOC 2009.
     """
-
-    def score(positive: Array, values: Array) -> float:
-        undefined = not positive.any() or (of_both and positive.all())
-        return float("nan") if undefined else float(measure(positive, values))
-
-    def metric(truth: Array, decision: Array, classes: Array) -> float:
-        index = index_of(truth, classes)
-        if decision.ndim == 1:
-            return score(index == 1, decision)
-        values = np.array([score(index == k, column) for k, column in enumerate(decision.T)])
-        defined = values[~np.isnan(values)]
-        return float(defined.mean()) if len(defined) else float("nan")
-
-    return metric
+    # Quotients of integers on both sides, so that a recall of three tenths reaches the level 0.3.
+    return np.asarray(np.mean([np.where(recall >= k / 10, precision, 0.0).max(axis=1) for k in range(11)], axis=0))
 
 
-def matthews(truth: Array, decision: Array, classes: Array) -> float:
-    """Matthews correlation coefficient, averaged over the classes in the truth, each against the rest.
+def _roc_areas(positive: Array, scores: Array) -> Float:
+    """(Σ_{i positive} r_i − n₊(n₊ + 1)/2)/(n₊n₋) with the midranks r (Mann, Whitney 1947)."""
+    n = positive.sum(axis=1)
+    above = rankdata(scores, axis=1) @ positive.T.astype(np.float64) - n * (n + 1) / 2
+    return np.asarray(above / (n * (positive.shape[1] - n)))
 
-    MCC = (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)), 0 where a class is never predicted, and NaN where
-    the truth is of one class. JMLR Section 3.6, after Kloft, Brefeld, Sonnenburg, Zien: ℓp-norm multiple kernel
-    learning, JMLR 12 (2011).
+
+def _matthews(positive: Array, predicted: Array) -> Float:
+    """(TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)), 0 where a class is never predicted.
+
+    JMLR Section 3.6, after Kloft, Brefeld, Sonnenburg, Zien: ℓp-norm multiple kernel learning, JMLR 12 (2011).
     """
-    several = decision.ndim > 1
-    predicted = np.eye(decision.shape[1], dtype=bool)[np.argmax(decision, axis=1)] if several else decision > 0
-    return _one_vs_rest(matthews_corrcoef, of_both=True)(truth, predicted, classes)
+    predicted, m = predicted.astype(np.float64), positive.shape[1]
+    n, n_predicted = positive.sum(axis=1), predicted.sum(axis=1)[:, None]
+    covariance = m * (predicted @ positive.T.astype(np.float64)) - n_predicted * n
+    total = n_predicted * (m - n_predicted) * n * (m - n)
+    return np.asarray(np.divide(covariance, np.sqrt(total), out=np.zeros(total.shape), where=total > 0))
 
 
-# Scikit-learn has the next two as well. A search scores every point on every fold, and for some hundred rows the checks
-# of a scikit-learn scorer take longer than solving the point. These also accept the decisions of several points, with a
-# leading dimension of points, and then return an array.
+def _is_predicted(decision: Array) -> Array:
+    """Whether the class, or each of several, is predicted for a row."""
+    return np.eye(decision.shape[1], dtype=bool)[np.argmax(decision, axis=1)] if decision.ndim > 1 else decision > 0
 
 
-def accuracy(truth: Array, decision: Array, classes: Array) -> Any:
-    """Share of the rows with the right class."""
-    return _as_float(np.mean(index_of(truth, classes) == predicted_numbers(decision, classes), axis=-1))
-
-
-def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> Any:
-    """Mean recall of the c classes in the truth, Σ_k recall_k / c: balanced accuracy (JMLR Section 3.4)."""
-    index = index_of(truth, classes)
-    rows = np.bincount(index, minlength=len(classes))
-    right = (index == predicted_numbers(decision, classes)) @ np.eye(len(classes))[:, rows > 0][index]
-    return _as_float(np.mean(right / rows[rows > 0], axis=-1))
-
-
-def predicted_numbers(decision: Array, classes: Array) -> Array:
-    """Numbers of the predicted classes."""
-    return (decision > 0).astype(np.int64) if len(classes) == 2 else np.argmax(decision, axis=-1)
-
-
-def _as_float(values: Any) -> Any:
-    """A plain number for one decision, an array for several."""
-    return values if np.ndim(values) else float(values)
-
-
-def correlation(truth: Array, predicted: Array) -> float:
-    """Pearson's correlation Σ(y − ȳ)(f − f̄) / √(Σ(y − ȳ)² Σ(f − f̄)²): NaN for a constant y, 0 for a constant f."""
-    y, f = truth - truth.mean(), predicted - predicted.mean()
-    sizes = [float(np.linalg.norm(values)) for values in (y, f)]
-    # A constant less its mean is rounding error.
-    flat = [size <= 1e-13 * np.linalg.norm(values) for size, values in zip(sizes, (truth, predicted), strict=True)]
-    if flat[0]:
-        return float("nan")
-    return 0.0 if flat[1] else float(y @ f) / (sizes[0] * sizes[1])
-
-
+_MEAN_CLASS_ACCURACY = Metric(partial(_mean_of_table, _right, by_class=True))
+_MATTHEWS = partial(_one_vs_rest, _matthews, of_both=True, values=_is_predicted)
 OWN_METRICS: dict[str, Metric] = {
-    "mean_class_accuracy": mean_class_accuracy,
-    "balanced_accuracy": mean_class_accuracy,
-    "accuracy": accuracy,
-    "average_precision": _one_vs_rest(average_precision_score),
-    "average_precision_voc": _one_vs_rest(average_precision_voc),
-    "average_precision_voc07": _one_vs_rest(average_precision_voc07),
-    "matthews": matthews,
-    "neg_matthews_loss": lambda truth, decision, classes: matthews(truth, decision, classes) - 1.0,
+    "mean_class_accuracy": _MEAN_CLASS_ACCURACY,
+    "balanced_accuracy": _MEAN_CLASS_ACCURACY,
+    "accuracy": Metric(partial(_mean_of_table, _right)),
+    "average_precision": Metric(partial(_one_vs_rest, partial(_of_curves, _area)), _SORTS),
+    "average_precision_voc": Metric(partial(_one_vs_rest, partial(_of_curves, _area_of_envelope)), _SORTS),
+    "average_precision_voc07": Metric(partial(_one_vs_rest, partial(_of_curves, _eleven_points)), _SORTS),
+    "matthews": Metric(_MATTHEWS),
+    "neg_matthews_loss": Metric(lambda truths, decisions, classes: _MATTHEWS(truths, decisions, classes) - 1.0),
 }
 OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() if name.startswith("average_precision")}
 """Scorers of classes that `as_metrics` does not look up in scikit-learn, by name."""
-OF_TWO_CLASSES: dict[str, Metric] = {"roc_auc": _one_vs_rest(roc_auc_score, of_both=True)}
+_ROC_AUC = partial(_one_vs_rest, _roc_areas, of_both=True)
+OF_TWO_CLASSES = {"roc_auc": Metric(_ROC_AUC)}
 """Scorers of two classes that `as_metrics` does not look up in scikit-learn."""
-_OF_SEVERAL = (accuracy, mean_class_accuracy)  # Scorers that accept the decisions of several points at once.
+PROBABILISTIC: dict[str, Metric] = {
+    "neg_log_loss": OfProbabilities(partial(_mean_of_table, _log_probabilities)),
+    "neg_brier_score": OfProbabilities(partial(_mean_of_table, _brier_scores)),
+    "roc_auc_ovr": OfProbabilities(partial(_ROC_AUC, values=lambda of: of if of.ndim == 1 else probabilities(of))),
+}
+"""Scorers of probabilities that `as_metrics` does not look up in scikit-learn: rows may lack a class."""
+
+
+# --- scorers of a regression ------------------------------------------------------------------------------------------
+
+
+def _squared_errors(truths: Array, predicted: Array) -> Float:
+    """Σ(y − f)², (points, n)."""
+    if truths.shape[-2] == 1:
+        return np.asarray(np.sum((truths - predicted) ** 2, axis=-1)[..., None])
+    # Of several labelings by a product of matrices, from numbers less the mean of all, which loses few digits.
+    center = truths.mean()
+    t, f = truths - center, predicted - center
+    return np.asarray(np.sum(f**2, axis=-1)[..., None] - 2.0 * f @ t.mT + np.sum(t**2, axis=-1)[..., None, :])
+
+
+def _r2(truths: Array, predicted: Array, _: Array) -> Float:
+    """R² = 1 − Σ(y − f)²/Σ(y − ȳ)²; of a constant truth 1 if it is predicted and 0 otherwise, as in scikit-learn."""
+    total = np.sum((truths - truths.mean(axis=-1, keepdims=True)) ** 2, axis=-1)[..., None, :]
+    left = _squared_errors(truths, predicted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(total > 0, left / total, left > 0)
+    return 1.0 - share if truths.shape[-1] > 1 else np.full(share.shape, np.nan)
+
+
+def _neg_mean_squared_error(truths: Array, predicted: Array, _: Array) -> Float:
+    m = truths.shape[-1]
+    return _squared_errors(truths, predicted) / (-m if m > 1 else np.nan)
+
+
+def _correlation(truths: Array, predicted: Array, _: Array) -> Float:
+    """Pearson's correlation Σ(y − ȳ)(f − f̄) / √(Σ(y − ȳ)² Σ(f − f̄)²): NaN for a constant y, 0 for a constant f."""
+    y, f = (values - values.mean(axis=-1, keepdims=True) for values in (truths, predicted))
+    size_y, size_f = (np.linalg.norm(values, axis=-1) for values in (y, f))
+    # A constant less its mean is rounding error.
+    flat_y, flat_f = (
+        size <= 1e-13 * np.linalg.norm(values, axis=-1) for size, values in ((size_y, truths), (size_f, predicted))
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = f @ y.mT / (size_f[..., None] * size_y[..., None, :])
+    return np.where(flat_y[..., None, :], np.nan, np.where(flat_f[..., None], 0.0, value))
+
+
+def _d2_poisson(truths: Array, predicted: Array, _: Array) -> Float:
+    """1 − Σ(y log(y/f) − y + f)/Σ y log(y/ȳ); NaN for constant counts, and for predictions that are not positive."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = (xlogy(truths, truths) - truths).sum(axis=1) - np.log(predicted) @ truths.T
+        left += predicted.sum(axis=1)[:, None]
+        value = 1.0 - left / xlogy(truths, truths / truths.mean(axis=1, keepdims=True)).sum(axis=1)
+    are_counts = (truths >= 0).all(axis=1) & (np.ptp(truths, axis=1) > 0)
+    return np.where((predicted.min(axis=1, keepdims=True) > 0) & are_counts, value, np.nan)
+
+
+def _quadratic_kappa(truths: Array, predicted: Array, _: Array) -> Float:
+    """1 − mean (y_i − f_i)²/mean over all pairs of (y_i − f_j)²: Cohen's κ with quadratic weights of whole numbers.
+
+    Cohen: Weighted kappa, Psychological Bulletin 70 (1968).
+    """
+    f_mean, f_variance = predicted.mean(axis=1)[:, None], predicted.var(axis=1)[:, None]
+    of_pairs = truths.var(axis=1) + f_variance + (truths.mean(axis=1) - f_mean) ** 2
+    of_pairs[of_pairs == 0.0] = np.nan
+    return np.asarray(1.0 - _squared_errors(truths, predicted) / truths.shape[1] / of_pairs)
+
+
+def _of_pairs(index: Callable[[Array, Float], Any], truths: Array, predicted: Array, _: Array) -> Float:
+    return np.stack([index(truth, predicted) for truth in truths], axis=-1)
+
+
+OF_NUMBERS: dict[str, Metric] = {
+    "correlation": Metric(_correlation),
+    "r2": Metric(_r2),
+    "neg_mean_squared_error": Metric(_neg_mean_squared_error),
+    "d2_poisson": Metric(_d2_poisson),
+    "quadratic_kappa": Metric(_quadratic_kappa),
+    "concordance_index": Metric(partial(_of_pairs, concordance), _PAIRS),
+    "concordance_index_ipcw": Metric(partial(_of_pairs, concordance_ipcw), _PAIRS),
+    "dynamic_auc": Metric(partial(_each, lambda truth, risk, _: mean_dynamic_auc(truth, risk)), np.inf),
+}
+"""Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
+_OF_TARGETS = tuple(OF_NUMBERS[name] for name in ("correlation", "r2", "neg_mean_squared_error"))
+"""Scorers that accept several targets at once: thousands of them, at every point of a grid."""
 
 
 _LIMITS = {
@@ -171,89 +324,6 @@ def limits(scoring: str, *, of_difference: bool = False) -> tuple[float, float]:
     return (low - high, high - low) if of_difference else (low, high)
 
 
-class OfProbabilities(partial[float]):
-    """A metric of decisions that are logarithms of probabilities, as `probabilities` takes them."""
-
-
-def probabilities(decision: Array) -> Float:
-    """(rows, classes), from logarithms up to a constant of each row, or log odds (rows,): decisions by class means."""
-    logits = np.asarray(decision, dtype=np.float64)
-    return np.asarray(softmax(np.stack([0 * logits, logits], axis=-1) if logits.ndim == 1 else logits, axis=-1))
-
-
-def _neg_log_loss(truth: Array, decision: Array, classes: Array) -> float:
-    return -float(log_loss(index_of(truth, classes), probabilities(decision), labels=np.arange(len(classes))))
-
-
-def _neg_brier_score(truth: Array, decision: Array, classes: Array) -> float:
-    # As scikit-learn's from 1.7 on, which is the first to accept several classes.
-    errors = probabilities(decision) - np.eye(len(classes))[index_of(truth, classes)]
-    return -float(np.sum(errors**2, axis=1).mean() / (2 if len(classes) == 2 else 1))
-
-
-def _roc_auc_ovr(truth: Array, decision: Array, classes: Array) -> float:
-    return OF_TWO_CLASSES["roc_auc"](truth, decision if decision.ndim == 1 else probabilities(decision), classes)
-
-
-PROBABILISTIC: dict[str, Metric] = {
-    "neg_log_loss": OfProbabilities(_neg_log_loss),
-    "neg_brier_score": OfProbabilities(_neg_brier_score),
-    "roc_auc_ovr": OfProbabilities(_roc_auc_ovr),
-}
-"""Scorers of probabilities that `as_metrics` does not look up in scikit-learn: rows may lack a class."""
-
-
-def r2(truth: Array, predicted: Array, _: Any = None) -> Any:
-    """R² = 1 − Σ(y − f)²/Σ(y − ȳ)²; of a constant truth 1 if it is predicted and 0 otherwise, as in scikit-learn.
-
-    The truth is (rows,) and predictions (rows,), or (rows, targets) and (…, rows, targets), which gives (…, targets).
-    NaN for fewer than two rows.
-    """
-    axis = -min(truth.ndim, 2)
-    total, left = np.sum((truth - truth.mean(axis=0)) ** 2, axis=0), np.sum((truth - predicted) ** 2, axis=axis)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(total > 0, left / total, left > 0)
-    return _as_float(1.0 - share if len(truth) > 1 else np.full(share.shape, np.nan))
-
-
-def neg_mean_squared_error(truth: Array, predicted: Array, _: Any = None) -> Any:
-    """−Σ(y − f)²/n, in the shapes of `r2`; NaN for fewer than two rows."""
-    score = -np.mean((truth - predicted) ** 2, axis=-min(truth.ndim, 2))
-    return _as_float(score if len(truth) > 1 else np.full(score.shape, np.nan))
-
-
-def d2_poisson(truth: Array, predicted: Array, _: Any = None) -> float:
-    """1 − Σ(y log(y/f) − y + f)/Σ y log(y/ȳ); NaN for constant counts, and for predictions that are not positive."""
-    if not ((predicted > 0).all() and (truth >= 0).all() and np.ptp(truth)):
-        return float("nan")
-    left, total = (np.sum(xlogy(truth, truth / mean) - truth + mean) for mean in (predicted, truth.mean()))
-    return float(1.0 - left / total)
-
-
-def quadratic_kappa(truth: Array, predicted: Array, _: Any = None) -> float:
-    """1 − mean (y_i − f_i)²/mean over all pairs of (y_i − f_j)²: Cohen's κ with quadratic weights of whole numbers.
-
-    Cohen: Weighted kappa, Psychological Bulletin 70 (1968).
-    """
-    of_pairs = truth.var() + predicted.var() + (truth.mean() - predicted.mean()) ** 2
-    return float(1.0 - np.mean((truth - predicted) ** 2) / of_pairs) if of_pairs else float("nan")
-
-
-OF_NUMBERS: dict[str, Metric] = {
-    "correlation": lambda truth, predicted, _: correlation(truth, predicted),
-    "r2": r2,
-    "neg_mean_squared_error": neg_mean_squared_error,
-    "d2_poisson": d2_poisson,
-    "quadratic_kappa": quadratic_kappa,
-    "concordance_index": lambda truth, risk, _: concordance(truth, risk),
-    "concordance_index_ipcw": lambda truth, risk, _: concordance_ipcw(truth, risk),
-    "dynamic_auc": lambda truth, risk, _: mean_dynamic_auc(truth, risk),
-}
-"""Scorers of a regression that `as_metrics` does not look up in scikit-learn, by name."""
-_OF_TARGETS = (r2, neg_mean_squared_error)
-"""Scorers that accept several targets at once: thousands of them, at every point of a grid."""
-
-
 class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted classifier whose samples are their own decision scores."""
 
@@ -265,7 +335,7 @@ class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X[:, 0] if X.shape[1] == 1 else X
 
     def predict(self, X: Array) -> Array:
-        return np.asarray(self.classes_[predicted_numbers(self.decision_function(X), self.classes_)])
+        return np.asarray(self.classes_[predicted_numbers(self.decision_function(X), len(self.classes_))])
 
 
 class _Probabilities(_Scores):
@@ -343,10 +413,10 @@ def _of_classes(name: str, scorer: Any, kind: Kind, *, numbered: bool, probabili
     if numbered:
         _check(name, scorer, numbers)
 
-    def metric(truth: Array, decision: Array, classes: Array) -> float:
-        index = index_of(truth, classes)
-        if numbered:
-            truth, classes = index, np.arange(len(classes))
+    def score(index: Array, decision: Array, classes: Array) -> float:
+        if (index < 0).any():  # a label that was not learnt
+            return float("nan")
+        classes = np.arange(len(classes)) if numbered else classes
         complete = len(np.unique(index)) == len(classes)
         if not complete:
             _check(name, scorer, classes)
@@ -360,17 +430,17 @@ def _of_classes(name: str, scorer: Any, kind: Kind, *, numbered: bool, probabili
             # If all classes are present, scikit-learn's "undefined" only means that a class is never predicted.
             warnings.simplefilter("ignore", UndefinedMetricWarning if complete else Warning)
             try:
-                return _call(scorer, truth, decision, classes)
+                return _call(scorer, classes[index], decision, classes)
             except _FAILURES as error:
                 raise _refusal(name, classes, error) from error
 
-    return OfProbabilities(metric) if by_probabilities else metric
+    return (OfProbabilities if by_probabilities else Metric)(partial(_each, score), np.inf)
 
 
 def _of_numbers(name: str, scorer: Any) -> Metric:
     """A scikit-learn scorer of predictions as a metric; NaN for fewer than two values."""
 
-    def metric(truth: Array, predicted: Array, classes: Array) -> float:
+    def score(truth: Array, predicted: Array, classes: Array) -> float:
         if len(truth) < 2:
             return float("nan")
         try:
@@ -378,7 +448,7 @@ def _of_numbers(name: str, scorer: Any) -> Metric:
         except (*_FAILURES, TypeError) as error:
             raise _refusal(name, None, error) from error
 
-    return metric
+    return Metric(partial(_each, score), np.inf)
 
 
 def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict[str, Metric]:
@@ -395,8 +465,8 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
 
     Tasks of the kind "multilabel" are scored as binary problems, and targets of a "regression" separately: by
     "correlation" (Pearson's), "r2", "neg_mean_squared_error" …. Scorers of probabilities, `OfProbabilities`, need
-    `probabilistic`. The metrics are functions of (truth, decision, classes); larger is better. InputError if a name
-    is unknown, a scorer needs probabilities or does not suit this kind of problem, or `scoring` is something else.
+    `probabilistic`. InputError if a name is unknown, a scorer needs probabilities or does not suit this kind of
+    problem, or `scoring` is something else.
 
     For two classes the second is the positive class, whatever the labels. For more, all but the first two are means
     over the classes in the truth, each against the rest.
@@ -463,8 +533,8 @@ def _named(name: str, kind: Kind, probabilistic: bool) -> Metric:
         )
     if not regression:
         return _of_classes(name, scorer, kind, numbered=True, probabilistic=probabilistic)
-    metric, truth = _of_numbers(name, scorer), np.array([0.25, 0.5, 1.5])
-    metric(truth, truth, np.zeros(0))
+    metric, truth = _of_numbers(name, scorer), np.array([[0.25, 0.5, 1.5]])
+    metric.scores(truth, truth, np.zeros(0))
     return metric
 
 
@@ -505,22 +575,18 @@ def evaluate_each(
     """
     truth, decisions, classes = np.asarray(truth), np.asarray(decisions), np.asarray(classes)
     truth = target_values(truth) if kind == "regression" else truth
-
-    def score(metric: Metric, truth: Array, decisions: Array) -> Array:
-        truth = truth.astype(np.int64) if kind == "multilabel" else truth
-        if metric in _OF_SEVERAL:
-            return np.asarray(metric(truth, decisions, classes))
-        return np.array([metric(truth, decision, classes) for decision in decisions])
-
     if truth.ndim == 1:
-        return np.array([score(metric, truth, decisions) for metric in metrics.values()])
+        truths = (truth if kind == "regression" else index_of(truth, classes))[None]
+        return np.array([metric.scores(truths, decisions, classes)[:, 0] for metric in metrics.values()])
     scores = np.full((len(metrics), len(decisions), truth.shape[1]), np.nan)
     is_labeled = is_known(truth)
     for k, metric in enumerate(metrics.values()):
         if metric in _OF_TARGETS and is_labeled.all():
-            scores[k] = metric(truth, decisions, classes)
+            scores[k] = metric.scores(truth.T[:, None], np.moveaxis(decisions, -1, 0), classes)[..., 0].T
             continue
         for t, labeled in enumerate(is_labeled.T):
             if labeled.any():
-                scores[k, :, t] = score(metric, truth[labeled, t], decisions[:, labeled, t])
+                of_task = truth[labeled, t]
+                of_task = of_task if kind == "regression" else index_of(of_task.astype(np.int64), classes)
+                scores[k, :, t] = metric.scores(of_task[None], decisions[:, labeled, t], classes)[:, 0]
     return scores

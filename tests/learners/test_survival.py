@@ -11,9 +11,7 @@ from scipy.optimize import minimize
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.searching.scoring import as_metrics
-
-NONE = np.zeros(0)
+from dmkl.searching.scoring import as_metrics, evaluate
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +40,8 @@ def test_concordance_counts_pairs():
     y[np.argmax(np.abs(y))] *= -1  # nobody is followed to the end
     risk = rng.integers(0, 9, 40).astype(float)
     metrics = as_metrics(["concordance_index", "concordance_index_ipcw"], "regression")
-    assert metrics["concordance_index"](y, risk, NONE) == pytest.approx(brute_force(y, risk))
+    measured = evaluate(metrics, "regression", (), y, risk)
+    assert measured[0] == pytest.approx(brute_force(y, risk))
 
     def uncensored(t):
         share = 1.0
@@ -54,8 +53,8 @@ def test_concordance_counts_pairs():
     def weight(i):
         return 1 / uncensored(y[i]) ** 2 if uncensored(y[i]) > 0 else 0.0
 
-    assert metrics["concordance_index_ipcw"](y, risk, NONE) == pytest.approx(brute_force(y, risk, weight))
-    assert np.isnan(metrics["concordance_index"](np.array([-1.0, -2.0]), np.zeros(2), NONE))
+    assert measured[1] == pytest.approx(brute_force(y, risk, weight))
+    assert np.isnan(evaluate(metrics, "regression", (), [-1.0, -2.0], np.zeros(2))[0])
 
 
 def test_scores_of_curves_are_those_of_scikit_survival():
@@ -69,9 +68,9 @@ def test_scores_of_curves_are_those_of_scikit_survival():
     np.testing.assert_allclose(scores["dynamic_auc"], [0.73076923, 0.62704918, 0.79249012, 0.72910217], atol=1e-8)
     assert float(scores["integrated_brier_score"]) == pytest.approx(0.2919306928927553)
     assert float(scores["mean_dynamic_auc"]) == pytest.approx(0.7101149061333893)
-    areas = as_metrics("dynamic_auc", "regression")["dynamic_auc"]
-    assert areas(y, risk, NONE) == pytest.approx(0.7475525971879733)
-    assert np.isnan(areas(-np.abs(y), risk, NONE))
+    areas = as_metrics("dynamic_auc", "regression")
+    assert evaluate(areas, "regression", (), y, risk) == pytest.approx(0.7475525971879733)
+    assert np.isnan(evaluate(areas, "regression", (), -np.abs(y), risk)).all()
     late = dmkl.survival_scores(np.full((10, 2), 0.5), y, -np.minimum(np.abs(y), 8.0), [3.0, 9.0])
     assert np.isnan(late["brier_score"][1])  # no training row was observed so long
     with pytest.raises(InputError, match="two increasing times or more, got"):

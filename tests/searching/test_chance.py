@@ -1,11 +1,11 @@
-"""p-values of held-out scores under permuted labels, and vectorized scores against a call of the scorer for each."""
+"""p-values of held-out scores under permuted labels, and scores of many labelings against those of each."""
 
 import numpy as np
 import pytest
+from sklearn import metrics as skm
 from sklearn.model_selection import LeaveOneOut, RepeatedKFold
 
 import dmkl
-from dmkl.searching.chance import by_labels, cost
 from dmkl.searching.scoring import OF_NUMBERS, OWN_METRICS, PROBABILISTIC, as_metrics, evaluate_each
 
 M, GRID = 60, {"p": [1, 2], "lam": [1e-2, 1.0]}
@@ -128,45 +128,57 @@ N_ROWS, N_POINTS, N_LABELINGS = 23, 3, 7
 OF_CLASSES = [*OWN_METRICS, *PROBABILISTIC]
 
 
-def scores_of_calls(metric, kind, classes, decisions, labels):
+def scores_of_each(metric, kind, classes, decisions, labels):
     return np.stack([evaluate_each({"": metric}, kind, classes, y, decisions)[0] for y in labels], axis=-1)
 
 
 @pytest.mark.parametrize(("name", "n_classes"), [*((name, n) for name in OF_CLASSES for n in (2, 3)), ("roc_auc", 2)])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of labelings without some class
-def test_scores_of_many_labelings_are_those_of_calls(name, n_classes):
+def test_scores_of_many_labelings_are_those_of_each(name, n_classes):
     """Decisions have ties, labels are text, and one labeling is of a single class."""
     rng = np.random.default_rng(0)
     classes = np.array(["a", "b", "c"])[:n_classes]
     kind = "binary" if n_classes == 2 else "multiclass"
     shape = (N_POINTS, N_ROWS) if n_classes == 2 else (N_POINTS, N_ROWS, n_classes)
     decisions = rng.normal(size=shape).round(0 if n_classes == 2 else 1)
-    labels = np.vstack([rng.choice(classes, (N_LABELINGS, N_ROWS)), np.full(N_ROWS, "b")])
+    labels = np.vstack([rng.choice(n_classes, (N_LABELINGS, N_ROWS)), np.ones(N_ROWS, int)])
     metric = as_metrics(name, kind, probabilistic=True)[name]
-    assert np.isfinite(cost(metric))
-    values = by_labels(metric, kind, classes, decisions)(labels)
-    expected = scores_of_calls(metric, kind, classes, decisions, labels)
+    assert np.isfinite(metric.cost)
+    values = metric.scores(labels, decisions, classes)
     assert values.shape == (N_POINTS, N_LABELINGS + 1)
-    np.testing.assert_allclose(values, expected, rtol=0, atol=1e-6)
+    expected = scores_of_each(metric, kind, classes, decisions, classes[labels])
+    np.testing.assert_allclose(values, expected, rtol=0, atol=1e-12)
+
+
+OF_ROWS = {
+    "correlation": lambda y, f: 0.0 if np.ptp(f) == 0 else np.corrcoef(y, f)[0, 1],
+    "r2": skm.r2_score,
+    "neg_mean_squared_error": lambda y, f: -skm.mean_squared_error(y, f),
+    "d2_poisson": lambda y, f: skm.d2_tweedie_score(y, f, power=1),
+    "quadratic_kappa": lambda y, f: 1 - np.mean((y - f) ** 2) / np.mean((y[:, None] - f) ** 2),
+}
 
 
 @pytest.mark.parametrize("name", OF_NUMBERS)
-def test_scores_of_many_numbers_are_those_of_calls(name):
+def test_scores_of_many_numbers_are_those_of_each(name):
     rng = np.random.default_rng(1)
     labels, predicted = rng.normal(40.0, 2.0, (N_LABELINGS, N_ROWS)), rng.normal(40.0, 2.0, (N_POINTS, N_ROWS))
     predicted[0] = 40.0
     metric = as_metrics(name, "regression")[name]
-    assert np.isfinite(cost(metric)) == (name != "dynamic_auc")  # which counts pairs anew at each time
-    values = by_labels(metric, "regression", np.zeros(0), predicted)(labels)
-    np.testing.assert_allclose(values, scores_of_calls(metric, "regression", (), predicted, labels), atol=1e-10)
+    assert np.isfinite(metric.cost) == (name != "dynamic_auc")  # which counts pairs anew at each time
+    values = metric.scores(labels, predicted, np.zeros(0))
+    np.testing.assert_allclose(values, scores_of_each(metric, "regression", (), predicted, labels), atol=1e-10)
+    if name in OF_ROWS:
+        np.testing.assert_allclose(values, [[OF_ROWS[name](y, f) for y in labels] for f in predicted], atol=1e-10)
 
 
 def test_other_scorers_are_called_and_labels_that_were_not_learnt_have_no_score():
     rng = np.random.default_rng(2)
     decisions, labels = rng.normal(size=(N_POINTS, N_ROWS)), rng.choice(2, (N_LABELINGS, N_ROWS))
     f1 = as_metrics("f1", "binary")["f1"]
-    assert cost(f1) == np.inf
-    values = by_labels(f1, "binary", np.arange(2), decisions)(labels)
-    np.testing.assert_array_equal(values, scores_of_calls(f1, "binary", np.arange(2), decisions, labels))
-    accuracy = by_labels(OWN_METRICS["accuracy"], "binary", np.arange(2), decisions)
-    assert np.isnan(accuracy(np.full((1, N_ROWS), 2))).all()
+    assert f1.cost == np.inf
+    values = f1.scores(labels, decisions, np.arange(2))
+    expected = [[skm.f1_score(y, decision > 0) for y in labels] for decision in decisions]
+    np.testing.assert_allclose(values, expected, rtol=1e-12)
+    for metric in (f1, OWN_METRICS["accuracy"]):
+        assert np.isnan(metric.scores(np.full((1, N_ROWS), -1), decisions, np.arange(2))).all()

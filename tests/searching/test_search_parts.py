@@ -24,7 +24,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import LAM_COSINE, LAM_TRACE, P_VALUES, as_grid
-from dmkl.searching.scoring import OWN_METRICS, as_metrics, average_precision_voc07, evaluate
+from dmkl.searching.scoring import OWN_METRICS, as_metrics, evaluate
 
 M = 48
 LABELS = {
@@ -285,8 +285,8 @@ def test_a_recall_of_k_tenths_reaches_the_level(n):
         first = tenths * n // 10
         positive = np.repeat([True, False, True], [first, 1000, n - first])
         expected = ((tenths + 1) + (10 - tenths) * n / (n + 1000)) / 11
-        measured = average_precision_voc07(positive, -np.arange(n + 1000.0))
-        assert measured == pytest.approx(expected, rel=1e-12)
+        measured = measure("average_precision_voc07", "binary", [0, 1], positive.astype(int), -np.arange(n + 1000.0))
+        assert measured[0] == pytest.approx(expected, rel=1e-12)
 
 
 rankings = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=30)
