@@ -6,23 +6,23 @@ exchangeable, and the model depends on neither, they hold its label with at leas
 Shafer: Algorithmic learning in a random world, 2005). Each group of rows counts as one row, for new rows of other
 groups (Lee, Barber, Willett: Distribution-free inference with hierarchical data, 2023).
 
-By the models of all folds (CV+), each of which scores the rows that it was not trained on and every new row, sets and
-intervals hold the true label with a probability of at least about 2·coverage − 1, which is proven if rows are
-exchangeable, and near the coverage as a rule (Barber, Candès, Ramdas, Tibshirani: Predictive inference with the
-jackknife+, Annals of Statistics 49, 2021; Romano, Sesia, Candès: Classification with valid and adaptive coverage,
-NeurIPS 2020).
+By the models of all folds (CV+), of which k(i) is the one that was trained without row i, a set holds the labels c that
+fewer than coverage·(m + 1) rows exceed, s_k(i)(x, c) > s_i. The ends of an interval are order statistics of ŷ_k(i)(x) −
+s_i and ŷ_k(i)(x) + s_i. For a single model that is the rule above. They hold the true label with a probability of at
+least about 2·coverage − 1, which is proven if rows are exchangeable, and near the coverage as a rule (Barber, Candès,
+Ramdas, Tibshirani: Predictive inference with the jackknife+, Annals of Statistics 49, 2021; Romano, Sesia, Candès:
+Classification with valid and adaptive coverage, NeurIPS 2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from dmkl.arrays import Array, Float, Index, is_known
-from dmkl.errors import refuse
+from dmkl.arrays import Array, Float, Index, Mask, is_known
 from dmkl.variables import describe
 
 FOLDS = "rows that folds held out"
@@ -50,31 +50,37 @@ def _order_statistic(scores: Float, counts: Float, needed: float) -> float:
     return float(scores[order[place]]) if place < len(scores) else np.inf
 
 
-def by_row(scores: Float, problem: Index, label: Index, group: Array, learnt_on: str) -> xr.Dataset:
+def by_row(
+    scores: Float, problem: Index, label: Index, group: Array, learnt_on: str, model: Array | None = None
+) -> xr.Dataset:
     """`nonconformity_` of a model, from arrays of one shape: a row for each score that is known.
 
-    The score, its problem (a task, a target, or 0), the number of its class (0 in a regression), and its group.
-    `learnt_on` names the rows, on which the model may depend.
+    The score, its problem (a task, a target, or 0), the number of its class (0 in a regression), its group, and of
+    several models the one that was trained without it. `learnt_on` names the rows, on which the model may depend.
     """
     number = np.unique(group, return_inverse=True)[1].reshape(scores.shape)
     columns = {"nonconformity": scores.astype(np.float64), "problem": problem, "true_class": label, "row_group": number}
+    columns |= {} if model is None else {"row_model": model}
     known = np.isfinite(scores)
     attrs = {"learnt_on": learnt_on, "guaranteed": 0}
     return describe(xr.Dataset({name: ("held_out", of[known]) for name, of in columns.items()}, attrs=attrs))
 
 
-def of_predictions(predictions: xr.Dataset) -> xr.Dataset | None:
+def of_predictions(predictions: xr.Dataset, models: Sequence[str] = ()) -> xr.Dataset | None:
     """`nonconformity_` from out-of-fold predictions (`GridResult.predictions`); None if these lack probabilities.
 
-    A sample that several folds hold out counts once.
+    A sample that several folds hold out counts once. With the names of folds, rows have the number of theirs.
     """
     given = _nonconformity(predictions)
     if given is None:
         return None
     scores, label, _ = given
-    group = predictions.get("sample_group", predictions["sample"]).values
+    group, model = predictions.get("sample_group", predictions["sample"]).values, None
     group, problem = (np.broadcast_to(of, scores.shape) for of in (group[:, None], np.arange(scores.shape[1])))
-    return by_row(scores, problem, label, group, FOLDS)
+    if models:
+        numbers = [models.index(name) for name in predictions["sample_fold"].values.tolist()]
+        model = np.broadcast_to(np.array(numbers)[:, None], scores.shape)
+    return by_row(scores, problem, label, group, FOLDS, model)
 
 
 def _nonconformity(predictions: xr.Dataset) -> tuple[Float, Index, Float | None] | None:
@@ -92,26 +98,52 @@ def _nonconformity(predictions: xr.Dataset) -> tuple[Float, Index, Float | None]
     return np.where(np.isnan(truth.astype(np.float64)), np.nan, scores) if of_tasks else scores, label, improbable
 
 
-def sets(probabilities: xr.DataArray, table: xr.Dataset, coverage: float, *, per_class: bool) -> xr.DataArray:
-    """Which labels are in the set of each sample, (sample, class), or (sample, task, class) of tasks."""
-    by_class = _by_class(probabilities)
-    inside = 1.0 - by_class <= _thresholds(table, by_class.shape[1], by_class.shape[2] if per_class else None, coverage)
-    return _labelled_sets(inside, probabilities, _attrs(table, coverage))
+def sets(new: Sequence[xr.DataArray], table: xr.Dataset, coverage: float, *, per_class: bool = False) -> xr.DataArray:
+    """Which labels are in the set of each sample, (sample, class), or (sample, task, class) of tasks.
 
-
-def _labelled_sets(inside: Array, probabilities: xr.DataArray, attrs: dict[str, Any]) -> xr.DataArray:
-    coords: dict[Any, Any] = {name: probabilities[name].values for name in probabilities.dims}
+    `new` are the probabilities by each of the models of the rows of `table`. With `per_class` those of a class are
+    compared with its own rows.
+    """
+    # A class without training rows in a fold has no probability there.
+    new = xr.align(*new, join="outer", fill_value=0.0)
+    improbable = [1.0 - _by_class(of_model) for of_model in new]
+    _, n_problems, n_classes = improbable[0].shape
+    inside: Mask = np.empty(improbable[0].shape, dtype=bool)
+    for k in range(n_problems):
+        for label in range(n_classes) if per_class else [None]:
+            scores, counts, needed, model = _of_problem(table, coverage, k, label)
+            c = slice(None) if label is None else label
+            exceeded = np.zeros(inside[:, k, c].shape)
+            for number, of_model in enumerate(improbable):
+                own = model == number
+                order = np.argsort(scores[own])
+                sums = np.append(0.0, np.cumsum(counts[own][order]))
+                exceeded += sums[np.searchsorted(scores[own][order], of_model[:, k, c])]
+            inside[:, k, c] = exceeded < needed - _ROUNDING
+    coords: dict[Any, Any] = {name: new[0][name].values for name in new[0].dims}
     coords |= {"class": np.array([0, 1])} if "task" in coords else {}
     inside = inside.reshape([len(labels) for labels in coords.values()])
-    return describe(xr.DataArray(inside, coords, list(coords), "in_set", attrs))
+    return describe(xr.DataArray(inside, coords, list(coords), "in_set", _attrs(table, coverage)))
 
 
-def intervals(prediction: xr.DataArray, table: xr.Dataset, coverage: float) -> xr.Dataset:
-    """The prediction, and the ends of its interval ŷ ± q."""
-    width = _thresholds(table, prediction[0].size, None, coverage)[:, 0].reshape(prediction.shape[1:])
-    ends = {name: prediction + sign * width for name, sign in (("lower", -1.0), ("upper", 1.0))}
-    ends = {k: of.drop_attrs().assign_attrs(long_name=f"{k} end of the interval") for k, of in ends.items()}
-    return describe(xr.Dataset({"prediction": prediction, **ends}, attrs=_attrs(table, coverage)))
+def intervals(new: Sequence[xr.DataArray], table: xr.Dataset, coverage: float) -> xr.Dataset:
+    """The mean prediction `new` of the models of the rows of `table`, and the ends of its interval."""
+    prediction = new[0].copy(data=np.mean([of_model.values for of_model in new], axis=0))
+    centers = np.stack([of_model.values.reshape(len(of_model), -1) for of_model in new])
+    ends = np.empty((2, *centers.shape[1:]))
+    for k in range(centers.shape[2]):
+        errors, counts, needed, model = _of_problem(table, coverage, k)
+        for sign, end in zip((-1.0, 1.0), ends, strict=True):
+            if len(new) == 1:  # the errors are in one order for all samples
+                end[:, k] = centers[0, :, k] + sign * _order_statistic(errors, counts, needed)
+                continue
+            of_samples = (sign * of_sample[model] + errors for of_sample in centers[:, :, k].T)
+            end[:, k] = [sign * _order_statistic(values, counts, needed) for values in of_samples]
+    of_names = {}
+    for name, end in zip(("lower", "upper"), ends, strict=True):
+        values = prediction.copy(data=end.reshape(prediction.shape)).drop_attrs()
+        of_names[name] = values.assign_attrs(long_name=f"{name} end of the interval")
+    return describe(xr.Dataset({"prediction": prediction, **of_names}, attrs=_attrs(table, coverage)))
 
 
 def holds(regions: Any, truth: Array) -> Float:
@@ -150,66 +182,15 @@ def out_of_fold(predictions: xr.Dataset, coverage: float) -> tuple[float, float]
     return float(np.mean((scores <= q)[known])), float(np.mean(sizes))
 
 
-def by_folds(new: Mapping[str, xr.DataArray], predictions: xr.Dataset, coverage: float) -> Any:
-    """Sets or intervals of new rows by CV+, as `sets` and `intervals` return them.
-
-    `new` has the predictions, or the probabilities, of the new rows by the model of each fold, whose predictions of
-    held-out rows i, by the model k(i), are in `predictions`. With the n nonconformities s_i a set holds the labels c
-    that fewer than coverage·(n + 1) rows exceed, s_k(i)(x, c) > s_i. The ends of an interval are order statistics of
-    ŷ_k(i)(x) − s_i and ŷ_k(i)(x) + s_i. Rows of a group count one together.
-    """
-    given = _nonconformity(predictions)
-    if given is None:
-        refuse("prediction sets are of probabilities, which these predictions lack; take decision='means'")
-    scores, _, of_labels = given
-    folds = predictions["sample_fold"].values.astype(str)
-    group = np.unique(predictions.get("sample_group", predictions["sample"]).values, return_inverse=True)[1].ravel()
-    first = next(iter(new.values()))
-    attrs = {"coverage": coverage, "learnt_on": FOLDS}
-    attrs["guarantee"] = (
-        f"about {coverage:g} of new samples that are exchangeable with the {FOLDS}; at least about "
-        f"{2.0 * coverage - 1.0:.3g} is proven"
-    )
-    if of_labels is None:
-        values = {name: of_fold.values.reshape(len(of_fold), -1) for name, of_fold in new.items()}
-        ends = np.empty((2, len(first), scores.shape[1]))
-        for k in range(scores.shape[1]):
-            known = np.isfinite(scores[:, k])
-            errors, (counts, n_groups) = scores[known, k], _counts(group[known])
-            needed = coverage * (n_groups + 1)
-            centers = np.stack([values[name][:, k] for name in folds[known]], axis=1)
-            for row, center in enumerate(centers):
-                ends[:, row, k] = [s * _order_statistic(s * center + errors, counts, needed) for s in (-1.0, 1.0)]
-        prediction = first.copy(data=np.mean([of_fold.values for of_fold in new.values()], axis=0))
-        lower, upper = (prediction.copy(data=end.reshape(prediction.shape)) for end in ends)
-        return describe(xr.Dataset({"prediction": prediction, "lower": lower, "upper": upper}, attrs=attrs))
-    if "class" in first.dims:  # a class without training rows in a fold has no probability there
-        new = {name: of_fold.reindex({"class": predictions["class"]}, fill_value=0.0) for name, of_fold in new.items()}
-        first = next(iter(new.values()))
-    improbable = {name: 1.0 - _by_class(of_fold) for name, of_fold in new.items()}
-    inside = np.empty(next(iter(improbable.values())).shape, dtype=bool)
-    for k in range(scores.shape[1]):
-        known = np.isfinite(scores[:, k])
-        (counts, n_groups), exceeded = _counts(group[known]), np.zeros(inside[:, k].shape)
-        for name, of_new in improbable.items():
-            of_fold = folds[known] == name
-            order = np.argsort(scores[known, k][of_fold])
-            sums = np.append(0.0, np.cumsum(counts[of_fold][order]))
-            exceeded += sums[np.searchsorted(scores[known, k][of_fold][order], of_new[:, k])]
-        inside[:, k] = exceeded < coverage * (n_groups + 1) - _ROUNDING
-    return _labelled_sets(inside, first, attrs)
-
-
-def _thresholds(table: xr.Dataset, n_problems: int, n_classes: int | None, coverage: float) -> Float:
-    """The largest nonconformity within the coverage, (problems, classes): of each class by its own rows, or of all."""
-    scores, problem, label, group = (
-        table[name].values for name in ("nonconformity", "problem", "true_class", "row_group")
-    )
-    result = np.empty((n_problems, n_classes or 1))
-    for k, c in np.ndindex(result.shape):
-        rows = (problem == k) & ((label == c) if n_classes else True)
-        result[k, c] = threshold(scores[rows], group[rows], coverage)
-    return result
+def _of_problem(
+    table: xr.Dataset, coverage: float, problem: int, label: int | None = None
+) -> tuple[Float, Float, float, Index]:
+    """The scores of the rows of a problem, or of a class, how much each counts, how much is needed, and the models."""
+    rows = table["problem"].values == problem
+    rows = rows if label is None else rows & (table["true_class"].values == label)
+    counts, n_groups = _counts(table["row_group"].values[rows])
+    model = table["row_model"].values[rows] if "row_model" in table else np.zeros(len(counts), dtype=np.int64)
+    return table["nonconformity"].values[rows], counts, coverage * (n_groups + 1), model
 
 
 def _by_class(probabilities: xr.DataArray) -> Float:
@@ -221,9 +202,14 @@ def _by_class(probabilities: xr.DataArray) -> Float:
 def _attrs(table: xr.Dataset, coverage: float) -> dict[str, Any]:
     """The coverage, the rows that it follows from, and what is guaranteed."""
     rows = table.attrs["learnt_on"]
-    holds = (
-        f"at least {coverage:g} of new samples on average, guaranteed if they are exchangeable with the {rows}"
-        if table.attrs["guaranteed"]
-        else f"about {coverage:g} of new samples that are exchangeable with the {rows}; not guaranteed"
-    )
+    if "row_model" in table:
+        proven = 2.0 * coverage - 1.0
+        holds = (
+            f"about {coverage:g} of new samples that are exchangeable with the {rows}; at least about {proven:.3g} is "
+            "proven"
+        )
+    elif table.attrs["guaranteed"]:
+        holds = f"at least {coverage:g} of new samples on average, guaranteed if they are exchangeable with the {rows}"
+    else:
+        holds = f"about {coverage:g} of new samples that are exchangeable with the {rows}; not guaranteed"
     return {"coverage": coverage, "learnt_on": rows, "guarantee": holds}

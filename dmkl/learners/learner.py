@@ -899,7 +899,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
             If `coverage` is out of range, or the model keeps no predictions of other rows.
         """
         self._check_coverage(coverage)
-        return conformal.sets(self.probabilities_of(scores), self.nonconformity_, coverage, per_class=per_class)
+        return conformal.sets([self.probabilities_of(scores)], self.nonconformity_, coverage, per_class=per_class)
 
     @one_blas_thread
     def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
@@ -1118,7 +1118,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
             The probability, between 0 and 1, that an interval holds the true value.
         """
         self._check_coverage(coverage)
-        return conformal.intervals(prediction, self.nonconformity_, coverage)
+        return conformal.intervals([prediction], self.nonconformity_, coverage)
 
     @one_blas_thread
     def calibrate(

@@ -153,16 +153,19 @@ class GridResult(Result):
             refuse("there are no models of folds, which need test rows; take dmkl.evaluate, or predict by best_")
         if self._data.attrs["scoring"] == "concordance_index":
             refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
+        table = conformal.of_predictions(self.predictions, list(self._models))
+        if table is None:
+            refuse("prediction sets are of probabilities, which these predictions lack; take decision='means'")
         K = as_kernel_set(K, "prediction", self._data["sample"].values)
-        position, new = {str(name): j for j, name in enumerate(K.train_samples)}, {}
-        for name, model in self._models.items():
+        position, new = {str(name): j for j, name in enumerate(K.train_samples)}, []
+        is_regression = "held_out_prediction" in self._data
+        for model in self._models.values():
             lacking = [sample for sample in model.train_samples_.tolist() if sample not in position]
             if lacking:
                 refuse(f"the kernels have no columns for {first_names(lacking)}, on which models of folds were trained")
             rows = K[np.arange(K.shape[1]), [position[sample] for sample in model.train_samples_.tolist()]]
-            is_regression = "held_out_prediction" in self._data
-            new[name] = model.predict(rows, as_xarray=True) if is_regression else model.predict_proba(rows)
-        return conformal.by_folds(new, self.predictions, coverage)
+            new.append(model.predict(rows, as_xarray=True) if is_regression else model.predict_proba(rows))
+        return (conformal.intervals if is_regression else conformal.sets)(new, table, coverage)
 
     def _write(self, path: Path) -> None:
         for place, model in enumerate(self._models.values()):
