@@ -298,8 +298,8 @@ def compare(
     assert question is not None
     first = next(iter(evaluations.values())).scores
     measures = [name for name in map(str, first.data_vars) if name.startswith("test_score")]
-    parts = [each.scores[measures].drop_attrs() for each in evaluations.values()]
-    seconds = [each.scores.attrs["seconds"] for each in evaluations.values()]
+    scores = {name: each.scores[measures].drop_attrs() for name, each in evaluations.items()}
+    seconds = {name: each.scores.attrs["seconds"] for name, each in evaluations.items()}
     predictions = {name: each.predictions for name, each in evaluations.items() if "held_out_sample" in each.scores}
     chosen: dict[str, str] = {}
     if chooses:
@@ -308,31 +308,34 @@ def compare(
             for fold in folds
         }
         kinds = xr.DataArray([*chosen.values()], {"fold": first["fold"].values}, name="model")
-        parts.append(xr.concat(parts, xr.Variable("model", [*evaluations])).sel(model=kinds).drop_vars("model"))
-        seconds.append(sum(seconds))
-        asked[AUTO] = (None, None)
-        predictions |= {AUTO: _predictions_of(chosen, predictions)} if predictions else {}
+        every = xr.concat(scores.values(), xr.Variable("model", [*scores]))
+        scores[AUTO], seconds[AUTO] = every.sel(model=kinds).drop_vars("model"), sum(seconds.values())
+        if predictions:
+            predictions[AUTO] = _predictions_of(chosen, predictions)
     for name, estimator in _named_competitors(competitors, question).items():
+        if name in scores:
+            refuse(f"{name!r} is both a model and a competitor; give a mapping from names of your own to competitors")
         progress.current().part(f"competitor {name}")
         before = time.monotonic()
-        scores, predictions[name] = _compete(name, estimator, question, folds)
-        parts.append(scores)
-        seconds.append(time.monotonic() - before)
-        asked[name] = (estimator, None)
-    data = xr.concat(parts, xr.Variable("model", np.array(list(asked), dtype=str)))
+        scores[name], predictions[name] = _compete(name, estimator, question, folds)
+        seconds[name] = time.monotonic() - before
+    data = xr.concat(scores.values(), xr.Variable("model", np.array([*scores], dtype=str)))
     kept = [name for name in ("part", "sample_group") if name in first]
-    data = data.assign({name: first[name].variable for name in kept}).assign(seconds=("model", np.array(seconds)))
+    data = data.assign({name: first[name].variable for name in kept}).assign(seconds=("model", [*seconds.values()]))
     if chosen:
         data["auto_model"] = ("fold", np.array([*chosen.values()]))
     best, test = _best(data), rows_test(first.attrs["scoring"])
-    others = {name: each for name, each in predictions.items() if best in predictions and name != best}
-    tests = {name: row_test(compare_predictions(predictions[best], each), test) for name, each in others.items()}
-    data["row_p_value"] = ("model", np.array([tests.get(name, ("", np.nan))[1] for name in asked]))
+    tests = {
+        name: row_test(compare_predictions(predictions[best], each), test)
+        for name, each in predictions.items()
+        if best in predictions and name != best
+    }
+    data["row_p_value"] = ("model", [tests.get(name, ("", np.nan))[1] for name in scores])
     attrs = {
         "scoring": first.attrs["scoring"],
         "measures": first.attrs["measures"],
         "asked": first.attrs["asked"],
-        "n_competitors": len(asked) - len(evaluations) - chooses,
+        "n_competitors": len(scores) - len(evaluations) - chooses,
         "row_test": next((title for title, _ in tests.values() if title), ""),
         "n_passes": sum(each.n_passes_ for each in evaluations.values()),
         "seconds": time.monotonic() - started,

@@ -166,6 +166,8 @@ def test_competitors_need_features_and_suit_the_labels(K):
         dmkl.compare(["stack"], plain, **options, competitors=["logistic"])
     with pytest.raises(InputError, match="no competitor 'ridge' for these labels"):
         dmkl.compare(["stack"], K, **options, competitors=["ridge"])
+    with pytest.raises(InputError, match="'stack' is both a model and a competitor"):
+        dmkl.compare(["stack"], K, **options, competitors={"stack": LogisticRegression()})
 
 
 @pytest.mark.slow
