@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from dmkl import progress
-from dmkl.arrays import Float, Index, plain_repr
+from dmkl.arrays import Float, plain_repr
 from dmkl.errors import ConvergenceWarning, refuse, warn
 from dmkl.kernelset import KernelSet
 from dmkl.learners.checks import check_count, check_numbers, one_of
@@ -217,7 +217,9 @@ class NCuts(CutClassifier):
         problems, targets, n = data.problems, data.problems.targets, data.n_kernels
         multilabel, c = targets.kind == "multilabel", len(targets.classes)
         by_parts = self.sharing == "partition" and not multilabel
-        labels, blocks, width = [class_of(h) for h in targets.problems], [], max(1, _most_columns(n) // c) * c
+        # All examples are one block, and take one pass, if a matrix of that width for each kernel fits in memory.
+        width = max(1, int((machine().task_bytes / (32 * n)) ** 0.5) // c) * c
+        labels, blocks = [class_of(h) for h in targets.problems], []
         for of_task in labels:
             # BᵀKB of these columns holds the sums of K over pairs of classes in an example, from which all cuts are
             # computed: the size of the program does not depend on the samples.
@@ -238,7 +240,10 @@ class NCuts(CutClassifier):
                 signs = 2.0 * np.eye(c) - 1.0
             else:
                 chosen = [number] if multilabel else range(len(problems))
-                signs = np.stack([_sides(of_task, c, problems.h[k], problems.rows[k]) for k in chosen])
+                signs = np.zeros((len(chosen), c))  # 0 for classes of which a problem has no rows
+                for sides, k in zip(signs, chosen, strict=True):
+                    rows = problems.rows[k]
+                    sides[of_task if rows is None else of_task[rows]] = problems.h[k]
             several += zip(*ratios(sums, sizes, signs, one_sided=by_parts), strict=True)
         if self.sharing in ("joint", "partition") and not multilabel:
             several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
@@ -360,21 +365,6 @@ class SpectralLearning(CutClassifier):
         self._set_cuts(outcome, {name: [float(cut.extra[name]) for cut in cuts] for name in cuts[0].extra})
         if any(cut.status is Status.FALLING for cut in cuts):
             warn(f"SpectralLearning has not converged. {Status.FALLING.advice}", ConvergenceWarning)
-
-
-def _most_columns(n_kernels: int) -> int:
-    """Maximum number of columns of a block: a square matrix of that width for each kernel fits in memory.
-
-    All examples are one block, and take one pass, if they fit.
-    """
-    return int((machine().task_bytes / (32 * n_kernels)) ** 0.5)
-
-
-def _sides(labels: Index, n_classes: int, h: Float, rows: Index | None) -> Float:
-    """The side of each class in a problem of some of the rows, 1 or −1; 0 for other classes."""
-    sides = np.zeros(n_classes)
-    sides[labels if rows is None else labels[rows]] = h
-    return sides
 
 
 def _classifier(wanted: SVM, weights: Float, steps: Sequence[Step], tol: float, of_weights: Status) -> Solver[Outcome]:

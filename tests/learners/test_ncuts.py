@@ -12,6 +12,7 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
+from dmkl.passes.execute import Machine
 from dmkl.solvers.cuts import best_cut
 from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import run_with
@@ -101,7 +102,7 @@ def test_one_pass_whatever_the_number_of_examples(monkeypatch):
     # One pass for the ratios and one for the combined kernel.
     assert (model.n_cut_passes_, model.n_passes_) == (1, 2)
     assert max(source.reads.values()) == 2
-    monkeypatch.setattr("dmkl.learners.ncuts._most_columns", lambda n: 4)  # where memory is short
+    monkeypatch.setattr("dmkl.learners.ncuts.machine", lambda: Machine(1, 1, 32 * 4 * 4**2, 2**20))  # 4 columns a block
     np.testing.assert_allclose(dmkl.NCuts(20, steps=()).fit(S, labels).weights_, model.weights_, atol=1e-6)
 
 
