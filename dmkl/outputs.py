@@ -116,18 +116,17 @@ def check_kernel_file(place: Place, kernel_dims: tuple[str, ...] | None = None, 
     if write is _write_anndata:
         with needing("anndata", f"{place} is written with"):
             importlib.import_module("anndata")
-    if isinstance(place, Url) and write in (_write_grm, _write_anndata):
+    is_square = write in (_write_grm, _write_anndata)
+    if isinstance(place, Url) and is_square:
         refuse(f"{place} has to be a file of this machine; write .npy or .zarr there")
     for file in [place] if write is not _write_grm else _grm_files(Path(str(place))):
         if file.exists() and not overwrite:
             msg = f"{file} exists already; choose another path, or replace it (overwrite=True, --overwrite)"
             raise StoreExistsError(msg)
-    if kernel_dims is None or write is _write_zarr:
-        return
-    if len(kernel_dims) > 2:
+    if kernel_dims is not None and len(kernel_dims) > 2 and write is not _write_zarr:
         what = f"{place.name} holds one matrix, and there is one for each {kernel_dims[0]}"
         refuse(f"{what}; choose one (--of), or write all of them to .zarr")
-    if kernel_dims[1] != "sample_2" and write not in (_write_npy, _write_csv):
+    if kernel_dims is not None and is_square and kernel_dims[1] != "sample_2":
         what = f"{place.name} holds a square matrix, and these are rows against training samples"
         refuse(f"{what}; take a square set with the training samples in it, or write .npy or .zarr")
 
@@ -347,32 +346,29 @@ def _values_in_order(entry: str, array: xr.DataArray, names: pd.Index[Any]) -> A
     if array.ndim not in ((2,) if square else (1,) if entry.startswith("obs/") else (1, 2)):
         expected = "two of samples" if square else "samples, columns"
         refuse(f"{entry} has the dimensions {array.dims}, expected {expected}")
-    rows = _sample_positions(entry, array, 0, names)
+    samples = [_sample_names(entry, array, axis, names) for axis in range(1 + square)]
     values = array.to_numpy()
-    if square:
-        matrix = np.full((len(names), len(names)), np.nan, dtype=np.result_type(values.dtype, np.float32))
-        matrix[np.ix_(rows, _sample_positions(entry, array, 1, names))] = values
-        return matrix
     if entry.startswith("obs/"):
         is_label = values.dtype.kind != "f"
-        column = pd.Series(values.astype(str) if is_label else values, names[rows]).reindex(names)
+        column = pd.Series(values.astype(str) if is_label else values, samples[0]).reindex(names)
         return pd.Categorical(column) if is_label else column.to_numpy()
-    table = np.full((len(names), *values.shape[1:]), np.nan, dtype=np.result_type(values.dtype, np.float32))
-    table[rows] = values
+    values = values.astype(np.result_type(values.dtype, np.float32), copy=False)
+    if square:
+        return pd.DataFrame(values, samples[0], samples[1]).reindex(names, columns=names).to_numpy()
     titled = array.ndim == 2 and array.dims[1] in array.coords
     titles = list(map(str, array.coords[array.dims[1]].to_numpy().tolist())) if titled else None
-    is_plain = not titles or any("/" in title for title in titles)
-    return table.reshape(len(names), -1) if is_plain else pd.DataFrame(table, names, titles)
+    table = pd.DataFrame(values, samples[0], titles).reindex(names)
+    return table.to_numpy() if not titles or any("/" in title for title in titles) else table
 
 
-def _sample_positions(entry: str, array: xr.DataArray, axis: int, names: pd.Index[Any]) -> Array:
+def _sample_names(entry: str, array: xr.DataArray, axis: int, names: pd.Index[Any]) -> pd.Index[Any]:
+    """The names of samples along an axis, each of which must be one of `names`."""
     dimension = array.dims[axis]
     if dimension not in array.coords:
         refuse(f"{entry}: dimension {dimension!r} has no names of samples; give them as its coordinate")
-    samples = pd.Index(array.coords[dimension].to_numpy()).astype(str)
-    positions = np.asarray(names.get_indexer(samples)) if names.is_unique else np.full(len(samples), -1)
-    lacking = samples[positions < 0]
+    samples: pd.Index[Any] = pd.Index(array.coords[dimension].to_numpy()).astype(str)
+    lacking = samples[~samples.isin(names)] if names.is_unique else samples
     if len(lacking) or not samples.is_unique:
         why = f"{len(lacking)} are no obs_names, the first {lacking[0]!r}" if len(lacking) else "some occur twice"
         refuse(f"{entry}: of the {len(samples)} samples {why}; every sample must be one of obs_names, and occur once")
-    return positions
+    return samples
