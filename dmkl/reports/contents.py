@@ -31,8 +31,9 @@ from dmkl.learners.saving import decode_parameters, model_class
 from dmkl.learners.tables import ON_WEIGHTS, describe_model
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import STEPS, as_steps
+from dmkl.pictures import widest
 from dmkl.progress import inside
-from dmkl.reports.page import WIDTH, Page, Section, render, sentences
+from dmkl.reports.page import LEADS, WIDTH, Page, Section, render, sentences
 from dmkl.reports.predictions import lines_that_predict
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.folds import SPLITS
@@ -80,8 +81,6 @@ def report(result: Any, path: str | Path | None = None, *, source: str | Sequenc
     InputError
         If there is no report of such an object, or a model is not fitted.
     """
-    from dmkl.pictures import widest
-
     with inside(widest, WIDTH):
         page = page_of(result, source)
     text = render(replace(page, source=source if isinstance(source, str) else ", ".join(source)))
@@ -130,11 +129,11 @@ def _model(model: KernelLearner, source: str = "") -> Page:
         "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
     }
     description = describe_model(model, _MOST_COLUMNS)
-    lead, sections = _sections(description)
+    sections = _sections(description)
     warnings = [] if np.isfinite(gap) else ["Nothing is proven about these weights: the problem has no certificate."]
     if "components_" in model.traits.fitted:
         warnings = ["Variances are estimates: their standard errors and p-values say how sure they are."]
-        sections.insert(0, _hsq(model))
+        sections.insert(1, _hsq(model))  # below the variance components, which lead
     with suppress(_NotCodeError):
         call = _call(type(model), {name: encode(value) for name, value in params.items()})
         part = f"dmkl.load({_literal(source) if source else '...'})  # this model", "train_samples_", "kernel_names_"
@@ -148,7 +147,7 @@ def _model(model: KernelLearner, source: str = "") -> Page:
     if np.isfinite(gap) and gap > getattr(model, "tol", np.inf):
         warnings.append(model.status_)
     title = f"{type(model).__name__} on {count(len(model.kernel_names_), 'kernel')}"
-    return Page(title, answer, facts, tuple(warnings), tuple(sections), lead)
+    return Page(title, answer, facts, warnings, sections)
 
 
 def _hsq(model: Any) -> Section:
@@ -179,8 +178,7 @@ def _of_grid(result: SearchResult | EvaluationResult, source: str = "") -> Page:
         "kernels": f"{scores.sizes['kernel']:,}",
         "took": _took(result, description),
     }
-    lead, sections = _sections(description)
-    sections += _called_again(result, source)
+    sections = [*_sections(description), *_called_again(result, source)]
     if is_search and hasattr(result, "best_"):
         sections += _predicting(result.best_, source, json.loads(scores.attrs.get("asked", "{}")), "best_")
     too_good = [] if "test_score" in scores else [_TOO_GOOD]
@@ -199,23 +197,19 @@ def _of_grid(result: SearchResult | EvaluationResult, source: str = "") -> Page:
     lines += [f"it {verdict} the {' and the '.join(models)}" for verdict, models in groups]
     at_choice = result.chosen if isinstance(result, SearchResult) else result.scores
     answer = f"{sentences(lines)} {_largest_weights(at_choice['weight'])}"
-    return Page(description.title, answer, facts, tuple(notes), tuple(sections), lead)
+    return Page(description.title, answer, facts, notes, sections)
 
 
-_LEADS = ("Compared with simpler models", "Variance components")  # Sections that are read with the answer.
-
-
-def _sections(description: Description) -> tuple[Section | None, list[Section]]:
-    """A section for each figure and table of a result, and the one that is read first, if there is one."""
+def _sections(description: Description) -> list[Section]:
+    """A section for each figure and table of a result; the one that leads is the first."""
     tables = {made.title: made for made in (make() for make in description.tables.values())}
-    sections = {}
+    sections = []
     for title in dict.fromkeys([*description.figures, *tables]):
         table, figure = tables.get(title), description.figures.get(title)
         texts = (table.note,) if table is not None and table.note else ()
         axes, caption = (None, "") if figure is None else (figure.draw(), figure.caption)
-        sections[title] = Section(title, texts, table, axes, caption)
-    lead = next((sections.pop(title) for title in _LEADS if title in sections), None)
-    return lead, list(sections.values())
+        sections.append(Section(title, texts, table, axes, caption))
+    return sorted(sections, key=lambda section: section.title not in LEADS)
 
 
 def _largest_weights(weights: xr.DataArray) -> str:
@@ -237,8 +231,8 @@ def _result(result: Result, source: str = "") -> Page:
     facts = {**_top(result.data), "question": description.headline, "took": _took(result, description)}
     facts |= {"steps before": steps} if (steps := result.data.attrs.get("steps")) else {}
     answer = sentences(description.lines(without={"costs"}))
-    sections = [*_sections(description)[1], *_called_again(result, source)]
-    return Page(result.TITLE.capitalize(), answer, facts, (), tuple(sections))
+    sections = [*_sections(description), *_called_again(result, source)]
+    return Page(result.TITLE.capitalize(), answer, facts, (), sections)
 
 
 def _top(data: xr.Dataset) -> dict[str, str]:
@@ -266,10 +260,9 @@ def _took(result: Result, description: Description) -> str:
 
 @page_of.register
 def _described(description: Description, source: str = "") -> Page:
-    lead, sections = _sections(description)
-    sections += [Section(title, code=code) for title, code in description.code.items()]
-    answer, notes = sentences(description.lines(without={"notes"})), tuple(description.lines("notes"))
-    return Page(description.headline, answer, dict(description.facts()), notes, tuple(sections), lead)
+    codes = (Section(title, code=code) for title, code in description.code.items())
+    answer, notes = sentences(description.lines(without={"notes"})), description.lines("notes")
+    return Page(description.headline, answer, description.facts(), notes, [*_sections(description), *codes])
 
 
 # --- several results on the same data ---------------------------------------------------------------------------------
@@ -330,8 +323,7 @@ def _several(results: Sequence[Any], source: str | Sequence[str] = "") -> Page:
     warnings += [text for part in parts for text in part.page.warnings if not (evaluated and "dmkl.evaluate" in text)]
     sections: list[Section] = []
     for part in parts:
-        own = [*([] if part.page.lead is None else [part.page.lead]), *part.page.sections]
-        own = [replace(section, title=f"{part.heading}: {section.title}") for section in own]
+        own = [replace(section, title=f"{part.heading}: {section.title}") for section in part.page.sections]
         if part is not first and own:
             own[0] = replace(own[0], texts=(part.page.answer, *own[0].texts))
         sections += own
@@ -351,14 +343,14 @@ def _several(results: Sequence[Any], source: str | Sequence[str] = "") -> Page:
         f"{first.data.attrs.get('estimator', first.heading)} on {count(len(first.kernels), 'kernel')} of "
         f"{count(len(first.samples), 'sample')}",
         " ".join([first.page.answer, *evidence]),
-        {name: text for name, text in facts.items() if text},
-        tuple(dict.fromkeys(warnings)),
-        (
+        facts,
+        list(dict.fromkeys(warnings)),
+        [
             *(section for section in sections if not section.code),
             Section("How it was computed", table=Table(pd.DataFrame(map(_costs, parts)))),
             Section("Parameters", table=_parameters(parts)),
             *(section for section in sections if section.code),
-        ),
+        ],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib.resources import files
@@ -12,6 +12,7 @@ from typing import Any
 
 from dmkl.description import Cell, Table
 from dmkl.errors import printable
+from dmkl.pictures import image_of
 
 FIRST_ROWS, MOST_ROWS = 10, 200
 """Rows of a table that are shown at once, and after it is unfolded."""
@@ -22,6 +23,8 @@ _ROOM = {"screen": 116, "tablet": 72, "phone": 44, "paper": 80}
 _IN_COLUMN = 60  # The same in one of the two columns of a broad window, with three for each gap.
 WIDTH = 4.2
 """Inches of the broadest pictures. On a phone of 400 pixels their texts, of 8 pt or more, have 9 pixels."""
+LEADS = ("Compared with simpler models", "Variance components")
+"""Titles of sections that are read with the answer."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,6 @@ class Section:
         if self.axes is None:
             return ""
         from matplotlib import rc_context
-
-        from dmkl.pictures import image_of
 
         # Without a date and with constant names of parts, the same report is the same file.
         with rc_context({"svg.hashsalt": self.title, "svg.fonttype": "path"}):
@@ -111,16 +112,6 @@ class Section:
         return float(points[1]) if points else 0.0
 
     @property
-    def row_blocks(self) -> list[list[list[Cell]]]:
-        """The rows that are shown at once, and those that unfold, if any."""
-        return [part for part in (self.rows[:FIRST_ROWS], self.rows[FIRST_ROWS:]) if part]
-
-    @property
-    def n_more(self) -> int:
-        """Rows that are not part of the page."""
-        return 0 if self.table is None else max(0, len(self.table.frame) - MOST_ROWS)
-
-    @property
     def broad(self) -> bool:
         """Whether the section takes the whole width of a broad window."""
         return self.table is not None and sum(column.broad + 3 for column in self.columns) > _IN_COLUMN
@@ -132,17 +123,21 @@ class Page:
 
     title: str
     answer: str  # a sentence or two
-    facts: dict[str, str]  # the question and the data
-    warnings: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = ()
-    lead: Section | None = None  # read with the answer, above warnings and facts
+    facts: Mapping[str, str]  # the question and the data
+    warnings: Sequence[str] = ()
+    sections: Sequence[Section] = ()  # the first may be one of `LEADS`
     source: str = ""  # where the result is saved, for rows of tables that are not part of the page
+
+    @property
+    def lead(self) -> Section | None:
+        """The section that is read with the answer, above warnings and facts."""
+        return next((section for section in self.sections[:1] if section.title in LEADS), None)
 
     @property
     def stacks(self) -> list[list[tuple[int, Section]]]:
         """Sections with their places in the page: those of the right and of the left column, and broad ones."""
         stacks: list[list[tuple[int, Section]]] = [[], [], []]
-        for place, section in enumerate(self.sections, 1):
+        for place, section in enumerate(self.sections[self.lead is not None :], 1):
             narrow = (place - len(stacks[2]) - 1) % 2
             stacks[2 if section.broad else narrow].append((place, section))
         return stacks
@@ -155,6 +150,7 @@ def _template() -> Any:
     text = files("dmkl.reports").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible)
     environment.filters["breakable"] = _breakable
+    environment.globals["first_rows"] = FIRST_ROWS
     environment.filters["greek"] = partial(re.sub, r"\b[Ll]am\b", "λ")
     return environment.from_string(text)
 
