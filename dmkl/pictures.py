@@ -1,4 +1,7 @@
-"""Shared parts of figures: panels, titles, dressed axes, bars and maps by name, colors, labels of kernels."""
+"""Shared parts of figures: panels, titles, dressed axes, bars and maps by name, colors, labels of kernels.
+
+Matplotlib is imported when the first figure is drawn, so that classes of results have functions that draw as methods.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,19 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from textwrap import fill
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib import font_manager
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
 
 from dmkl.arrays import Array, Float, Index, weight_shares
 from dmkl.description import human_names
 from dmkl.errors import FontWarning, printable, refuse, warn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
 BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
@@ -30,6 +32,7 @@ MOST_BARS = 20
 LONGEST_NAME = 48
 ROOM_FOR_LABELS = 50
 """Total characters of labels that fit along an axis."""
+Names = Sequence[Any] | Array
 widest: ContextVar[float] = ContextVar("widest", default=12.0)
 """Greatest width of a figure in inches; panels that do not fit side by side are one below the other."""
 
@@ -39,6 +42,8 @@ def image_of(axes: Any, form: str, **options: Any) -> bytes:
 
     `options` are those of ``Figure.savefig``. FontWarning is issued for characters that no font has.
     """
+    from matplotlib.text import Text
+
     figure = figure_of(axes)
     image, missing = _saved(figure, form, options)
     if not missing:
@@ -75,6 +80,8 @@ def _saved(figure: Figure, form: str, options: Mapping[str, Any]) -> tuple[bytes
 
 def _fonts_with(characters: set[str]) -> tuple[list[str], set[str]]:
     """Names of installed fonts that have some characters, and those that none has."""
+    from matplotlib import font_manager
+
     families, without = list[str](), set(characters)
     # Those that are likely to have them are opened first: there may be thousands.
     fonts = sorted(font_manager.fontManager.ttflist, key=lambda font: not re.search("CJK|Noto|Unicode", font.name))
@@ -105,12 +112,6 @@ class _Panels(np.ndarray[Any, Any]):
         return figure_of(self)
 
 
-class _Panel(Axes):
-    """Axes that notebooks show in the same way."""
-
-    _repr_png_ = _png
-
-
 def figure_of(axes: Any) -> Figure:
     """The figure of axes, or of an array of them."""
     figure: Figure = np.ravel(np.asarray(axes, dtype=object))[0].figure
@@ -119,28 +120,30 @@ def figure_of(axes: Any) -> Figure:
 
 def panels(ax: Any, sizes: Mapping[str, tuple[float, float]], *, sharey: bool = False) -> Any:
     """The axes of panels: those that are given, or new ones of these widths and heights in inches."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     if ax is not None:
         axes = np.ravel(np.asarray(ax, dtype=object)).view(_Panels)
         if len(axes) != len(sizes):
             refuse(f"ax must hold {len(sizes)} axes, {' and '.join(sizes)}, got {len(axes)}")
         return axes
     widths, heights = np.array(list(sizes.values())).T
-    if widths.sum() <= widest.get():
-        width, height, place = widths.sum(), heights.max(), (1, len(sizes))
-        ratios: dict[str, Any] = {"width_ratios": widths}
-    else:
-        width, height, place = widths.max(), heights.sum(), (len(sizes), 1)
-        ratios = {"height_ratios": heights}
+    width, height, ratios = widths.sum(), heights.max(), {"ncols": len(sizes), "width_ratios": widths}
+    if width > widest.get():
+        width, height, ratios = widths.max(), heights.sum(), {"nrows": len(sizes), "height_ratios": heights}
     layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
     figure = Figure(figsize=(min(width, widest.get()), height), dpi=110, layout=layout)
-    axes = figure.subplots(*place, squeeze=False, sharey=sharey, subplot_kw={"axes_class": _Panel}, **ratios)
-    return axes.ravel().view(_Panels)
+    axes = figure.subplots(squeeze=False, sharey=sharey, **ratios).ravel().view(_Panels)
+    for panel in axes:
+        panel._repr_png_ = partial(_png, panel)  # notebooks show a panel in the same way
+    return axes
 
 
 def set_title(axes: Any, *lines: str) -> None:
     """Write a title of whole lines above the figure of the panels, or above the first of axes that were given."""
     figure = axes[0].figure
-    is_own = isinstance(axes[0], _Panel)
+    is_own = hasattr(axes[0], "_repr_png_")  # of `panels`
     width = int(14 * (figure if is_own else axes[0]).bbox.width / figure.dpi)  # characters
     text = "\n".join(fill(printable(line), width) for line in lines if line)
     if is_own:
@@ -183,13 +186,21 @@ def kernel_labels(names: Iterable[Any]) -> tuple[list[str], str]:
     return list(map(shortened, labels)), f"Kernels: {shortened(start)}…{shortened(end)}" if start or end else ""
 
 
-def largest(values: Array, top: int | None = None) -> tuple[Array, str]:
-    """The positions of the `top` largest values, the largest first, and a line that says how many there are."""
+def largest(
+    names: Names, values: Array, top: int | None = None, kernels: Names | None = None
+) -> tuple[Array, list[str], str, str]:
+    """The positions of the `top` largest values, the largest first, their labels, and two lines of a title.
+
+    These are how many there are, and what names have in common: the names of `kernels`, or all `names`.
+    """
     if top is not None and top < 1:
         refuse(f"top is the number of kernels that are drawn, 1 or more, got {top}")
     most = MOST_BARS if top is None else top
     order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")[:most]
-    return order, f"The {most} largest of {len(values)}" if most < len(values) else ""
+    labels, shared = kernel_labels(names if kernels is None else kernels)
+    label_of = dict(zip(map(str, names if kernels is None else kernels), labels, strict=True))
+    shown = [label_of.get(str(names[k])) or shortened(str(names[k])) for k in order]
+    return order, shown, f"The {most} largest of {len(values)}" if most < len(values) else "", shared
 
 
 def longest_shown(labels: Sequence[str]) -> int:
@@ -197,16 +208,29 @@ def longest_shown(labels: Sequence[str]) -> int:
     return max(len(label.strip("$}").replace("$^{", "")) for label in labels)
 
 
-def dress(ax: Axes, hidden: Any = (), grid: Literal["x", "y", "both"] | None = None) -> None:
-    """Hide ticks and some of the spines (":" for all), and draw a light grid along some axes."""
+def dress(
+    ax: Axes,
+    x: str | None = None,
+    y: str | None = None,
+    *,
+    hidden: str = "",
+    grid: Literal["x", "y", "both"] | None = None,
+    ends: str = "",
+) -> None:
+    """Label the axes, hide ticks and some of the spines, draw a light grid along some axes, and end others at numbers.
+
+    It is called when all is drawn. `hidden` are the names of spines, or "all"; `ends` are "x", "y" or "xy".
+    """
+    for axis, label in ((ax.xaxis, x), (ax.yaxis, y)):
+        if label is not None:
+            axis.set_label_text(label, fontsize=9)
     ax.tick_params(axis="both", length=0, labelsize=8)
-    if hidden == ":":
-        ax.spines[:].set_visible(False)
-    elif hidden:
-        ax.spines[hidden].set_visible(False)
+    for side in ax.spines if hidden == "all" else hidden.split():
+        ax.spines[side].set_visible(False)
     if grid:
         ax.grid(axis=grid, color="#e4e4e4", linewidth=0.7)
         ax.set_axisbelow(True)
+    label_ends(*(getattr(ax, f"{name}axis") for name in ends))
 
 
 def name_rows(ax: Axes, names: Sequence[str]) -> None:
@@ -220,6 +244,8 @@ def label_ends(*axes: Any) -> None:
 
     It is called when all is drawn.
     """
+    from matplotlib.ticker import MaxNLocator
+
     for axis in axes:
         low, high = sorted(axis.get_view_interval())
         if axis.get_scale() == "log":
@@ -255,7 +281,7 @@ def color_bar(ax: Axes, image: Any, label: str, extend: str = "neither") -> None
 
 
 def bars(
-    names: Iterable[Any],
+    names: Names,
     columns: Float,
     over: str,
     title: str,
@@ -276,9 +302,7 @@ def bars(
     values = columns.mean(axis=1)
     if top is None and not label:  # bars that are too short to be seen are among the others
         top = min(MOST_BARS, max(5, int(np.sum(np.abs(values) > 1e-3 * np.abs(values).max()))))
-    shown, few = largest(np.abs(values), top)
-    labels, shared = kernel_labels(names)
-    labels = [labels[j] for j in shown]
+    shown, labels, few, shared = largest(names, np.abs(values), top)
     if few and not label:
         labels.append("1 other" if (n := len(values) - len(shown)) == 1 else f"{n:,} others")
     height = 1.1 + 0.24 * len(labels) + 0.15 * bool(shared) + 0.15 * bool(few)
@@ -305,15 +329,14 @@ def bars(
         ax.set_xlim(right=max(right, min(1.05 * rest, 2 * right)))  # with a long bar the others remain legible
     name_rows(ax, labels)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
-    ax.set_xlabel(label or (f"share of the weight in each {over}" if n_columns > 1 else "kernel weight β"), fontsize=9)
-    dress(ax, ["top", "right", "bottom"], grid="x")
-    label_ends(ax.xaxis)
+    unit = label or (f"share of the weight in each {over}" if n_columns > 1 else "kernel weight β")
+    dress(ax, unit, hidden="top right bottom", grid="x", ends="x")
     set_title([ax], f"{title}{means}{each}", few, shared)
     return ax
 
 
 def heat_map(
-    names: Iterable[Any],
+    names: Names,
     columns: Sequence[str],
     values: Float,
     across: str,
@@ -325,9 +348,7 @@ def heat_map(
 ) -> Axes:
     """Values (names, columns) as colors, those of the largest means on top; of many columns only some are labeled."""
     absolute = np.ma.masked_invalid(np.abs(values))
-    shown, few = largest(absolute.mean(axis=1).filled(-np.inf), top)
-    labels, shared = kernel_labels(names)
-    labels = [labels[j] for j in shown]
+    shown, labels, few, shared = largest(names, absolute.mean(axis=1).filled(-np.inf), top)
     margin = 2.2 + 0.075 * max(map(len, labels))
     across_width = min(max(2.4, 0.36 * len(columns)), 10.0, widest.get() - margin + 1.4)
     at = spread(len(columns), -(-len(columns) // min(MOST_BARS, int(7 * across_width))))
@@ -345,7 +366,6 @@ def heat_map(
     ax.set_xticks(at + 0.5, heads, rotation=90 if turned else 0)
     ax.set_yticks(np.arange(len(shown)) + 0.5, labels)
     ax.invert_yaxis()
-    ax.set_xlabel(across, fontsize=9)
-    dress(ax, ":")
+    dress(ax, across, hidden="all")
     set_title([ax], title, few, shared)
     return ax

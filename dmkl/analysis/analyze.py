@@ -28,7 +28,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
 from dmkl import settings
+from dmkl.analysis import figures
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.description import Column, Description, Figure, Table, count, human_names, listed, number, short_names
 from dmkl.errors import IndefiniteKernelWarning, refuse, warn
@@ -65,10 +66,6 @@ from dmkl.passes.run import alone, pass_graph, refuse_damage, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 from dmkl.store.saved import Result
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 _RELEVANT = ("relevant_dimension", "relevant_dimension_most", "label_noise", "label_explained")
 """The variables of `dmkl.relevant_dimension`."""
@@ -202,10 +199,10 @@ class Analysis(Result):
         tables = {"kernels": self._kernels_table, "pairs": self._pairs_table}
         tables |= {"relevant": self._relevant_table} if set(_RELEVANT) <= set(data) else {}
         tables |= {"alignment": self._alignment_table} if len(self.names) <= _MOST_COLUMNS else {}
-        figures = {"Alignments": Figure("Similar kernels are side by side.", self.plot_alignment)}
+        pictures = {"Alignments": Figure("Similar kernels are side by side.", self.plot_alignment)}
         if "target_alignment" in data:
-            figures["Fit to the labels"] = Figure("How well each kernel alone fits the labels.", self.plot_targets)
-        return Description(title, "", {"kernels": lines}, self._facts, tables, figures)
+            pictures["Fit to the labels"] = Figure("How well each kernel alone fits the labels.", self.plot_targets)
+        return Description(title, "", {"kernels": lines}, self._facts, tables, pictures)
 
     def _facts(self) -> dict[str, Any]:
         data = self.data
@@ -270,29 +267,9 @@ class Analysis(Result):
         columns = [Column("", "", form="kernel"), *(Column(self.names[j], labels[j]) for j in order)]
         return Table(frame, columns, "Unbiased alignments", kernels=self.names)
 
-    def plot_alignment(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the map of alignments, similar kernels side by side; see `dmkl.analysis.figures.plot_alignment`."""
-        from dmkl.analysis.figures import plot_alignment
-
-        return plot_alignment(self.data, ax)
-
-    def plot_targets(self, task: str | None = None, **drawing: Any) -> Axes:
-        """Draw how well each kernel alone fits the labels; see `dmkl.analysis.figures.plot_targets`.
-
-        Raises InputError if there were no labels, or there is no such task.
-        """
-        from dmkl.analysis.figures import plot_targets
-
-        if "target_alignment" not in self.data:
-            refuse("this analysis had no labels to align with; give them to dmkl.analyze(K, y)")
-        self._check_task(task)
-        return plot_targets(self.data, task, **drawing)
-
-    def plot_spectra(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the leading eigenvalues of each kernel; see `dmkl.analysis.figures.plot_spectra`."""
-        from dmkl.analysis.figures import plot_spectra
-
-        return plot_spectra(self.data, ax)
+    plot_alignment = figures.plot_alignment
+    plot_targets = figures.plot_targets
+    plot_spectra = figures.plot_spectra
 
 
 @one_blas_thread

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from dmkl.pictures import bars, color_bar, dress, kernel_labels, label_ends, panels, set_title, shortened, widest
+from dmkl.errors import refuse
+from dmkl.pictures import bars, color_bar, dress, kernel_labels, panels, set_title, shortened, widest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
-def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
-    """Draw the map of unbiased alignments, ordered by hierarchical clustering, as `data["order"]` has it.
+def plot_alignment(analysis: Any, *, ax: Axes | None = None) -> Axes:
+    """Draw the map of unbiased alignments, ordered by hierarchical clustering: similar kernels are side by side.
 
     After Yan et al., JMLR 13 (2012), Fig. 5. The colors begin at the smallest alignment, and are symmetric (the
     diverging map "RdBu_r") if some are negative; missing alignments are gray.
     """
+    data = analysis.data
     order = data["order"].values
     kind = "unbiased_alignment" if "unbiased_alignment" in data else "alignment"  # saved results may lack it
     values = data[kind].values[np.ix_(order, order)]
@@ -38,8 +40,7 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
         ax.set_xticks(range(n), names, rotation=90)
         ax.set_yticks(range(n), names)
     else:
-        ax.set_xticks([])
-        ax.set_yticks([])
+        ax.set(xticks=[], yticks=[])
         ax.set_xlabel(f"{n} kernels, similar kernels side by side", fontsize=9)
     for (a, b), value in np.ndenumerate(values) if cell >= 0.25 and n <= 14 else ():
         if np.isfinite(value):
@@ -47,18 +48,23 @@ def plot_alignment(data: xr.Dataset, ax: Axes | None = None) -> Axes:
             dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
             text = f"{value:.2f}".replace("0.", ".", 1).replace("1.00", "1")
             ax.text(b, a, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    dress(ax, ":")
+    dress(ax, hidden="all")
     color_bar(ax, image, "")
     set_title([ax], f"{kind.replace('_', ' ').capitalize()} of {_title(data)}", shared)
     return ax
 
 
-def plot_targets(data: xr.Dataset, task: str | None = None, ax: Axes | None = None, top: int | None = None) -> Axes:
+def plot_targets(analysis: Any, task: str | None = None, *, ax: Axes | None = None, top: int | None = None) -> Axes:
     """Draw the alignment of each kernel with the ideal kernel of the labels, the best on top.
 
     Bars are means over the tasks of a multilabel problem, with a dot for each, unless `task` names one. Estimates have
-    lines of one standard error. The `top` kernels are drawn, the best 20 by default.
+    lines of one standard error. The `top` kernels are drawn, the best 20 by default. InputError if there were no
+    labels, or there is no such task.
     """
+    data = analysis.data
+    if "target_alignment" not in data:
+        refuse("this analysis had no labels to align with; give them to dmkl.analyze(K, y)")
+    analysis._check_task(task)
     fit, error = data["target_alignment"], data.get("target_alignment_error")
     of_task = "the labels" if task is None else shortened(task)
     if task is not None:
@@ -71,12 +77,16 @@ def plot_targets(data: xr.Dataset, task: str | None = None, ax: Axes | None = No
     return bars(data["kernel"].values, columns, "task", title, ax=ax, top=top, label=label, error=errors)
 
 
-def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Axes:
+def plot_spectra(analysis: Any, *, ax: Axes | None = None) -> Axes:
     """Draw the leading eigenvalues of each kernel as shares of its trace: bands between their proven bounds.
 
     A line for each kernel with a band from lower to upper bounds, dark if the effective rank is small. The ten kernels
     with the smallest effective ranks are named.
     """
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    data = analysis.data
     share, upper = ((data[name] / data["trace"]).values for name in ("eigenvalue", "eigenvalue_upper"))
     rank, component = data["effective_rank"].values, data["component"].values
     shown = np.flatnonzero(np.isfinite(share).all(axis=1) & np.isfinite(rank))
@@ -92,11 +102,8 @@ def plot_spectra(data: xr.Dataset, ax: Axes | None = None) -> Axes:
         ax.fill_between(component, line, upper[j], color=colors[place], alpha=0.12, linewidth=0)
     ax.set_yscale("log")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("component", fontsize=9)
-    ax.set_ylabel("share of the trace", fontsize=9)
-    dress(ax, ["top", "right"], grid="y")
+    dress(ax, "component", "share of the trace", hidden="top right", grid="y", ends="y" if len(shown) else "")
     if len(shown):
-        label_ends(ax.yaxis)
         title = "effective rank" if len(shown) <= 10 else "effective rank (the smallest 10)"
         beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
         ax.legend(title=title, fontsize=8, title_fontsize=8, frameon=False, **beside)

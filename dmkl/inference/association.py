@@ -25,7 +25,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from scipy.stats import cauchy, false_discovery_control
 from dmkl.arrays import Array, Float, Index, is_known
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, short_names
 from dmkl.errors import refuse
+from dmkl.inference import figures
 from dmkl.kernelset import Kernels, as_kernel_set, given_labels
 from dmkl.learners.checks import check_choice, check_count
 from dmkl.numerics.covariates import Covariates, basis, residualize
@@ -48,9 +49,6 @@ from dmkl.passes.elements import combined_kernels
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.view import Lens
 from dmkl.store.saved import Result, of_task
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Family = Literal["gaussian", "binomial", "cox"]
 _ZERO = 1e-10
@@ -114,9 +112,9 @@ class Association(Result):
             )
         note = "each kernel is tested alone: kernels that are alike are associated together"
         sentences: dict[Key, list[str]] = {"kernels": lines, "notes": [note]}
-        figures = {"Associated kernels": Figure(scope, self.plot)}
+        pictures = {"Associated kernels": Figure(scope, self.plot)}
         return Description(
-            "Association of kernels", scope, sentences, tables={"kernels": self._kernels_table}, figures=figures
+            "Association of kernels", scope, sentences, tables={"kernels": self._kernels_table}, figures=pictures
         )
 
     def _kernels_table(self) -> Table:
@@ -125,16 +123,7 @@ class Association(Result):
         columns = [Column(name, titles.get(name), "kernel" if name == "kernel" else None) for name in map(str, frame)]
         return Table(frame, columns, "Associated kernels", kernels=self.data["kernel"].values)
 
-    def plot(self, task: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Draw −log₁₀ p over the excess of each kernel; InputError if there is no such task.
-
-        See `dmkl.inference.figures.plot_association`.
-        """
-        from dmkl.inference.figures import plot_association
-
-        self._check_task(task)
-        axes: Axes = plot_association(of_task(self.data, task), ax)
-        return axes
+    plot = figures.plot_association
 
 
 @one_blas_thread

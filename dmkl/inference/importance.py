@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from sklearn.base import clone
 from dmkl.arrays import Index
 from dmkl.description import Column, Description, Figure, Key, Table, count, short_names, with_interval
 from dmkl.errors import refuse
+from dmkl.inference import figures
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
 from dmkl.learners.learner import KernelLearner
@@ -31,9 +32,6 @@ from dmkl.searching.search import SearchResult, chance_of_search, held_out_parts
 from dmkl.searching.texts import cost_and_proof
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import Result, task_dim
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Choose = Literal["held", "anew"]
 """Fits with fewer kernels have the parameters of the search, or choose their parameters."""
@@ -173,8 +171,8 @@ class Importance(Result):
         title = f"Importance of {sources} to {attrs['estimator']}"
         scope = f"{count(data.sizes['fold'], 'fold')}, {chosen}"
         facts = {name: attrs[name] for name in ("rows", "choose", "choice")}
-        figures = {"Losses and scores alone": Figure(scope, self.plot)}
-        return Description(title, scope, sentences, lambda: facts, {"sources": self._sources_table}, figures)
+        pictures = {"Losses and scores alone": Figure(scope, self.plot)}
+        return Description(title, scope, sentences, lambda: facts, {"sources": self._sources_table}, pictures)
 
     def _sources_table(self) -> Table:
         frame, dim, scoring = self.table(), task_dim(self.data), str(self.data.attrs["scoring"])
@@ -194,20 +192,7 @@ class Importance(Result):
         dim = task_dim(self.data)
         return values if dim is None else values.mean(dim)
 
-    def plot(self, task: str | None = None, *, ax: Axes | Sequence[Axes] | None = None, top: int | None = None) -> Any:
-        """Draw the loss without each source, and the score of each source alone, with 95 % intervals.
-
-        Left, the losses in score, paired over folds, the largest first; groups are darker than kernels. Right, the
-        score of each source alone with that of all kernels (the line, with its interval), and then the Shapley values,
-        if they were computed. `ax` are two axes, or three with Shapley values, which are returned.
-
-        Means over all tasks or targets unless `task` names one; the `top` sources, 20 by default. The title has what
-        all names of kernels begin and end with; labels have the rest. InputError if there is no such task, or `ax` has
-        a wrong number of axes.
-        """
-        from dmkl.inference.figures import plot_importance
-
-        return plot_importance(self, task, ax, top)
+    plot = figures.plot_importance
 
 
 def _largest(

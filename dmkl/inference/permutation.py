@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from dmkl.arrays import Array, Index, weight_shares
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, number
 from dmkl.errors import refuse
 from dmkl.files.arrays import kept_arrays, save_arrays
+from dmkl.inference import figures
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
@@ -33,9 +34,6 @@ from dmkl.searching.grid import choose_each, mean_and_error, shape
 from dmkl.searching.texts import cost_and_proof, p_value_text, point_text
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import Result, task_dim
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Exchange = Literal["samples", "groups"]
 """Samples exchange their labels, or whole groups do."""
@@ -177,19 +175,15 @@ class PermutationTest(Result):
         facts = {"choose": attrs["choose"], "permutations": self.n_permutations}
         facts |= {name: data[name].values for name in ("score", "p_value", "p_value_error")}
         title = f"Permutation test of {attrs['estimator']}"
-        figures = {"Scores of permuted labels": Figure(scope, self.plot)}
-        return Description(title, scope, sentences, lambda: facts, {"kernels": self._kernels_table}, figures)
+        pictures = {"Scores of permuted labels": Figure(scope, self.plot)}
+        return Description(title, scope, sentences, lambda: facts, {"kernels": self._kernels_table}, pictures)
 
     def _kernels_table(self) -> Table:
         frame = self.table()
         columns = [Column(name, form="kernel" if name == "kernel" else None) for name in map(str, frame)]
         return Table(frame, columns, "Shares of the weight", kernels=self.data["kernel"].values)
 
-    def plot(self, ax: Axes | None = None, *, task: str | None = None) -> Any:
-        """Draw the scores of permuted labels and the observed score; see `dmkl.inference.figures.plot_permutations`."""
-        from dmkl.inference.figures import plot_permutations
-
-        return plot_permutations(self.data, ax, task)
+    plot = figures.plot_permutations
 
 
 def with_p_values(data: xr.Dataset) -> xr.Dataset:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, Str
 from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed, number, short_names
 from dmkl.errors import InputError, refuse
+from dmkl.inference import figures
 from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
 from dmkl.learners.engine import run
@@ -31,9 +32,6 @@ from dmkl.searching.fits import STATUS_FLAGS, Arguments, Question, make_question
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.texts import cost_and_proof
 from dmkl.store.saved import Result, task_dim
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 How = Literal["half", "bootstrap", "folds"]
 N_RESAMPLES: dict[How, int] = {"half": 100, "bootstrap": 100, "folds": 10}
@@ -98,6 +96,11 @@ class Stability(Result):
     }
 
     @property
+    def _resamples(self) -> str:
+        """The number and the kind of the resamples, such as "100 half-samples"."""
+        return f"{self.data.sizes['resample']} {TITLES[self.data.attrs['how']]}"
+
+    @property
     def threshold(self) -> float:
         """The share π of the resamples that must select a kernel for it to count as stable."""
         return float(self.data.attrs["threshold"])
@@ -153,11 +156,10 @@ class Stability(Result):
         """The resamples, the score of the fits, the stable kernels, the costs; see `Result.describe`."""
         data, attrs = self.data, self.data.attrs
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(data)}s"
-        resamples = f"{data.sizes['resample']} {TITLES[attrs['how']]}"
         notes, of_kernels = [], list[str]()
         if (n_distinct := attrs.get("n_distinct", data.sizes["resample"])) < data.sizes["resample"]:
             few = "groups or samples as few as these can be drawn in few ways, and more resamples add little"
-            notes.append(f"Only {n_distinct} of the {resamples} are distinct: {few}")
+            notes.append(f"Only {n_distinct} of the {self._resamples} are distinct: {few}")
         score = data["score"]
         score = score.mean([dim for dim in score.dims if dim != "resample"])
         spread = f"{attrs['scoring']} {number(float(score.mean()))} on the rows left out"
@@ -173,9 +175,9 @@ class Stability(Result):
             "kernels": [*of_kernels, *self._stable_lines()],
             "costs": [f"{count(data.sizes['resample'], 'fit')} in {costs}"],
         }
-        scope = f"{resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"
-        title, figures = f"Stability of {attrs['estimator']}", {"Weights over resamples": Figure(scope, self.plot)}
-        return Description(title, scope, sentences, self._facts, {"kernels": self._kernels_table}, figures)
+        scope = f"{self._resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"
+        title, pictures = f"Stability of {attrs['estimator']}", {"Weights over resamples": Figure(scope, self.plot)}
+        return Description(title, scope, sentences, self._facts, {"kernels": self._kernels_table}, pictures)
 
     def _facts(self) -> dict[str, Any]:
         data, attrs, stable = self.data, self.data.attrs, self.stable()
@@ -232,19 +234,7 @@ class Stability(Result):
             lines.append(f"{mean}; a bound of rare selections is known for how='half' only")
         return lines
 
-    def plot(self, *, task: str | None = None, ax: Axes | Sequence[Axes] | None = None, top: int | None = None) -> Any:
-        """Draw the weights with their intervals, and the selection frequencies, on two axes, which are returned.
-
-        Means over all tasks or targets unless `task` names one; the `top` kernels, the largest 20 by default. The title
-        has what all names of kernels begin and end with; labels have the rest. InputError if there is no such task, or
-        `ax` has a wrong number of axes.
-        """
-        from dmkl.inference.figures import plot_stability
-
-        attrs, n = self.data.attrs, self.data.sizes["resample"]
-        n_distinct = attrs.get("n_distinct", n)
-        note = f"{n_distinct} of {n} {TITLES[attrs['how']]} are distinct" if n_distinct < n else ""
-        return plot_stability(self, task, ax, top, note)
+    plot = figures.plot_stability
 
 
 @one_blas_thread

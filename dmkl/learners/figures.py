@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from dmkl import pictures
 from dmkl.arrays import weight_shares
 from dmkl.errors import refuse
 
@@ -30,8 +31,6 @@ def plot_weights(model: Any, *, ax: Axes | None = None, top: int | None = None) 
     Axes
         The title has what all names of kernels begin and end with; labels have the rest.
     """
-    from dmkl import pictures
-
     model._check_fitted()
     weights = model.weights_.transpose("kernel", ...)
     columns = weights.values.reshape(len(model.kernel_names_), -1)
@@ -58,8 +57,6 @@ def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: 
     InputError
         If there is one weight for each kernel, or no such class.
     """
-    from dmkl import pictures
-
     model._check_fitted()
     weights = model.weights_.transpose("kernel", ...)
     weights = weights.isel({dim: 0 for dim in weights.dims[1:] if weights.sizes[dim] == 1})
@@ -78,7 +75,7 @@ def plot_weight_map(model: Any, of: Any = None, *, ax: Axes | None = None, top: 
     elif rest:
         label, weights = "share of the weight", weights.copy(data=weight_shares(weights.values, 0)).mean(rest)
         title += f", mean over {pictures.plural(rest[0])}"
-    heads = [pictures.shortened(str(name), pictures.LONGEST_NAME) for name in weights[across].values]
+    heads = [pictures.shortened(str(name)) for name in weights[across].values]
     return pictures.heat_map(model.kernel_names_, heads, weights.values, across, label, title, ax=ax, top=top)
 
 
@@ -96,8 +93,6 @@ def plot_convergence(model: Any, *, ax: Axes | None = None) -> Axes:
         If the history has no proven gap.
     """
     from matplotlib.ticker import MaxNLocator
-
-    from dmkl import pictures
 
     model._check_fitted()
     if "compact" in model.history_.attrs:
@@ -127,11 +122,8 @@ def plot_convergence(model: Any, *, ax: Axes | None = None) -> Axes:
     ax.annotate("tolerance", *place, color=pictures.GRAY, fontsize=8)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     pictures.set_title([ax], f"Proven relative gap after each step of {type(model).__name__}{each}")
-    ax.set_xlabel("step", fontsize=9)
-    ax.set_ylabel("proven relative gap", fontsize=9)
-    ax.tick_params(labelsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
-    pictures.label_ends(ax.yaxis)
+    pictures.dress(ax, "step", "proven relative gap", hidden="top right", ends="y")
+    ax.tick_params(length=3.5)
     return ax
 
 
@@ -166,8 +158,6 @@ def plot_contributions(
     InputError
         If these are no contributions, or there is no such sample, or no such class.
     """
-    from dmkl import pictures
-
     if not isinstance(contributions, xr.DataArray) or contributions.dims[:2] != ("sample", "kernel"):
         given = getattr(contributions, "dims", type(contributions).__name__)
         refuse(f"contributions must be (sample, kernel[, class]), as model.contributions(K) gives them, got {given}")
@@ -184,13 +174,12 @@ def plot_contributions(
     else:
         score = "score"
     values = np.asarray(chosen.values, dtype=np.float64)
-    shown, _ = pictures.largest(np.abs(values), top)
-    shown, n_others = shown[values[shown] != 0], np.count_nonzero(values) - np.count_nonzero(values[shown])
-    labels, shared = pictures.kernel_labels(chosen["kernel"].values)
-    names, parts = [labels[k] for k in shown], [*values[shown]]
+    shown, labels, _, shared = pictures.largest(chosen["kernel"].values, np.abs(values), top)
+    n_shown = np.count_nonzero(values[shown])  # those without a contribution are the last
+    names, parts, n_others = labels[:n_shown], [*values[shown[:n_shown]]], np.count_nonzero(values) - n_shown
     if n_others:
         names.append(f"{n_others} others")
-        parts.append(values.sum() - values[shown].sum())
+        parts.append(values.sum() - sum(parts))
     if "intercept" in chosen.coords:
         names.append("intercept")
         parts.append(float(chosen["intercept"]))
@@ -206,9 +195,8 @@ def plot_contributions(
     ax.axvline(0.0, color=pictures.GRAY, linewidth=0.8)
     ax.axvline(ends[-1], color="black", linestyle=":", linewidth=1.2)
     pictures.name_rows(ax, names)
-    ax.set_xlabel(f"contributions to the {score} (dotted: their sum, {ends[-1]:.4g})", fontsize=9)
-    pictures.dress(ax, ":", grid="x")
-    pictures.label_ends(ax.xaxis)
+    label = f"contributions to the {score} (dotted: their sum, {ends[-1]:.4g})"
+    pictures.dress(ax, label, hidden="all", grid="x", ends="x")
     sample = pictures.shortened(str(sample))
     pictures.set_title([ax], f"Contribution of each kernel to the {score} of sample {sample}", shared)
     return ax
@@ -231,7 +219,6 @@ def plot_components(coordinates: Any, y: Any = None, *, ax: Axes | None = None) 
     InputError
         If these are no two components or more, or `y` has another number of samples.
     """
-    from dmkl import pictures
     from dmkl.inputs.label_tables import matched
 
     if not isinstance(coordinates, xr.DataArray) or coordinates.dims != ("sample", "component"):

@@ -10,6 +10,7 @@ import xarray as xr
 
 from dmkl.arrays import weight_shares
 from dmkl.description import Column, Description, Figure, Table, count
+from dmkl.pictures import bars
 
 ON_WEIGHTS = (
     "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues "
@@ -147,8 +148,6 @@ def _covariate_effects(model: Any) -> Table:
 
 
 def _bars(model: Any) -> Any:
-    from dmkl.pictures import bars
-
     parts = model.components_.drop_sel(term="total")
     shares, errors = parts.variance_share.values[:, None], parts.variance_share_se.values
     title = "Shares of the variance (± one standard error)"

@@ -27,6 +27,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.statistics import sharing_means
 from dmkl.searching.baselines import row_test, verdict
 from dmkl.searching.evaluation import EvaluationResult, evaluate_on
+from dmkl.searching.figures import plot_test_scores
 from dmkl.searching.fits import Arguments, GridFits, Part, Question, values_of
 from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, mean_and_margin, mean_over_folds
@@ -133,8 +134,6 @@ class ModelComparison(Result):
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Draw the test scores of all models: means, one standard error, and outer folds."""
-        from dmkl.searching.figures import plot_test_scores
-
         score = _by_fold(self.data).sel(model=self.table()["model"].values)
         return plot_test_scores(dict(zip(score["model"].values.tolist(), score, strict=True)), self.data, ax=ax)
 

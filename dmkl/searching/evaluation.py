@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from dmkl.learners.plan import Answers, Fit, FitOutcome
 from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import machine
+from dmkl.searching import figures
 from dmkl.searching.assessing import (
     class_facts,
     class_scores,
@@ -63,9 +64,6 @@ from dmkl.searching.texts import approximate_notes, chosen_text, cost_and_proof,
 from dmkl.solvers.interface import WORDS
 from dmkl.store.saved import Saved, task_dim
 from dmkl.variables import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class EvaluationResult(GridResult):
@@ -193,17 +191,10 @@ class EvaluationResult(GridResult):
         """Recall, precision and support of each class on the test rows of all outer folds."""
         return class_scores(self.confusion)
 
-    def plot(self, task: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Draw the test scores and those of the baselines; see `dmkl.searching.figures.plot_evaluation`."""
-        from dmkl.searching.figures import plot_evaluation
-
-        return plot_evaluation(self, task, ax)
-
-    def plot_confusion(self, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
-        """Draw the confusion matrix of all outer folds; see `dmkl.plot_confusion`."""
-        from dmkl.searching.figures import plot_confusion
-
-        return plot_confusion(self.confusion, ax=ax)
+    plot = figures.plot_evaluation
+    plot_weights = figures.plot_tested_weights
+    plot_confusion = figures.plot_confusion
+    plot_survival = figures.plot_survival
 
     def survival_scores(self, times: npt.ArrayLike | None = None) -> xr.Dataset:
         """Brier scores and areas under ROC curves of the outer folds of `MKCox`; see `dmkl.survival_scores`.
@@ -234,21 +225,6 @@ class EvaluationResult(GridResult):
             trained = np.isin(held_out["sample"].values.astype(str), model.train_samples_)
             parts.append(survival_scores(curves, labels[folds == name], labels[trained]))
         return describe(xr.concat(parts, pd.Index(list(self._models), name="fold")))
-
-    def plot_survival(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the survival of thirds by predicted risk; see `dmkl.plot_survival`."""
-        from dmkl.searching.figures import plot_survival
-
-        return plot_survival(self, ax=ax)
-
-    def plot_weights(self, *, ax: Axes | None = None, top: int | None = None) -> Axes:
-        """Draw the `top` largest kernel weights of the tested models, on `ax` if given; see `dmkl.pictures.bars`."""
-        from dmkl.pictures import bars
-
-        weights = self._data["weight"].transpose("kernel", "fold", ...)
-        columns = weights.values.reshape(len(weights), -1)
-        names, over = weights["kernel"].values.tolist(), " and ".join(["outer fold", *map(str, weights.dims[2:])])
-        return bars(names, columns, over, "Kernel weights of the tested models", ax=ax, top=top)
 
     def table(self) -> pd.DataFrame:
         """The outer folds in their order.
@@ -303,22 +279,22 @@ class EvaluationResult(GridResult):
         tables = {"folds": self._folds_table, "choices": self._choices_table}
         tables = tables if of_targets is None else of_targets.tables()
         tables |= {"comparison": self._comparison_table} if sentences["baselines"] else {}
-        figures = {
-            "Compared with simpler models": Figure("Test scores of each outer fold, and their means.", self.plot),
-            "Weights": Figure("Kernel weights of the tested models.", self.plot_weights),
-        }
-        if of_targets is not None:
-            figures = {"Compared with simpler models": figures["Compared with simpler models"], **of_targets.figures()}
+        compared = Figure("Test scores of each outer fold, and their means.", self.plot)
+        pictures = {"Compared with simpler models": compared}
+        if of_targets is None:
+            pictures["Weights"] = Figure("Kernel weights of the tested models.", self.plot_weights)
+        else:
+            pictures |= of_targets.figures()
         if attrs["estimator"] == "MKCox":
             caption = "Test samples in thirds by predicted risk. The log-rank test takes the thirds as given."
-            figures["Survival by predicted risk"] = Figure(caption, self.plot_survival)
+            pictures["Survival by predicted risk"] = Figure(caption, self.plot_survival)
         if "confusion" in scores:
             tables |= class_tables(self.confusion)
         if "confusion" in tables:
             caption = "Counts of test samples; recall and precision of each class."
-            figures["Confusion matrix"] = Figure(caption, self.plot_confusion)
+            pictures["Confusion matrix"] = Figure(caption, self.plot_confusion)
         title, scope = f"Evaluation of {attrs['estimator']}", f"{grid}, {folds}{tasks}"
-        return Description(title, scope, sentences, self._facts, tables, figures)
+        return Description(title, scope, sentences, self._facts, tables, pictures)
 
     def _facts(self) -> dict[str, Any]:
         return {

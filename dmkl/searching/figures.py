@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.patheffects import Normal, Stroke
 from scipy.stats import rankdata
-from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     ConfusionMatrixDisplay,
     average_precision_score,
@@ -24,44 +20,25 @@ from sklearn.metrics import (
     roc_curve,
 )
 
+from dmkl import pictures
 from dmkl.arrays import Array, Float, is_known, plain_repr, weight_shares
 from dmkl.errors import InputError, refuse
 from dmkl.learners.checks import check_choice
 from dmkl.numerics.survival import kaplan_meier, log_rank
-from dmkl.pictures import (
-    BLUE,
-    GRAY,
-    RED,
-    ROOM_FOR_LABELS,
-    SKY,
-    bars,
-    color_bar,
-    dress,
-    heat_map,
-    interval,
-    label_ends,
-    longest_shown,
-    name_rows,
-    panels,
-    set_title,
-    shortened,
-    spread,
-    symbol,
-)
 from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error
 from dmkl.searching.scoring import limits
-from dmkl.searching.targets import ManyTargets
+from dmkl.searching.targets import least_drawn
 from dmkl.store.saved import of_task, task_dim
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _LINE = 56  # Characters in a line above a panel.
 _AXES = {"p": "norm p", "lam": "ridge λ", "C": "cost C"}  # Labels of axes by parameter.
 _MOST_NUMBERS = 20  # Most classes whose confusion matrix has numbers.
 _LONGEST_CLASS = 20
 _MOST_RINGS = 12  # Most points of a map with a ring.
-_MOST_POINTS = 1000  # Most points of a picture that are drawn as vectors.
-_LEAST_R2 = -0.2  # Below this R² colors and places are the same: a few targets may be far below.
-_Rings = Mapping[tuple[int, ...], int]  # How often each point is chosen, by its position.
 
 
 def _choices(result: Any, task: str | None) -> tuple[dict[str, xr.DataArray], list[str]]:
@@ -93,60 +70,58 @@ def plot_scores(result: Any, ax: Axes | Sequence[Axes] | None = None, *, task: s
     """
     result._check_task(task)
     index, by = _choices(result, task)
-    names, points = _drawn_parameters(result), _points(result, task, by)
-    chosen = {name: np.ravel(at.values).tolist() for name, at in index.items()}
-    fixed = {name: Counter(at).most_common(1)[0][0] for name, at in chosen.items() if name not in names}
-    orders, labels = zip(*(_ordered(result.scores[name]) for name in names), strict=True)
-    points = points.isel(dict(zip(names, orders, strict=True)))
-    in_order = (np.argsort(order)[chosen[name]].tolist() for name, order in zip(names, orders, strict=True))
-    places = list(zip(*in_order, strict=True))
-    chains = list(range(points.sizes["steps"])) if len(names) > 1 and "steps" in fixed else []
-    side = max(4.2, 1.6 + 0.34 * len(labels[0])) + 0.8
-    sizes = {"the curve": (side, 3.6)}
-    if len(names) > 1:
-        maps = [f"map of {_setting('steps', result.grid['steps'][k])}" for k in chains] if len(chains) > 1 else ["map"]
-        sizes = dict.fromkeys([*maps, "curve"], (side, max(3.6, 1.2 + 0.3 * len(labels[1]))))
-    axes = panels(ax, sizes)
-    lowest = _lowest(result.scores.attrs["scoring"])
-    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
+    names, points = _drawn_parameters(result), _points(result, task, by, index)
+    others = {name: np.ravel(at.values).tolist() for name, at in index.items() if name not in names}
+    fixed = {name: Counter(at).most_common(1)[0][0] for name, at in others.items()}
+    for name in names:
+        order, labels = _ordered(result.scores[name])
+        points = points.isel({name: order}).assign_coords({name: labels})
+    several = len(names) > 1 and "steps" in fixed and points.sizes["steps"] > 1  # a map for each chain
+    parts = [fixed | {"steps": k} for k in range(points.sizes["steps"])] if several else [fixed]
+    points["times"] = points["times"].sum([name for name in fixed if not (several and name == "steps")])
+    curve = points.isel(fixed).transpose(*names)
+    if several:  # the curve has the choices of all chains
+        curve["times"] = points["times"].sum("steps")
+    side, rows = max(4.2, 1.6 + 0.34 * points.sizes[names[0]]) + 0.8, points.sizes[names[-1]]
+    maps = [f"map of {_setting('steps', value)}" for value in result.grid["steps"]] if several else ["map"]
+    sizes = dict.fromkeys([*maps, "curve"], (side, max(3.6, 1.2 + 0.3 * rows)))
+    axes = pictures.panels(ax, sizes if len(names) > 1 else {"the curve": (side, 3.6)})
+    scoring = str(result.scores.attrs["scoring"])
+    ends, lowest, scoring = limits(scoring), least_drawn(scoring), pictures.shortened(scoring.replace("_", " "))
     if result.tasks is not None:
         mean = f"mean of {len(result.tasks)} {task_dim(result.scores)}s"
-        scoring = f"{scoring}, {mean if task is None else shortened(task)}"
+        scoring = f"{scoring}, {mean if task is None else pictures.shortened(task)}"
     folds = result.scores.sizes["fold"]
-    scored = " and ".join(map(symbol, names))
-    set_title(axes, f"Validation score over {scored}{f', mean of {folds} folds' if folds > 1 else ''}")
-    at_chosen = points.isel(fixed).transpose(*names)
-    legend = [_setting(name, result.grid[name][place]) for name, place in fixed.items()]
-    if len(chains) > 1:
-        for k, panel in zip(chains, axes, strict=False):
-            of_chain = [place for place, chain in zip(places, chosen["steps"], strict=True) if chain == k]
-            shown = _scored(points.isel(fixed | {"steps": k}).transpose(*names), labels, Counter(of_chain))
-            _draw_map(panel, *shown, scoring, lowest)
-            settings = [_setting(name, result.grid[name][at]) for name, at in (fixed | {"steps": k}).items()]
-            _label_panel(panel, names[0], shown[1][0], _AXES.get(names[1], names[1]), [*settings, "rings: chosen"])
-        scoring = f"{scoring}, best {symbol(names[1])}"
-    elif len(names) > 1:
-        several = f"rings: chosen by a {' and '.join(by)}, or as many as the number says"
-        several += f"; of {len({*places})} points the {_MOST_RINGS} chosen most" if len({*places}) > _MOST_RINGS else ""
-        legend += ["ring: chosen" if len(places) == 1 else several, "dots: within one standard error of the best"]
-        _draw_map(axes[0], at_chosen, labels, Counter(places), scoring, lowest)
-        _label_panel(axes[0], names[0], labels[0], _AXES.get(names[1], names[1]), legend)
-        scoring, legend = f"{scoring}, best {symbol(names[1])}", []
-    ends = limits(str(result.scores.attrs["scoring"]))
-    legend += _draw_curve(axes[-1], at_chosen, labels[0], Counter(places), ends)
-    _label_panel(axes[-1], names[0], labels[0], scoring, legend)
+    scored = " and ".join(map(pictures.symbol, names))
+    pictures.set_title(axes, f"Validation score over {scored}{f', mean of {folds} folds' if folds > 1 else ''}")
+    for panel, part in zip(axes[:-1], parts, strict=False):
+        shown = points.isel(part).transpose(*names)
+        if several:  # of the points that this chain has
+            for name in names:
+                shown = shown.dropna(name, how="all", subset=["mean_score"])
+        rings = "ring: chosen"
+        if shown["times"].sum() > 1:
+            rings = f"rings: chosen by a {' and '.join(by)}, or as many as the number says"
+            n_chosen = np.count_nonzero(shown["times"])
+            rings += f"; of {n_chosen} points the {_MOST_RINGS} chosen most" if n_chosen > _MOST_RINGS else ""
+        legend = [*_settings(result, part), rings, "dots: within one standard error of the best"]
+        _draw_map(panel, shown, scoring, lowest)
+        _label_panel(panel, names, shown, legend)
+    scoring += f", best {pictures.symbol(names[1])}" if len(names) > 1 else ""
+    settings = _settings(result, fixed) if several or len(names) == 1 else []  # a single map has them
+    _label_panel(axes[-1], [names[0], scoring], curve, [*settings, *_draw_curve(axes[-1], curve, ends)])
     return axes if len(axes) > 1 else axes[0]
 
 
-def _lowest(scoring: str) -> float:
-    """The least score with a color or a place of its own."""
-    return _LEAST_R2 if scoring == "r2" else -np.inf
+def _settings(result: Any, places: Mapping[str, int]) -> list[str]:
+    return [_setting(name, result.grid[name][place]) for name, place in places.items()]
 
 
-def _points(result: Any, task: str | None, by: Sequence[str]) -> xr.Dataset:
+def _points(result: Any, task: str | None, by: Sequence[str], index: Mapping[str, xr.DataArray]) -> xr.Dataset:
     """Means and standard errors over the parameters, also on test rows, and whether a mean is `near` the best.
 
-    The attribute threshold is one standard error below the best.
+    `times` are how often each point is among those at `index`; the attribute threshold is one standard error below the
+    best.
     """
     scores = of_task(result.scores, task)
     means = scores["mean_score"], scores["standard_error"]
@@ -157,6 +132,9 @@ def _points(result: Any, task: str | None, by: Sequence[str]) -> xr.Dataset:
     best = choose(**of_rule)
     points["near"] = (result.parameters, within_one_standard_error(**of_rule))
     points.attrs["threshold"] = float(of_rule["mean"][best] - np.nan_to_num(of_rule["standard_error"][best]))
+    times = np.zeros([points.sizes[name] for name in result.parameters], dtype=np.int64)
+    np.add.at(times, tuple(np.ravel(index[name].values) for name in result.parameters), 1)
+    points["times"] = (result.parameters, times)
     if "test_score" in scores and bool(scores["test_score"].notnull().any()):
         tasks = [dim for dim in scores["test_score"].dims if dim not in (*result.parameters, "fold")]
         points["test_score"], points["test_error"] = mean_over_folds(scores["test_score"].mean(tasks))
@@ -176,7 +154,7 @@ def _ordered(values: xr.DataArray) -> tuple[npt.NDArray[np.int64], list[str]]:
     """The order of the values of a parameter, which ascends if they are numbers, and their labels in this order."""
     name = str(values.name)
     if values.dtype.kind not in "iuf":
-        return np.arange(values.size), [shortened(str(value)) for value in values.values]
+        return np.arange(values.size), [pictures.shortened(str(value)) for value in values.values]
     order = np.argsort(values.values, kind="stable")
     for digits in (2 if name == "lam" else 3, 3, 6, 17):  # the shortest that differ
         labels = [_number(name, float(value), digits) for value in values.values[order]]
@@ -198,86 +176,85 @@ def _number(name: str, value: float, digits: int) -> str:
 
 def _setting(name: str, value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{symbol(name)} = {_number(name, value, 3) if number else shortened(str(value))}"
+    return f"{pictures.symbol(name)} = {_number(name, value, 3) if number else pictures.shortened(str(value))}"
 
 
-def _scored(
-    points: xr.Dataset, labels: Sequence[list[str]], rings: _Rings
-) -> tuple[xr.Dataset, list[list[str]], _Rings]:
-    """The columns and rows of a map in which a point has a score, their labels, and the rings among them."""
-    scored = points["mean_score"].notnull()
-    kept = [np.flatnonzero(scored.values.any(axis=axis)) for axis in (1, 0)]
-    at = {tuple(int(np.searchsorted(*pair)) for pair in zip(kept, place, strict=True)): n for place, n in rings.items()}
-    shown = [[of[k] for k in which] for of, which in zip(labels, kept, strict=True)]
-    return points.isel(dict(zip(scored.dims, kept, strict=True))), shown, at
-
-
-def _draw_map(
-    ax: Axes, points: xr.Dataset, labels: Sequence[list[str]], rings: _Rings, scoring: str, lowest: float
-) -> None:
+def _draw_map(ax: Axes, points: xr.Dataset, scoring: str, lowest: float) -> None:
     ax.set_facecolor("#dddddd")  # for points without a score
     mean = np.ma.masked_invalid(points["mean_score"].values.T)
     low = bool(mean.count()) and mean.min() < lowest < mean.max()
     image = ax.pcolormesh(mean, cmap="viridis", vmin=lowest if low else None, edgecolors="white", linewidth=0.4)
     x_near, y_near = np.nonzero(points["near"].values)
     (dots,) = ax.plot(x_near + 0.5, y_near + 0.5, ".", color="black", markersize=4, markeredgewidth=0)
-    dots.set_path_effects([Stroke(linewidth=1.2, foreground="white"), Normal()])
-    for (column, row), times in Counter(rings).most_common(_MOST_RINGS):
+    dots.set_path_effects(_outline(1.2))
+    for (column, row), times in _most_chosen(points["times"].values):
         _ring(ax, column + 0.5, row + 0.5, times)
-    color_bar(ax, image, scoring, "min" if low else "neither")
-    ax.set_xticks(np.arange(len(labels[0])) + 0.5, labels[0])
-    ax.set_yticks(np.arange(len(labels[1])) + 0.5, labels[1])
-    dress(ax, ":")
+    pictures.color_bar(ax, image, scoring, "min" if low else "neither")
+    columns, rows = (points[name].values for name in points["mean_score"].dims)
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    pictures.dress(ax, hidden="all")
 
 
-def _draw_curve(ax: Axes, points: xr.Dataset, labels: list[str], rings: _Rings, ends: tuple[float, float]) -> list[str]:
+def _most_chosen(times: Array) -> list[tuple[Sequence[int], int]]:
+    """The positions with a ring, and how often each is chosen."""
+    order = np.argsort(-times, axis=None, kind="stable")[: min(_MOST_RINGS, np.count_nonzero(times))]
+    return list(zip(np.stack(np.unravel_index(order, times.shape), axis=1).tolist(), times.flat[order], strict=True))
+
+
+def _draw_curve(ax: Axes, points: xr.Dataset, ends: tuple[float, float]) -> list[str]:
     """Draw the scores over the first parameter, at the best value of the second, with bars between the ends of scores.
 
     Returns the legend.
     """
     filled = points["mean_score"].fillna(-np.inf)
     best = points.isel({name: filled.argmax(str(name)) for name in filled.dims[1:]})
-    mean, error, places = best["mean_score"].values, best["standard_error"].values, np.arange(len(labels))
+    mean, error, places = best["mean_score"].values, best["standard_error"].values, np.arange(len(filled))
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 1}
-    bars_of = np.abs(interval(mean, error, ends) - mean)
-    ax.errorbar(places, mean, bars_of, color=BLUE, marker="o", label="validation", **style)
+    bars_of = np.abs(pictures.interval(mean, error, ends) - mean)
+    ax.errorbar(places, mean, bars_of, color=pictures.BLUE, marker="o", label="validation", **style)
     legend = []
     if "test_score" in best:
         test, deviation = (best[name].where(np.isfinite(mean)).values for name in ("test_score", "test_error"))
         style |= {"color": "#333333", "marker": "s", "linestyle": "--"}
-        ax.errorbar(places, test, np.abs(interval(test, deviation, ends) - test), label="test", **style)
+        ax.errorbar(places, test, np.abs(pictures.interval(test, deviation, ends) - test), label="test", **style)
         legend += ["blue: validation", "squares: test, at the same points"]
     if np.any(error > 0):
-        ax.axhline(points.attrs["threshold"], color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
+        ax.axhline(points.attrs["threshold"], color=pictures.GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
     # A single choice is at its score; choices of tasks or folds, whose scores are not drawn, are on the curve.
-    single = sum(rings.values()) == 1
-    scores = {place[0]: points["mean_score"].values[place] if single else mean[place[0]] for place in rings}
-    times = Counter[int]()
-    for place, n in rings.items():
-        times[place[0]] += n
-    for column, n in times.most_common(_MOST_RINGS):
+    times, others = points["times"], filled.dims[1:]
+    scores = points["mean_score"].where(times > 0).max(others).values if times.sum() == 1 else mean
+    for (column,), n in _most_chosen(times.sum(others).values):
         _ring(ax, column, float(scores[column]), n, zorder=1)
-    ax.set_xticks(places, labels)
-    label_ends(ax.yaxis)
-    dress(ax, ["top", "right"], grid="y")
+    ax.set_xticks(places, points[filled.dims[0]].values)
+    pictures.dress(ax, hidden="top right", grid="y", ends="y")
     ax.tick_params(length=3.5)
     return legend
 
 
+def _outline(width: float) -> list[Any]:
+    from matplotlib.patheffects import Normal, Stroke
+
+    return [Stroke(linewidth=width, foreground="white"), Normal()]
+
+
 def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
-    effects = [Stroke(linewidth=4.5, foreground="white"), Normal()]
+    effects = _outline(4.5)
     (ring,) = ax.plot(x, y, "o", label="chosen", zorder=zorder, markersize=12, markeredgewidth=2.2)
-    ring.set(markerfacecolor="none", markeredgecolor=RED, path_effects=effects)
+    ring.set(markerfacecolor="none", markeredgecolor=pictures.RED, path_effects=effects)
     if times > 1:
-        ax.annotate(str(times), (x, y), (8, 6), textcoords="offset points", fontsize=8, color=RED, path_effects=effects)
+        style: dict[str, Any] = {"fontsize": 8, "color": pictures.RED, "path_effects": effects}
+        ax.annotate(str(times), (x, y), (8, 6), textcoords="offset points", **style)
 
 
-def _label_panel(ax: Axes, x: str, labels: Sequence[str], y_label: str, legend: Sequence[str]) -> None:
-    ax.set_xlabel(_AXES.get(x, x), fontsize=9)
-    ax.set_ylabel(y_label, fontsize=9)
+def _label_panel(ax: Axes, names: Sequence[str], points: xr.Dataset, legend: Sequence[str]) -> None:
+    """Name both axes, which may be of parameters, and write the legend above."""
+    labels = points[names[0]].values.tolist()
+    ax.set_xlabel(_AXES.get(names[0], names[0]), fontsize=9)
+    ax.set_ylabel(_AXES.get(names[1], names[1]), fontsize=9)
     ax.set_title(fill("; ".join(legend), _LINE), fontsize=8, color="#555555", loc="left")
-    if (longest := longest_shown(labels)) * len(labels) > ROOM_FOR_LABELS:
+    if (longest := pictures.longest_shown(labels)) * len(labels) > pictures.ROOM_FOR_LABELS:
         ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
 
 
@@ -309,9 +286,9 @@ def plot_weights(
     else:
         parts, params = [], {name: result.grid[name][int(place)] for name, place in index.items()} | dict(at or {})
     title = ", ".join([*parts, *(_setting(name, value) for name, value in params.items())])
-    of_task = "" if task is None else f" of {shortened(task)}"
+    of_task = "" if task is None else f" of {pictures.shortened(task)}"
     over = "fold" if len(tasks) == 1 else f"fold and {task_dim(result.scores)}"
-    return bars(names, columns, over, f"Kernel weights{of_task}{',' if by else ' at'} {title}", ax=ax, top=top)
+    return pictures.bars(names, columns, over, f"Kernel weights{of_task}{',' if by else ' at'} {title}", ax=ax, top=top)
 
 
 def _weights(result: Any, task: str | None, at: Mapping[str, Any]) -> Float:
@@ -359,15 +336,17 @@ def plot_weights_over(
     weights = np.stack(columns, axis=1)
     largest = np.abs(weights).max(axis=0)
     relative = weights / np.where(largest > 0, largest, 1.0)
-    rest = [symbol(other) for other in result.parameters if other != name and len(result.grid[other]) > 1]
+    rest = [pictures.symbol(other) for other in result.parameters if other != name and len(result.grid[other]) > 1]
     best = f", each at its best {' and '.join(rest)}" if rest else ""
-    title = f"Kernel weights{'' if task is None else f' of {shortened(task)}'} over {symbol(name)}{best}"
+    title = (
+        f"Kernel weights{'' if task is None else f' of {pictures.shortened(task)}'} over {pictures.symbol(name)}{best}"
+    )
     kernels = result.scores["kernel"].values.astype(str).tolist()
     label = "weight / largest of the column"
-    return heat_map(kernels, labels, relative, _AXES.get(name, name), label, title, ax=ax, top=top)
+    return pictures.heat_map(kernels, labels, relative, _AXES.get(name, name), label, title, ax=ax, top=top)
 
 
-def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None) -> Axes:
+def plot_evaluation(result: Any, task: str | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the test scores of an evaluation and of its baselines: means, one standard error, and outer folds.
 
     A line joins the scores of an outer fold, whose models are tested on the same rows. Of a multilabel problem the
@@ -380,7 +359,7 @@ def plot_evaluation(result: Any, task: str | None = None, ax: Axes | None = None
         models |= {title: baselines.sel(baseline=title) for title in baselines["baseline"].values.tolist()}
     scores = {name: of_task(model[["test_score"]], task)["test_score"] for name, model in models.items()}
     means = {name: score.mean([dim for dim in score.dims if dim != "fold"]) for name, score in scores.items()}
-    return plot_test_scores(means, result.scores, "" if task is None else f", {shortened(task)}", ax)
+    return plot_test_scores(means, result.scores, "" if task is None else f", {pictures.shortened(task)}", ax)
 
 
 def plot_test_scores(
@@ -388,22 +367,28 @@ def plot_test_scores(
 ) -> Axes:
     """Draw scores of models over the outer folds of `data`, by name; `task` ends the label of the axis."""
     scores, rows = list(of_models.values()), np.arange(len(of_models))
-    (ax,) = panels(ax, {"the scores": (6.1, 1.2 + 0.5 * len(rows))})
-    ax.plot(np.array(scores), rows, ".-", color=GRAY, linewidth=0.6, markersize=5, alpha=0.6)
+    (ax,) = pictures.panels(ax, {"the scores": (6.1, 1.2 + 0.5 * len(rows))})
+    ax.plot(np.array(scores), rows, ".-", color=pictures.GRAY, linewidth=0.6, markersize=5, alpha=0.6)
     mean, error = np.array([mean_over_folds(score) for score in scores]).T
-    style: dict[str, Any] = {"color": BLUE, "markersize": 6, "elinewidth": 2, "zorder": 3}
-    ends = limits(str(data.attrs["scoring"]))
-    ax.errorbar(mean, rows, xerr=np.abs(interval(mean, error, ends) - mean), fmt="o", **style)
-    label_ends(ax.xaxis)
-    name_rows(ax, [fill(name, 24) for name in of_models])
-    ax.set_xlabel(shortened(str(data.attrs["scoring"]).replace("_", " ")) + task, fontsize=9)
-    dress(ax, ["top", "right", "left"], grid="x")
-    folds = data.sizes["fold"]
-    set_title([ax], f"Test scores, means of {folds} outer folds ± one standard error (gray: each fold)")
+    style: dict[str, Any] = {"color": pictures.BLUE, "markersize": 6, "elinewidth": 2, "zorder": 3}
+    scoring = str(data.attrs["scoring"])
+    ax.errorbar(mean, rows, xerr=np.abs(pictures.interval(mean, error, limits(scoring)) - mean), fmt="o", **style)
+    pictures.name_rows(ax, [fill(name, 24) for name in of_models])
+    label, folds = pictures.shortened(scoring.replace("_", " ")) + task, data.sizes["fold"]
+    pictures.dress(ax, label, hidden="top right left", grid="x", ends="x")
+    pictures.set_title([ax], f"Test scores, means of {folds} outer folds ± one standard error (gray: each fold)")
     return ax
 
 
-def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
+def plot_tested_weights(result: Any, *, ax: Axes | None = None, top: int | None = None) -> Axes:
+    """Draw the `top` largest kernel weights of the tested models, on `ax` if given; see `dmkl.pictures.bars`."""
+    weights = result.scores["weight"].transpose("kernel", "fold", ...)
+    columns = weights.values.reshape(len(weights), -1)
+    names, over = weights["kernel"].values.tolist(), " and ".join(["outer fold", *map(str, weights.dims[2:])])
+    return pictures.bars(names, columns, over, "Kernel weights of the tested models", ax=ax, top=top)
+
+
+def plot_confusion(counts: Any, *, ax: Axes | Sequence[Axes] | None = None) -> Any:
     """Draw a confusion matrix, with the recall and precision of each class.
 
     Several tasks have no common matrix: the recall and precision of each are drawn.
@@ -411,8 +396,8 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
     Parameters
     ----------
     counts
-        The result of `assess` for classes, or counts (true, predicted) or (task, true, predicted), such as
-        `EvaluationResult.confusion`; InputError for others, as those of a regression.
+        An `EvaluationResult`, the result of `assess` for classes, or counts (true, predicted) or (task, true,
+        predicted); InputError for others, as those of a regression.
     ax
         Two axes to draw on, one for tasks; a new figure by default.
 
@@ -422,7 +407,7 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
         An array of two, or those for tasks. A class without samples has no recall, one that is never predicted no
         precision. The matrix of more than 20 classes has colors only.
     """
-    counts = counts["confusion"] if isinstance(counts, xr.Dataset) and "confusion" in counts else counts
+    counts = getattr(counts, "confusion", counts)
     if not isinstance(counts, xr.DataArray) or not {"true", "predicted"} <= set(counts.dims):
         given = getattr(counts, "dims", type(counts).__name__)
         refuse(
@@ -430,18 +415,18 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
             f"(task, true, predicted), got {given}"
         )
     scores, tasks = class_scores(counts), "task" in counts.dims
-    labels = [shortened(str(label), _LONGEST_CLASS) for label in scores["task" if tasks else "class"].values]
+    labels = [pictures.shortened(str(label), _LONGEST_CLASS) for label in scores["task" if tasks else "class"].values]
     # A row has 0.26 inches, and so has a column of the matrix.
     side, names = max(2.2, 0.26 * len(labels)), 0.075 * max(map(len, labels))
     sizes = {"recall and precision": (names + 3.2 if tasks else 3.2, side + 1.1)}
     if tasks:
-        (of_tasks,) = panels(ax, sizes)
+        (of_tasks,) = pictures.panels(ax, sizes)
         _draw_class_scores(of_tasks, scores, labels)
         of_tasks.set_ylabel("task", fontsize=9)
-        set_title([of_tasks], "Recall and precision of each task")
+        pictures.set_title([of_tasks], "Recall and precision of each task")
         return of_tasks
     sizes = {"matrix": (side + names, side + 1.1 + names)} | sizes
-    axes = panels(ax, sizes, sharey=True)
+    axes = pictures.panels(ax, sizes, sharey=True)
     matrix, of_classes = axes
     width = matrix.figure.get_figwidth() - names
     display = ConfusionMatrixDisplay(counts.transpose("true", "predicted").values, display_labels=labels)
@@ -449,54 +434,27 @@ def plot_confusion(counts: xr.Dataset | xr.DataArray, *, ax: Axes | Sequence[Axe
     numbers = {"include_values": fits, "text_kw": {"fontsize": 8}, "values_format": "d"}
     display.plot(ax=matrix, cmap="Blues", colorbar=False, **numbers)
     matrix.set_aspect("auto")  # so that its rows have the height of those of the scores
-    matrix.set_xlabel("predicted class", fontsize=9)
-    matrix.set_ylabel("true class", fontsize=9)
-    dress(matrix)
-    at = spread(len(labels), -(-len(labels) // int(8 * width)))
+    pictures.dress(matrix, "predicted class", "true class")
+    at = pictures.spread(len(labels), -(-len(labels) // int(8 * width)))
     matrix.set_xticks(at, [labels[k] for k in at])
     if len(labels) * max(map(len, labels)) > 30:
         matrix.tick_params(axis="x", rotation=90)
     _draw_class_scores(of_classes, scores, labels)
-    set_title(axes, f"True and predicted classes of {int(counts.sum()):,} samples")
+    pictures.set_title(axes, f"True and predicted classes of {int(counts.sum()):,} samples")
     return axes
 
 
 def _draw_class_scores(ax: Axes, scores: xr.Dataset, labels: list[str]) -> None:
     rows = np.arange(len(labels))
     style: dict[str, Any] = {"markersize": 5, "clip_on": False, "linestyle": "none", "alpha": 0.85}
-    for name, color, marker in (("recall", BLUE, "o"), ("precision", RED, "s")):
+    for name, color, marker in (("recall", pictures.BLUE, "o"), ("precision", pictures.RED, "s")):
         ax.plot(scores[name].values, rows, marker, color=color, label=name, **style)
-    name_rows(ax, labels)
+    pictures.name_rows(ax, labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)  # the rows of the matrix
     ax.set_xlim(0, 1)
-    ax.set_xlabel("share of its samples (recall),\nof those predicted as it (precision)", fontsize=9)
     ax.legend(ncols=2, fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), handletextpad=0.1)
-    dress(ax, ["top", "right", "left"], grid="both")
-
-
-def plot_targets(targets: ManyTargets, ax: Axes | Sequence[Axes] | None = None) -> Any:
-    """Draw the distribution of the scores of targets, and each score against that of the plain sum, if it is known.
-
-    Values of R² below -0.2 are drawn there.
-    """
-    title, lowest, score = targets.title, _lowest(targets.scoring), targets.score.values
-    sizes = {"the histogram": (3.6, 2.8)} | ({} if targets.of_sum is None else {"the plain sum": (3.6, 3.4)})
-    axes, known = panels(ax, sizes), score[np.isfinite(score)]
-    axes[0].hist(np.maximum(known, lowest), bins=min(40, max(10, len(known) // 10)), color=SKY)
-    axes[0].axvline(np.median(known), color=RED, linewidth=1.2)
-    axes[0].set_ylabel("targets", fontsize=9)
-    if targets.of_sum is not None:
-        beside = np.maximum([targets.of_sum.values, score], lowest)
-        axes[1].plot(*beside, ".", color=BLUE, markersize=3, alpha=0.5, rasterized=len(score) > _MOST_POINTS)
-        axes[1].axline((0.0, 0.0), slope=1.0, color=GRAY, linestyle=":", linewidth=1.0, zorder=0)
-        axes[1].set_ylabel(title, fontsize=9)
-    for panel, label in zip(axes, (title, f"{title}, plain sum of the kernels"), strict=False):
-        panel.set_xlabel(label, fontsize=9)
-        dress(panel, ["top", "right"], grid="both")
-    n_low = np.count_nonzero(known < lowest)
-    below = f"{n_low:,} below {lowest:g} are drawn there" if n_low else ""
-    set_title(axes, f"{title} of {len(score):,} targets (line: the median, {np.median(known):.2g})", below)
-    return axes
+    label = "share of its samples (recall),\nof those predicted as it (precision)"
+    pictures.dress(ax, label, hidden="top right left", grid="both")
 
 
 _Kind = Literal["roc", "precision_recall", "calibration", "observed", "confusion"]
@@ -543,18 +501,18 @@ def plot_predictions(
     for name in (needed, f"sample_{by}"):
         if name not in data:
             refuse(f"kind={kind!r}, by={by!r} draws {name}, and these predictions have {', '.join(data.data_vars)}")
-    (ax,) = panels(ax, {"the curves": (4.8, 4.4)})
+    (ax,) = pictures.panels(ax, {"the curves": (4.8, 4.4)})
     for label, truth, values, parts in _outputs(data, needed, of, by):
         _draw_curves(ax, kind, label, truth, values, parts, pooled=by == "fold")
-    if kind != "confusion":
-        ax.legend(fontsize=8, frameon=False)
-        if kind != "precision_recall":
-            ax.axline((0.0, 0.0), slope=1.0, color=GRAY, linestyle=":", linewidth=1.0, zorder=0)
-        if kind == "observed":
-            label_ends(ax.xaxis, ax.yaxis)
-        dress(ax, ["top", "right"])
-    ax.set_xlabel(_CURVE_AXES[kind][0], fontsize=9)
-    ax.set_ylabel(_CURVE_AXES[kind][1], fontsize=9)
+    x, y = _CURVE_AXES[kind]
+    if kind == "confusion":
+        ax.set_xlabel(x, fontsize=9)
+        ax.set_ylabel(y, fontsize=9)
+        return ax
+    ax.legend(fontsize=8, frameon=False)
+    if kind != "precision_recall":
+        ax.axline((0.0, 0.0), slope=1.0, color=pictures.GRAY, linestyle=":", linewidth=1.0, zorder=0)
+    pictures.dress(ax, x, y, hidden="top right", ends="xy" if kind == "observed" else "")
     return ax
 
 
@@ -574,6 +532,8 @@ def plot_survival(predictions: Any, n_groups: int = 3, ax: Axes | None = None) -
     ax
         The axes; those of a new figure by default.
     """
+    from matplotlib import colormaps
+
     data = getattr(predictions, "predictions", predictions)
     if n_groups < 2 or "prediction" not in data or data["prediction"].ndim > 1:
         refuse(f"plot_survival draws two groups or more of predicted risks, got {n_groups!r} and {', '.join(data)}")
@@ -582,7 +542,7 @@ def plot_survival(predictions: Any, n_groups: int = 3, ax: Axes | None = None) -
     for fold in np.unique(folds):
         rows = folds == fold
         group[rows] = (rankdata(risk[rows]) - 0.5) * n_groups // np.count_nonzero(rows)
-    (ax,) = panels(ax, {"the curves": (5.2, 3.8)})
+    (ax,) = pictures.panels(ax, {"the curves": (5.2, 3.8)})
     for k, color in enumerate(colormaps["viridis_r"](np.linspace(0.15, 1.0, n_groups))):
         own = labels[group == k]
         curve = kaplan_meier(own)
@@ -590,11 +550,10 @@ def plot_survival(predictions: Any, n_groups: int = 3, ax: Axes | None = None) -
         text = f"{name}: {np.count_nonzero(own > 0)} events in {len(own)} samples"
         ax.step(np.append(0.0, curve.times), np.append(1.0, curve.values), where="post", color=color, label=text)
     ax.legend(fontsize=8, frameon=False)
-    ax.set_xlabel("time", fontsize=9)
-    ax.set_ylabel("share without the event", fontsize=9)
     ax.set_ylim(0.0, 1.02)
-    dress(ax, ["top", "right"])
-    set_title([ax], f"Survival by predicted risk, out of fold; log-rank test p = {log_rank(labels, group):.2g}")
+    pictures.dress(ax, "time", "share without the event", hidden="top right")
+    p = log_rank(labels, group)
+    pictures.set_title([ax], f"Survival by predicted risk, out of fold; log-rank test p = {p:.2g}")
     return ax
 
 
@@ -618,13 +577,15 @@ def _outputs(data: xr.Dataset, needed: str, of: Any, by: str) -> Iterator[tuple[
 
 
 def _draw_curves(ax: Axes, kind: str, label: str, truth: Array, values: Array, parts: Array, *, pooled: bool) -> None:
-    start = f"{shortened(label)}, " if label else ""
-    each = [(shortened(str(part)), truth[parts == part], values[parts == part]) for part in np.unique(parts)]
+    start = f"{pictures.shortened(label)}, " if label else ""
+    each = [(pictures.shortened(str(part)), truth[parts == part], values[parts == part]) for part in np.unique(parts)]
     if kind == "confusion":
         labels = (truth.astype(str), values.astype(str))
         ConfusionMatrixDisplay.from_predictions(*labels, ax=ax, cmap="Blues", colorbar=False)
         return
     if kind in ("observed", "calibration"):
+        from sklearn.calibration import calibration_curve
+
         for part, t, f in [("all folds", truth, values)] if pooled else each:
             if kind == "observed":
                 ax.plot(t, f, ".", label=f"{start}{part}" + (f": R² {r2_score(t, f):.3f}" if len(t) > 1 else ""))
@@ -640,7 +601,7 @@ def _draw_curves(ax: Axes, kind: str, label: str, truth: Array, values: Array, p
         y, sizes = (np.array(values) for values in list(zip(*curves, strict=True))[1:])
         deviation, wide = (np.std(v, axis=0, ddof=1) if len(v) > 1 else 0 * v[0] for v in (y, sizes))
         (line,) = ax.plot(_AT, y.mean(axis=0), label=f"{start}{area} {sizes.mean():.3f} ± {wide:.2g}")
-        band = interval(y.mean(axis=0), deviation, (0.0, 1.0))
+        band = pictures.interval(y.mean(axis=0), deviation, (0.0, 1.0))
         ax.fill_between(_AT, *band, color=line.get_color(), alpha=0.2, linewidth=0)
 
 

@@ -15,7 +15,7 @@ from itertools import islice, product
 from operator import getitem
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from dmkl.learners.learner import KernelLearner, fitted
 from dmkl.learners.plan import Fit, FitOutcome
 from dmkl.learners.saving import read, write_model
 from dmkl.passes.blas import one_blas_thread
+from dmkl.searching import figures
 from dmkl.searching.assessing import records
 from dmkl.searching.baselines import SUM, TITLES, Baselines, choose_baselines, compare, comparison, fit_with_baselines
 from dmkl.searching.fits import (
@@ -75,9 +76,6 @@ from dmkl.solvers.interface import WORDS
 from dmkl.solvers.refinement import check_refinement
 from dmkl.store.saved import Result, Saved, task_dim
 from dmkl.variables import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 BEST = "best"
 """The subgroup of the refitted model in a saved result."""
@@ -621,15 +619,15 @@ class SearchResult(GridResult):
             most = [f"{phase} {seconds:.3g} s" for phase, seconds in phases.items() if seconds >= 0.01 * phases.sum()]
             sentences["time"] = [f"Time: {', '.join(most)}"]
         title, folds = f"Search of {attrs['estimator']}", count(scores.sizes["fold"], "fold")
-        figures = {
+        pictures = {
             "Weights": Figure("Kernel weights of the chosen point.", self.plot_weights),
             "Scores": Figure("Mean validation scores over the grid; a ring marks the choice.", self.plot_scores),
         }
         if of_targets is not None:
-            figures = of_targets.figures()
+            pictures = of_targets.figures()
         if scores.sizes.get("p", 1) > 1:
-            figures["Weights over p"] = Figure("From few kernels to equal weights.", self.plot_weights_over)
-        return Description(title, f"{grid}, {folds}{tasks}", sentences, self._facts, tables, figures)
+            pictures["Weights over p"] = Figure("From few kernels to equal weights.", self.plot_weights_over)
+        return Description(title, f"{grid}, {folds}{tasks}", sentences, self._facts, tables, pictures)
 
     def _facts(self) -> dict[str, Any]:
         scores, attrs = self._data, self._data.attrs
@@ -797,23 +795,9 @@ class SearchResult(GridResult):
             if name in chosen
         ]
 
-    def plot_scores(self, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Any:
-        """Draw the mean scores over the grid; see `dmkl.searching.figures.plot_scores`."""
-        from dmkl.searching.figures import plot_scores
-
-        return plot_scores(self, ax, task=task)
-
-    def plot_weights(self, task: str | None = None, at: Mapping[str, Any] | None = None, **drawing: Any) -> Axes:
-        """Draw the kernel weights of a point; see `dmkl.searching.figures.plot_weights`, also for `ax` and `top`."""
-        from dmkl.searching.figures import plot_weights
-
-        return plot_weights(self, task, at, **drawing)
-
-    def plot_weights_over(self, name: str = "p", task: str | None = None, **drawing: Any) -> Axes:
-        """Draw the kernel weights over p or another parameter; see `dmkl.searching.figures.plot_weights_over`."""
-        from dmkl.searching.figures import plot_weights_over
-
-        return plot_weights_over(self, name, task, **drawing)
+    plot_scores = figures.plot_scores
+    plot_weights = figures.plot_weights
+    plot_weights_over = figures.plot_weights_over
 
     def _write(self, path: Path) -> None:
         if self._best is not None:

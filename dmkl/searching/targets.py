@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,7 @@ import xarray as xr
 
 from dmkl.arrays import Array, Mask
 from dmkl.description import Column, Description, Figure, Table, count, listed, number
+from dmkl.pictures import BLUE, GRAY, RED, SKY, bars, dress, panels, set_title
 from dmkl.store.saved import Result
 
 if TYPE_CHECKING:
@@ -22,6 +22,12 @@ FEW = 12
 """Most targets that are described one by one; of more the distribution is."""
 _TOP = 10  # Best targets that a terminal shows.
 _TIE = 1e-9  # Parts of two kernels that differ by less, relative to the larger, are equal.
+_MOST_POINTS = 1000  # Most points of a picture that are drawn as vectors.
+
+
+def least_drawn(scoring: str) -> float:
+    """The least score with a color or a place of its own in pictures: R² of a few targets may be far below others."""
+    return -0.2 if scoring == "r2" else -np.inf
 
 
 @dataclass(frozen=True)
@@ -58,22 +64,39 @@ class ManyTargets:
 
     def figures(self) -> dict[str, Figure]:
         """The distribution of the scores, and the parts of the kernels."""
-        from dmkl.searching.figures import plot_targets
-
         beside = "" if self.of_sum is None else ", and the score of each beside that of the plain sum"
         caption = f"Number of targets by score{beside}."
-        figures = {"Scores of targets": Figure(caption, partial(plot_targets, self))} if len(self.score) > FEW else {}
+        figures = {"Scores of targets": Figure(caption, self.plot_scores)} if len(self.score) > FEW else {}
         of_kernels = f"The {self.of_parts} of each kernel, means over the targets."
         return figures | {"Kernels by target": Figure(of_kernels, self.plot_parts)}
 
     def plot_parts(self, *, ax: Axes | None = None, top: int | None = None) -> Axes:
         """Draw the parts of the kernels, the largest means over the targets first; see `dmkl.pictures.bars`."""
-        from dmkl.pictures import bars
-
         columns = self.parts.transpose("kernel", "target").values
         columns = columns[:, np.isfinite(columns).all(axis=0)]
         title = f"{self.of_parts[:1].upper()}{self.of_parts[1:]} of each kernel"
         return bars(self.parts["kernel"].values, columns, "target", title, ax=ax, top=top, label=self.of_parts)
+
+    def plot_scores(self) -> Any:
+        """Draw the distribution of the scores, and each score against that of the plain sum, if it is known.
+
+        Values of R² below -0.2 are drawn there.
+        """
+        title, lowest, score = self.title, least_drawn(self.scoring), self.score.values
+        sizes = {"the histogram": (3.6, 2.8)} | ({} if self.of_sum is None else {"the plain sum": (3.6, 3.4)})
+        axes, known = panels(None, sizes), score[np.isfinite(score)]
+        axes[0].hist(np.maximum(known, lowest), bins=min(40, max(10, len(known) // 10)), color=SKY)
+        axes[0].axvline(np.median(known), color=RED, linewidth=1.2)
+        dress(axes[0], title, "targets", hidden="top right", grid="both")
+        if self.of_sum is not None:
+            points = np.maximum([self.of_sum.values, score], lowest)
+            axes[1].plot(*points, ".", color=BLUE, markersize=3, alpha=0.5, rasterized=len(score) > _MOST_POINTS)
+            axes[1].axline((0.0, 0.0), slope=1.0, color=GRAY, linestyle=":", linewidth=1.0, zorder=0)
+            dress(axes[1], f"{title}, plain sum of the kernels", title, hidden="top right", grid="both")
+        n_low = np.count_nonzero(known < lowest)
+        below = f"{n_low:,} below {lowest:g} are drawn there" if n_low else ""
+        set_title(axes, f"{title} of {len(score):,} targets (line: the median, {np.median(known):.2g})", below)
+        return axes
 
     def _targets_table(self) -> Table:
         kernel, wins = self._largest()
