@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,9 @@ from dmkl.learners.saving import models as classes_of_models
 from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.statistics import sharing_means
+from dmkl.searching import figures
 from dmkl.searching.baselines import row_test, verdict
 from dmkl.searching.evaluation import EvaluationResult, evaluate_on
-from dmkl.searching.figures import plot_test_scores
 from dmkl.searching.fits import Arguments, GridFits, Part, Question, values_of
 from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, mean_and_margin, mean_over_folds
@@ -37,9 +37,6 @@ from dmkl.searching.search import SearchResult, refit_choice, search_on
 from dmkl.searching.texts import chosen_text, cost_and_proof
 from dmkl.store.saved import Result, Saved
 from dmkl.variables import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SUM, SINGLE, AUTO = "sum", "single", "auto"
 DEFAULT = {
@@ -132,10 +129,7 @@ class ModelComparison(Result):
             return chosen_text("model", values_of(self.data["auto_model"])) if name == AUTO else ""
         return "; ".join(chosen_text(key, _values(evaluation, key)) for key in evaluation.parameters)
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the test scores of all models: means, one standard error, and outer folds."""
-        score = _by_fold(self.data).sel(model=self.table()["model"].values)
-        return plot_test_scores(dict(zip(score["model"].values.tolist(), score, strict=True)), self.data, ax=ax)
+    plot = figures.plot_comparison
 
     def describe(self) -> Description:
         """The best model, differences, the costs; see `Result.describe`."""
@@ -159,10 +153,10 @@ class ModelComparison(Result):
             note = f"{self.best} of scikit-learn, on the features, is ahead of all models on kernels"
             sentences["notes"] = [*sentences["notes"], note]
         facts = {"best": self.best, "models": table.to_dict("records"), "outer_folds": n_folds}
-        figures = {"Models": Figure("Test scores of each model on the same outer folds, and their means.", self.plot)}
+        pictures = {"Models": Figure("Test scores of each model on the same outer folds, and their means.", self.plot)}
         scope = f"the same {count(n_folds, 'outer fold')} and inner folds for all"
         title = f"Comparison of {count(n_models, 'model')}"
-        return Description(title, scope, sentences, lambda: facts, {"comparison": self._table}, figures)
+        return Description(title, scope, sentences, lambda: facts, {"comparison": self._table}, pictures)
 
     def _table(self) -> Table:
         scoring = str(self.data.attrs["scoring"])

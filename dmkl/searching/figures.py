@@ -358,15 +358,19 @@ def plot_evaluation(result: Any, task: str | None = None, *, ax: Axes | None = N
     if baselines is not None:
         models |= {title: baselines.sel(baseline=title) for title in baselines["baseline"].values.tolist()}
     scores = {name: of_task(model[["test_score"]], task)["test_score"] for name, model in models.items()}
-    means = {name: score.mean([dim for dim in score.dims if dim != "fold"]) for name, score in scores.items()}
-    return plot_test_scores(means, result.scores, "" if task is None else f", {pictures.shortened(task)}", ax)
+    return _draw_test_scores(scores, result.scores, "" if task is None else f", {pictures.shortened(task)}", ax)
 
 
-def plot_test_scores(
-    of_models: Mapping[str, xr.DataArray], data: xr.Dataset, task: str = "", ax: Axes | None = None
-) -> Axes:
+def plot_comparison(result: Any, *, ax: Axes | None = None) -> Axes:
+    """Draw the test scores of all models, the best first: means, one standard error, and outer folds."""
+    scores = {name: result.data["test_score"].sel(model=name) for name in result.table()["model"]}
+    return _draw_test_scores(scores, result.data, "", ax)
+
+
+def _draw_test_scores(of_models: Mapping[str, xr.DataArray], data: xr.Dataset, task: str, ax: Axes | None) -> Axes:
     """Draw scores of models over the outer folds of `data`, by name; `task` ends the label of the axis."""
-    scores, rows = list(of_models.values()), np.arange(len(of_models))
+    scores = [score.mean([dim for dim in score.dims if dim != "fold"]) for score in of_models.values()]
+    rows = np.arange(len(scores))
     (ax,) = pictures.panels(ax, {"the scores": (6.1, 1.2 + 0.5 * len(rows))})
     ax.plot(np.array(scores), rows, ".-", color=pictures.GRAY, linewidth=0.6, markersize=5, alpha=0.6)
     mean, error = np.array([mean_over_folds(score) for score in scores]).T
@@ -418,15 +422,14 @@ def plot_confusion(counts: Any, *, ax: Axes | Sequence[Axes] | None = None) -> A
     labels = [pictures.shortened(str(label), _LONGEST_CLASS) for label in scores["task" if tasks else "class"].values]
     # A row has 0.26 inches, and so has a column of the matrix.
     side, names = max(2.2, 0.26 * len(labels)), 0.075 * max(map(len, labels))
-    sizes = {"recall and precision": (names + 3.2 if tasks else 3.2, side + 1.1)}
-    if tasks:
-        (of_tasks,) = pictures.panels(ax, sizes)
-        _draw_class_scores(of_tasks, scores, labels)
-        of_tasks.set_ylabel("task", fontsize=9)
-        pictures.set_title([of_tasks], "Recall and precision of each task")
-        return of_tasks
-    sizes = {"matrix": (side + names, side + 1.1 + names)} | sizes
+    sizes = {} if tasks else {"matrix": (side + names, side + 1.1 + names)}
+    sizes["recall and precision"] = (names + 3.2 if tasks else 3.2, side + 1.1)
     axes = pictures.panels(ax, sizes, sharey=True)
+    if tasks:
+        _draw_class_scores(axes[0], scores, labels)
+        axes[0].set_ylabel("task", fontsize=9)
+        pictures.set_title(axes, "Recall and precision of each task")
+        return axes[0]
     matrix, of_classes = axes
     width = matrix.figure.get_figwidth() - names
     display = ConfusionMatrixDisplay(counts.transpose("true", "predicted").values, display_labels=labels)
