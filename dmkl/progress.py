@@ -55,44 +55,67 @@ _PHASE_OF = {
 
 
 class Watch:
-    """Receives the progress of work. This base class only logs it.
+    """Receives the progress of work. This base class only logs it, `ConsoleWatch` shows it too.
 
     The number of problems that are solved never falls; that of the planned ones grows with each further plan.
     """
 
     n_solved = n_planned = 0
+    _n_bytes = _total_bytes = 0  # of the stage
+    _n_passes = 0
+    _n_expected: float | None = None  # passes that have ended, and those to come
+    _part = _note = _title = ""
 
     def begin(self, title: str, total_bytes: int) -> None:
         """A stage begins that reads `total_bytes` of kernels."""
         if total_bytes:
             LOGGER.debug("%s begins, %.3g MiB of kernels to read", title, total_bytes / 2**20)
+        self._title, self._n_bytes, self._total_bytes = title.replace("-", " ").rstrip("0123456789 "), 0, total_bytes
+        self._show()
 
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more of the stage are done."""
+        self._n_bytes += n_bytes
+        self._show()
 
     def end(self) -> None:
         """The stage has ended, successfully or not."""
+        self._n_passes += self._total_bytes > 0
+        self._n_bytes = self._total_bytes = 0
 
     def expect(self, n_passes: float) -> None:
         """So many more stages that read kernels are expected."""
+        self._n_expected = self._n_passes + n_passes
 
     def part(self, title: str) -> None:
         """A part of the work begins, such as a model of a comparison, which later notes are about."""
         LOGGER.info("%s", title)
+        self._part, self._note = title, ""
 
     def plan(self, n_problems: int) -> None:
         """So many more problems are to be solved; all earlier ones count as solved."""
         self.n_solved, self.n_planned = self.n_planned, self.n_planned + n_problems
+        self._note, self._n_expected = "", None
 
     def solved(self, n_problems: int) -> None:
         """So many more problems are solved."""
         self.n_solved = min(self.n_solved + n_problems, self.n_planned)
         if self.n_planned > 1:
             LOGGER.info("%d of %d problems solved", self.n_solved, self.n_planned)
+        self._n_expected = None if self.n_solved == self.n_planned else self._n_expected
+        self._tell()
 
     def note(self, text: str) -> None:
         """A line about the whole work, such as the certified gap so far; a remark may follow a semicolon."""
         LOGGER.info("%s", text)
+        self._note = text
+        self._tell()
+
+    def _show(self) -> None:
+        """Redraw a line that shows how far the stage is."""
+
+    def _tell(self) -> None:
+        """Write a line where none is redrawn."""
 
 
 def error_text(gap: float) -> str:
@@ -193,9 +216,6 @@ class ConsoleWatch(Watch):
         self.console = PlainConsole(stderr=True, **notebook) if console is None else console
         self.delay_seconds = delay_seconds if _setting() else math.inf
         self._started = self._last_note = time.monotonic()
-        self._part = self._note = self._title = ""
-        self._n_bytes = self._total_bytes = self._n_passes = 0
-        self._n_expected: float | None = None
         self._live = Live(console=self.console, transient=True, get_renderable=self._renderable)
 
     def __enter__(self) -> Self:
@@ -207,47 +227,13 @@ class ConsoleWatch(Watch):
         _CURRENT.reset(self._token)
         self._live.stop()
 
-    def begin(self, title: str, total_bytes: int) -> None:
-        super().begin(title, total_bytes)
-        self._title, self._n_bytes, self._total_bytes = title.replace("-", " ").rstrip("0123456789 "), 0, total_bytes
-        self._show_late()
-
-    def advance(self, n_bytes: int) -> None:
-        self._n_bytes += n_bytes
-        self._show_late()
-
-    def end(self) -> None:
-        self._n_passes += self._total_bytes > 0
-        self._n_bytes = self._total_bytes = 0
-
-    def expect(self, n_passes: float) -> None:
-        self._n_expected = self._n_passes + n_passes
-
-    def part(self, title: str) -> None:
-        super().part(title)
-        self._part, self._note = title, ""
-
-    def plan(self, n_problems: int) -> None:
-        super().plan(n_problems)
-        self._note, self._n_expected = "", None
-
-    def solved(self, n_problems: int) -> None:
-        super().solved(n_problems)
-        self._n_expected = None if self.n_solved == self.n_planned else self._n_expected
-        self._tell()
-
-    def note(self, text: str) -> None:
-        super().note(text)
-        self._note = text
-        self._tell()
-
     def _tell(self) -> None:
         # A terminal redraws its line; a log file gets notes line by line.
         if not self.console.is_terminal and time.monotonic() - self._last_note > self.delay_seconds:
             self._last_note = time.monotonic()
             self.console.print(Text(self._line()), soft_wrap=True)
 
-    def _show_late(self) -> None:
+    def _show(self) -> None:
         if self.console.is_terminal and time.monotonic() - self._started >= self.delay_seconds:
             self._live.start()
 
