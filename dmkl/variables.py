@@ -256,9 +256,7 @@ VARIABLES: Final = {
 }
 
 PATTERNS: Final = {
-    r"sum_(score|test_score|inner_score|gap|objective|approximate)": Variable(
-        "{0} of the plain sum of the kernels", NUMBERS
-    ),
+    r"sum_((?:test_|inner_)?score|gap|objective|approximate)": Variable("{0} of the plain sum of the kernels", NUMBERS),
     r"svm_(score|test_score|gap|objective)": Variable("{0} of the SVM on the sum of kernels", NUMBERS, ("C",)),
     r"alone_(score|test_score|gap|objective)": Variable("{0} of the kernel alone", NUMBERS, ("kernel",)),
     r"largest_(own|sum|svm)_(.+)": Variable("{1} by the largest score, of the {0} fits", VALUES),
@@ -291,15 +289,6 @@ PATTERNS: Final = {
     r"sample_(\d+)": _names("training sample of the problems of part {0}"),
     r"part_(\d+)_step_(\d+)_(\w+)": Variable("{2} of step {1}, of the problems of part {0}", VALUES),
 }
-
-WITHOUT_COORDINATE: Final = {
-    r"part_\d+_step_\d+_\w+": "axes of the matrices of a fitted step, in the order of the samples or of its covariates",
-    "model_kernel": "kernels in the order of the attribute kernel_names",
-    "label": "classes in the order of the attribute classes",
-    "decision_problem": "problems in the order of the columns of dual_coef_, or one for all",
-    "decision_column": "scores in the order of the columns of dual_coef_",
-}
-"""Dimensions of the arrays that a model keeps in its file, which have no coordinate, and the reason."""
 
 
 def variable(name: str) -> Variable | None:

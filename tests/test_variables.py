@@ -14,11 +14,19 @@ from dmkl.errors import InputError
 from dmkl.health import check
 from dmkl.learners.learner import MODELS, KernelLearner
 from dmkl.store.format import NODES
-from dmkl.variables import VARIABLES, WITHOUT_COORDINATE, variable
+from dmkl.variables import VARIABLES, variable
 
 M = 30
 Y = np.array(["apple", "pear", "plum"])[np.arange(M) % 3]
 GRID = {"p": [1, 2], "lam": [1.0]}
+WITHOUT_COORDINATE = {
+    r"part_\d+_step_\d+_\w+": "axes of the matrices of a fitted step, in the order of the samples or of its covariates",
+    "model_kernel": "kernels in the order of the attribute kernel_names",
+    "label": "classes in the order of the attribute classes",
+    "decision_problem": "problems in the order of the columns of dual_coef_, or one for all",
+    "decision_column": "scores in the order of the columns of dual_coef_",
+}
+"""Dimensions of the arrays that a model keeps in its file, which have no coordinate, and the reason."""
 
 
 @pytest.fixture(scope="module")
