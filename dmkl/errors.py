@@ -198,9 +198,9 @@ def did_you_mean(word: Any, choices: Iterable[str]) -> str:
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
-def refuse(message: str, cause: BaseException | None = None) -> NoReturn:
-    """Raise an InputError with this message, in which characters of names that are not printable are escaped."""
-    raise InputError(printable(message)) from cause
+def refuse(message: str, cause: BaseException | None = None, kind: type[DmklError] = InputError) -> NoReturn:
+    """Raise an error of this kind with this message, in which characters that are not printable are escaped."""
+    raise kind(printable(message)) from cause
 
 
 _EXTRAS = {"anndata": "anndata", "bed-reader": "plink", "dask-jobqueue": "slurm", "h5py": "hdf5", "pyarrow": "parquet"}

@@ -97,11 +97,8 @@ def check_memory(what: str, needed_bytes: int, way_out: str) -> None:
     """Raise MemoryBudgetError if something takes more memory than a computation may; the message ends in `way_out`."""
     budget_bytes = memory_budget_bytes()
     if needed_bytes > budget_bytes:
-        msg = (
-            f"{what} takes {needed_bytes:.3g} bytes of memory, and {budget_bytes:.3g} are allowed (the setting "
-            f"dmkl.memory); {way_out}"
-        )
-        raise MemoryBudgetError(msg)
+        allowed = f"{budget_bytes:.3g} are allowed (the setting dmkl.memory)"
+        refuse(f"{what} takes {needed_bytes:.3g} bytes of memory, and {allowed}; {way_out}", kind=MemoryBudgetError)
 
 
 def tile_size(n_samples: int, tile: int | None = None) -> int:

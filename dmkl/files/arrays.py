@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.errors import DamagedFileError
+from dmkl.errors import DamagedFileError, refuse
 from dmkl.files.writing import replacing
 
 _BLOCK = 2**20
@@ -189,8 +189,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[_CheckedFile]:
     try:
         file = open(path, "rb", buffering=0)
     except FileNotFoundError as error:
-        msg = f"{path} is missing; {_WAY_OUT}"
-        raise DamagedFileError(msg) from error
+        refuse(f"{path} is missing; {_WAY_OUT}", error, DamagedFileError)
     with file:
         yield _CheckedFile(os.fspath(path), file.fileno())
 
@@ -274,5 +273,4 @@ class _CheckedFile:
         return self._info.form
 
     def _refuse(self, why: str) -> NoReturn:
-        msg = f"{self._path} is damaged: {why}; {_WAY_OUT}"
-        raise DamagedFileError(msg)
+        refuse(f"{self._path} is damaged: {why}; {_WAY_OUT}", kind=DamagedFileError)

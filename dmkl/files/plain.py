@@ -31,8 +31,8 @@ class PlainStore(LocalStore):
         # Asking for the budget reads the limits of the machine, which takes longer than a small file.
         if byte_range is None and size > _SMALL_BYTES and size > (budget := settings.memory_budget_bytes()):
             most = f"more than a computation may hold in memory (the setting dmkl.memory, {budget:.3g} bytes)"
-            msg = f"{self.root}/{key} has {size:.3g} bytes, {most}; it is damaged, or allow more"
-            raise DamagedFileError(msg)
+            what = f"{self.root}/{key} has {size:.3g} bytes, {most}"
+            refuse(f"{what}; it is damaged, or allow more", kind=DamagedFileError)
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
         """A file, or a part of it; None if there is none."""

@@ -69,11 +69,9 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
             _end()
             raise
     if problem == "MemoryError":
-        msg = f"{what} takes more memory than the {budget_bytes:.3g} bytes that are allowed (the setting dmkl.memory) "
-        msg += (
-            "or is damaged; save it in a format that is read in parts, as .npy or MATLAB's version 7.3, or allow more"
-        )
-        raise MemoryBudgetError(msg)
+        allowed = f"the {budget_bytes:.3g} bytes that are allowed (the setting dmkl.memory)"
+        way_out = "save it in a format that is read in parts, as .npy or MATLAB's version 7.3, or allow more"
+        refuse(f"{what} takes more memory than {allowed} or is damaged; {way_out}", kind=MemoryBudgetError)
     if problem:
         refuse(f"{what} cannot be read: {problem}")
     return value, arrays

@@ -48,7 +48,7 @@ def check_plain(root: str | Path, name: str) -> int:
             return 0
         kind, size = _KINDS.get(stat.S_IFMT(status.st_mode)), status.st_size
         if kind is not None:
-            msg = f"{path} is {kind}, and only regular files are read there: it may lead to any file of this machine. "
-            msg += "If the targets of links are trusted, copy the folder with them (cp -rL)"
-            raise DamagedFileError(msg)
+            what = f"{path} is {kind}, and only regular files are read there: it may lead to any file of this machine"
+            way_out = "If the targets of links are trusted, copy the folder with them (cp -rL)"
+            refuse(f"{what}. {way_out}", kind=DamagedFileError)
     return size

@@ -115,8 +115,7 @@ class Url:
                 kind = self.text.split("://", 1)[0]
                 refuse(f"fsspec knows no {kind}:// ({self}); give a folder, or a URL such as s3://bucket/name", error)
             way_out = "check its bucket, the endpoint (such as AWS_ENDPOINT_URL) and the credentials on this machine"
-            msg = f"{self} cannot be read or written: {one_line(error)}; {way_out}"
-            raise StoreError(msg) from error
+            refuse(f"{self} cannot be read or written: {one_line(error)}; {way_out}", error, StoreError)
 
 
 Place = Path | Url

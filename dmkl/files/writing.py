@@ -212,10 +212,12 @@ def write_whole(path: str | os.PathLike[str] | Url, data: bytes) -> None:
         file.write(data)
 
 
-def refuse_existing(place: Any) -> NoReturn:
-    """Raise StoreExistsError for a place that holds something."""
-    msg = f"{place} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
-    raise StoreExistsError(msg)
+def refuse_existing(place: Any, wanted: str = "") -> NoReturn:
+    """Raise StoreExistsError for a place that holds something, with `wanted` for something else than that."""
+    problem, way_out = "exists already", "ask for it to be replaced (overwrite=True, --overwrite)"
+    if wanted:
+        problem, way_out = f"is not a {wanted}, and nothing else is replaced", "move it away"
+    refuse(f"{place} {problem}; choose another path, or {way_out}", kind=StoreExistsError)
 
 
 @contextmanager
@@ -243,8 +245,7 @@ def reporting_full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
             if not is_url(location):
                 folder = next(place for place in (path, *path.parents) if place.exists())
                 free = f" ({shutil.disk_usage(folder).free / 2**20:,.1f} MiB free on its disk)"
-        msg = f"no space left while writing {location}{free}. {way_out}"
-        raise DiskFullError(msg) from error
+        refuse(f"no space left while writing {location}{free}. {way_out}", error, DiskFullError)
 
 
 # --- locks ---------------------------------------------------------------------------------------------------------
@@ -345,8 +346,7 @@ def check_lock(path: str | os.PathLike[str] | Url) -> None:
             reason = "its lock is gone or unreadable" if holder is None else f"{_describe(holder)} has taken it over"
             reason += f", as after a process that was suspended for more than {4 * _BEAT:.0f} seconds"
             way_out = "Nothing more is written there; run it again when nothing else writes there"
-            msg = f"{locked} does not belong to this process any more: {reason}. {way_out}"
-            raise LockedError(msg)
+            refuse(f"{locked} does not belong to this process any more: {reason}. {way_out}", kind=LockedError)
 
 
 def _acquire(file: Path) -> str:
@@ -358,10 +358,9 @@ def _acquire(file: Path) -> str:
             check_regular(file, links=False)
         before = _read(file)
         if not _is_dead(file, before):
-            way_out = "wait until it is done, or choose another path"
-            msg = f"{str(file).removesuffix(_END)} is being written by {_describe(before)}; {way_out}. "
-            msg += f"Its lock is {file}: remove it if that process is dead"
-            raise LockedError(msg)
+            what = f"{str(file).removesuffix(_END)} is being written by {_describe(before)}"
+            way_out = f"wait until it is done, or choose another path. Its lock is {file}"
+            refuse(f"{what}; {way_out}: remove it if that process is dead", kind=LockedError)
         _remove(file, before)
     return holder.token
 

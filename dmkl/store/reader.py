@@ -28,6 +28,7 @@ from dmkl.errors import (
     StoreNotFoundError,
     damage,
     one_line,
+    refuse,
 )
 from dmkl.files.arrays import crc32c
 from dmkl.files.urls import as_given, as_place, is_url
@@ -41,9 +42,8 @@ TileKey = tuple[int, int, int]
 
 
 def _refuse_other_set(location: str | Store, before: str, now: str) -> NoReturn:
-    msg = f"{location} holds another set now ({now}) than when this computation began ({before})"
-    msg += f", on {socket.gethostname()}; open it again with dmkl.open"
-    raise StoreError(msg)
+    what = f"{location} holds another set now ({now}) than when this computation began ({before})"
+    refuse(f"{what}, on {socket.gethostname()}; open it again with dmkl.open", kind=StoreError)
 
 
 def _open_group(location: str | Store) -> Any:
@@ -53,11 +53,10 @@ def _open_group(location: str | Store) -> Any:
         except FileNotFoundError as error:
             begun = partial_path(as_place(location)) if isinstance(location, str) else None
             if begun is not None and begun.exists():
-                msg = f"{location} is not finished: an interrupted import or build of it is at {begun}. "
-                msg += "Run the same command again to continue it"
-                raise IncompleteStoreError(msg) from error
-            msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
-            raise StoreNotFoundError(msg) from error
+                what = f"{location} is not finished: an interrupted import or build of it is at {begun}"
+                refuse(f"{what}. Run the same command again to continue it", error, IncompleteStoreError)
+            what = f"there is no kernel set at {location}"
+            refuse(f"{what}; make one with dmkl.create or `dmkl import`", error, StoreNotFoundError)
 
 
 def open_root(location: str | Store) -> Any:
@@ -66,12 +65,11 @@ def open_root(location: str | Store) -> Any:
     attrs = dict(group.attrs)
     if attrs.get("format") != FORMAT:
         reason = f"its attribute 'format' is {attrs.get('format')!r:.80}, expected {FORMAT!r}"
-        msg = f"{where} is a Zarr group but not a kernel set: {reason}"
-        raise StoreError(msg)
+        refuse(f"{where} is a Zarr group but not a kernel set: {reason}", kind=StoreError)
     check_version(attrs, where, FORMAT_VERSION, "kernel set")
     if attrs.get("complete") is not True:
-        msg = f"{where} is not finished: its import or build was interrupted. Run the same command again to continue it"
-        raise IncompleteStoreError(msg)
+        what = f"{where} is not finished: its import or build was interrupted"
+        refuse(f"{what}. Run the same command again to continue it", kind=IncompleteStoreError)
     return group
 
 
@@ -103,8 +101,8 @@ class StoreReader:
             try:
                 self._open(check_metadata(self._group, self.attrs, str(self.location)))
             except KeyError as error:
-                msg = f"{self.location} is damaged: it has no {error.args[0]!r}; import or build it again"
-                raise StoreError(msg) from error
+                what = f"{self.location} is damaged: it has no {error.args[0]!r}"
+                refuse(f"{what}; import or build it again", error, StoreError)
 
     def _check_same_set(self) -> None:
         """Refuse a set in a local folder that was deleted, moved or replaced since it was opened; one `stat`."""
@@ -113,9 +111,9 @@ class StoreReader:
         try:
             present = str(_open_group(self.location).attrs.get("content_id"))
         except StoreNotFoundError as error:
-            msg = f"the kernel set at {self.location} is gone from {socket.gethostname()}: it was deleted or moved "
-            msg += "while it was read. Put it back and run the same again, or import or build it again"
-            raise StoreNotFoundError(msg) from error
+            what = f"the kernel set at {self.location} is gone from {socket.gethostname()}: it was deleted or moved"
+            way_out = "Put it back and run the same again, or import or build it again"
+            refuse(f"{what} while it was read. {way_out}", error, StoreNotFoundError)
         if present != self.content_id:
             _refuse_other_set(self.location, self.content_id, present)
         self._version = now
@@ -135,8 +133,8 @@ class StoreReader:
         )
         for node, names in (("kernel", self.names), ("sample", self.samples), ("train_sample", self.train_samples)):
             if len(set(names)) < len(names):  # also where a chunk is missing
-                msg = f"{self.location} is damaged: the names in {node!r} are not unique; import or build it again"
-                raise StoreError(msg)
+                what = f"{self.location} is damaged: the names in {node!r} are not unique"
+                refuse(f"{what}; import or build it again", kind=StoreError)
         self.labels = self._optional("label" if "label" in self._group else "target")
         self.tasks, self.splits = self._optional("task"), self._optional("split")
         self.provenance: list[dict[str, Any]] = list(self.attrs["kernels"])  # how each kernel was made
@@ -197,8 +195,8 @@ class StoreReader:
             values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)
         missing = np.flatnonzero(np.isnan(values).any(axis=1))  # an absent chunk reads as the fill value
         if len(missing):
-            msg = f"{node} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
-            raise StoreError(msg)
+            what = f"{node} is missing for kernel {self.names[kernels[missing[0]]]!r}"
+            refuse(f"{what}; import or build the set again", kind=StoreError)
         return values
 
     def tile_files(self, header: Header) -> str | None:
@@ -269,9 +267,7 @@ class StoreReader:
         with self._errors_of(key):
             begun = begun.result() if isinstance(begun, Future) else begun
         if isinstance(begun, int):
-            msg = f"{self._name(key)} has {begun} bytes, expected {self._chunk_bytes}; "
-            msg += "import or build this kernel again"
-            raise CorruptTileError(msg)
+            self._refuse(key, f"has {begun} bytes, expected {self._chunk_bytes}")
         mapped, version = begun
         side = self.tiling.tile
         rows, cols = self.tiling.tile_shape(key[1], key[2])
@@ -281,9 +277,8 @@ class StoreReader:
             stored = int.from_bytes(view[-4:], "little")
             computed = google_crc32c.value(np.frombuffer(view[:-4], dtype=np.uint8))
             if stored != computed:
-                msg = f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {computed:08x}. "
-                msg += "The file was damaged after it was written; import or build this kernel again"
-                raise CorruptTileError(msg)
+                checksums = f"stored {stored:08x}, computed {computed:08x}"
+                self._refuse(key, f"fails its checksum: {checksums}. The file was damaged after it was written")
             # The chunk's checksum is part of the file: only the table detects a file that was replaced by another tile.
             self._compare(key, computed if (rows, cols) == (side, side) else crc32c(tile))
             self._verified[key] = version
@@ -293,9 +288,7 @@ class StoreReader:
         expected = int(self.tile_crc32c()[key])
         if computed != expected:
             checksums = f"its checksum is {computed:08x}, and the set's table has {expected:08x}"
-            msg = f"{self._name(key)} is not the tile that was written there: {checksums}. "
-            msg += "The file was replaced; import or build this kernel again"
-            raise CorruptTileError(msg)
+            self._refuse(key, f"is not the tile that was written there: {checksums}. The file was replaced")
 
     def _must_verify(self, key: TileKey, version: FileVersion | None) -> bool:
         rule = settings.get("verify")
@@ -308,17 +301,14 @@ class StoreReader:
         try:
             yield
         except FileNotFoundError as error:
-            path = f" ({error.filename})" if error.filename else ""
-            msg = f"{self._name(key)} is missing{path}; import or build this kernel again"
-            raise CorruptTileError(msg) from error
+            self._refuse(key, f"is missing ({error.filename})" if error.filename else "is missing", error)
         except DamagedFileError as error:
-            msg = f"{self._name(key)} cannot be read: {error}"
-            raise CorruptTileError(msg) from error
+            refuse(f"{self._name(key)} cannot be read: {error}", error, CorruptTileError)
         except Exception as error:
             if not is_url(self.location):
                 raise
-            msg = f"{self._name(key)} cannot be fetched: {one_line(error)}; run it again when the object store answers"
-            raise StoreError(msg) from error
+            what = f"{self._name(key)} cannot be fetched: {one_line(error)}"
+            refuse(f"{what}; run it again when the object store answers", error, StoreError)
 
     def _decode(self, key: TileKey) -> Array:
         j, row, col = key
@@ -326,12 +316,14 @@ class StoreReader:
             tile = np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
         # An absent chunk is read as the fill value NaN, which no stored tile holds.
         if np.isnan(tile.ravel()[0]):
-            msg = f"{self._name(key)} is missing; import or build this kernel again"
-            raise CorruptTileError(msg)
+            self._refuse(key, "is missing")
         return tile
 
     def _name(self, key: TileKey) -> str:
         return f"tile ({key[1]}, {key[2]}) of kernel {self.names[key[0]]!r} in {self.location}"
+
+    def _refuse(self, key: TileKey, problem: str, cause: Exception | None = None) -> NoReturn:
+        refuse(f"{self._name(key)} {problem}; import or build this kernel again", cause, CorruptTileError)
 
 
 SMALL_BYTES = 4 * 2**20
@@ -358,10 +350,10 @@ def _open_again(location: str | Store, content_id: str) -> StoreReader:
     try:
         reader = StoreReader(location)
     except StoreNotFoundError as error:
-        msg = f"there is no kernel set at {location} on {socket.gethostname()}, where a task is to read it. "
-        msg += "The path must mean the same folder on every machine: put the set on a file system that all share, "
-        msg += "or compute with --cluster threads"
-        raise StoreNotFoundError(msg) from error
+        what = f"there is no kernel set at {location} on {socket.gethostname()}, where a task is to read it"
+        rule = "The path must mean the same folder on every machine"
+        way_out = "put the set on a file system that all share, or compute with --cluster threads"
+        refuse(f"{what}. {rule}: {way_out}", error, StoreNotFoundError)
     if reader.content_id != content_id:
         _refuse_other_set(location, content_id, reader.content_id)
     return reader

@@ -21,15 +21,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from dmkl._version import version
 from dmkl.arrays import n_bytes
 from dmkl.description import Description
-from dmkl.errors import (
-    DmklError,
-    IncompleteStoreError,
-    StoreError,
-    StoreExistsError,
-    StoreNotFoundError,
-    damage,
-    refuse,
-)
+from dmkl.errors import DmklError, IncompleteStoreError, StoreError, StoreNotFoundError, damage, refuse
 from dmkl.files.plain import TEXT_BYTES, check_chunks
 from dmkl.files.urls import Place, Url, as_place, resolved
 from dmkl.files.writing import current, lock, refuse_existing, remove_leftovers, replacing_path, reporting_full_disk
@@ -54,8 +46,7 @@ def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str
         if final.exists() and not overwrite:
             refuse_existing(final)
         if final.exists() and not has_format(final, form):
-            msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
-            raise StoreExistsError(msg)
+            refuse_existing(final, what)
         if isinstance(final, Url):
             with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
                 written = Path(folder) / "written"
@@ -124,11 +115,10 @@ class Saved:
             except FileNotFoundError as error:
                 if final.is_file():
                     raise
-                msg = f"there is no model at {final}"
-                raise StoreNotFoundError(msg) from error
+                refuse(f"there is no model at {final}", error, StoreNotFoundError)
         if isinstance(final, Url) and group.attrs.get("complete") is False:
-            msg = f"{final} is not finished: its writer was interrupted; write it again (overwrite=True, --overwrite)"
-            raise IncompleteStoreError(msg)
+            what = f"{final} is not finished: its writer was interrupted"
+            refuse(f"{what}; write it again (overwrite=True, --overwrite)", kind=IncompleteStoreError)
         return cls(final, group)
 
     @property

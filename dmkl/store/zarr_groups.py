@@ -119,12 +119,11 @@ def check_version(attrs: Mapping[str, Any], place: Any, newest: int, what: str) 
     """Raise FormatVersionError if the attribute "format_version" is above `newest`, StoreError if it is no version."""
     written = attrs.get("format_version")
     if not isinstance(written, int) or isinstance(written, bool) or written < 1:
-        msg = f"the {what} at {place} is damaged: its format version is {written!r:.60}, expected 1 to {newest}; "
-        msg += "make it again"
-        raise StoreError(msg)
+        problem = f"its format version is {written!r:.60}, expected 1 to {newest}"
+        refuse(f"the {what} at {place} is damaged: {problem}; make it again", kind=StoreError)
     if written > newest:
-        msg = f"{place} has {what} format version {written}, and this dmkl reads up to {newest}; install a newer dmkl"
-        raise FormatVersionError(msg)
+        rule = f"{place} has {what} format version {written}, and this dmkl reads up to {newest}"
+        refuse(f"{rule}; install a newer dmkl", kind=FormatVersionError)
 
 
 def _root(place: Place) -> bytes | None:
@@ -151,9 +150,9 @@ def _check(metadata: dict[str, Any], where: Any) -> bool:
         return False
     computed = json_crc32c({**metadata, "attributes": {key: value for key, value in attrs.items() if key != CHECKSUM}})
     if attrs[CHECKSUM] != computed:
-        msg = f"{where}/{ROOT} is damaged: its checksum is {computed}, {attrs[CHECKSUM]!r} was written; "
-        msg += f"if it was changed on purpose, remove its attribute {CHECKSUM!r}"
-        raise DamagedFileError(msg)
+        what = f"{where}/{ROOT} is damaged: its checksum is {computed}, {attrs[CHECKSUM]!r} was written"
+        way_out = f"if it was changed on purpose, remove its attribute {CHECKSUM!r}"
+        refuse(f"{what}; {way_out}", kind=DamagedFileError)
     return True
 
 
