@@ -22,15 +22,7 @@ from dmkl.arrays import Array, is_instance, n_bytes
 from dmkl.errors import damaged_as, needing, refuse
 from dmkl.files.plain import TEXT_BYTES, check_chunks
 from dmkl.inputs.columns import ROLES, Columns, plain_title
-from dmkl.inputs.formats.file_arrays import (
-    ELSEWHERE,
-    SPARSE_PARTS,
-    FileArray,
-    array_of,
-    sparse_array,
-    unreadable,
-    vector,
-)
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, array_of, sparse_array, unreadable, vector
 from dmkl.inputs.formats.zarr_folders import is_zarr, nodes_in, open_node, zarr_array
 from dmkl.inputs.labels import OF_SAMPLES, LabelTable
 from dmkl.inputs.matrices import plain
@@ -211,24 +203,22 @@ def _matrix(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray | None
     if encoding == "null":
         return None
     if not hasattr(node, "keys"):  # no group
-        return _plain(path, name, node)
+        return _plain(path, nodes, name)
     if encoding in ("csr_matrix", "csc_matrix"):
         with damaged_as(f"variable {name!r} of {path} is no sparse matrix", Exception):
-            vectors = {key: _plain(path, f"{name}/{key}", nodes[f"{name}/{key}"]) for key in SPARSE_PARTS}
-            lengths: Any = node.attrs["shape"]
-            n_rows, n_cols = map(int, lengths)
-        return sparse_array(path, name, vectors, (n_rows, n_cols), encoding[:3])
+            shape = tuple(map(int, node.attrs["shape"]))
+            return sparse_array(path, name, lambda key: _plain(path, nodes, f"{name}/{key}"), shape, encoding[:3])
     if encoding == "dataframe":
         return _table(path, name, _element(path, nodes, name))
     return unreadable(path, name, (), f"{encoding or 'a group'}, no matrix")
 
 
-def _plain(path: Path, name: str, node: Any) -> FileArray:
-    if isinstance(node, zarr.Array):
-        return zarr_array(path, name, node)
+def _plain(path: Path, nodes: Mapping[str, Any], name: str) -> FileArray:
+    if isinstance(nodes[name], zarr.Array):
+        return zarr_array(path, name, nodes[name])
     from dmkl.inputs.formats.hdf5 import hdf5_array
 
-    return hdf5_array(path, name, node)
+    return hdf5_array(path, name, nodes[name])
 
 
 def _element(path: Path, nodes: Mapping[str, Any], name: str) -> Any:

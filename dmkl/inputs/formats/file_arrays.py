@@ -34,8 +34,6 @@ PROBLEMS = {
     "machine. Set dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
 }
 """Why an array is not read, and the message."""
-SPARSE_PARTS = ("data", "indices", "indptr")
-"""The names of the vectors of a sparse matrix, as SciPy and AnnData write them."""
 
 
 @dataclass(frozen=True)
@@ -174,14 +172,19 @@ def check_part(what: str, shape: Sequence[int], chunks: Sequence[int], key: Any,
     return n_entries
 
 
-def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tuple[int, int], form: str) -> FileArray:
-    """Return the matrix of three vectors; of rows (`form` csr) the requested ones are read, of columns (csc) all."""
-    data, indices, indptr = vectors = [parts[part] for part in SPARSE_PARTS]
+def sparse_array(
+    path: Path, name: str, part: Callable[[str], FileArray], shape: tuple[int, ...], form: str
+) -> FileArray:
+    """Return the matrix of three vectors; of rows (`form` csr) the requested ones are read, of columns (csc) all.
+
+    `part` returns a vector by its name, as SciPy and AnnData write it: data, indices or indptr.
+    """
+    data, indices, indptr = vectors = [part(key) for key in ("data", "indices", "indptr")]
     what = f"variable {name!r} of {path}" if name else str(path)
-    if min(shape) < 0 or indptr.shape != (shape[form == "csc"] + 1,) or data.shape != indices.shape:
+    if len(shape) != 2 or min(shape) < 0 or indptr.shape != (shape[form == "csc"] + 1,) or data.shape != indices.shape:
         sizes = f"{shape} with {indptr.shape} starts of {data.shape} entries at {indices.shape} places"
         refuse(f"{what} is no sparse matrix: {sizes}")
-    problem = next(filter(None, (part.problem for part in vectors)), "")
+    problem = next(filter(None, (vector.problem for vector in vectors)), "")
     if data.dtype.kind not in "fiub" or {indices.dtype.kind, indptr.dtype.kind} - {"i", "u"}:
         problem = problem or "not numbers"
 

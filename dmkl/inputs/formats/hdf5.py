@@ -20,7 +20,6 @@ from dmkl.files.plain import TEXT_BYTES
 from dmkl.files.reader_process import run
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
-    SPARSE_PARTS,
     FileArray,
     check_part,
     natural_order,
@@ -28,7 +27,7 @@ from dmkl.inputs.formats.file_arrays import (
     sparse_array,
     unreadable,
 )
-from dmkl.inputs.formats.matlab import NUMBERS, TEXT, cell_array, items_of
+from dmkl.inputs.formats.scipy_files import NUMBERS, TEXT, cell_array, items_of
 from dmkl.inputs.formats.text_kernels import of_10x
 from dmkl.names import as_text
 from dmkl.settings import check_memory
@@ -83,12 +82,11 @@ def _counts_of_10x(path: Path, group: str, arrays: dict[str, FileArray]) -> File
     """Return the counts of a file of CellRanger, whose columns of genes are compressed rows of cells."""
     with damaged_as(f"{path} holds no counts of CellRanger in {group!r}", Exception):
         n_genes, n_cells = map(int, arrays[f"{group}/shape"].read())
-        parts = {part: arrays[f"{group}/{part}"] for part in SPARSE_PARTS}
         lists = [f"{group}/{name}" for name in ("features/name", "gene_names", "features/id", "genes", "barcodes")]
         *genes, cells = (tuple(arrays[name].read().tolist()) for name in lists if name in arrays)
-    if n_cells != len(cells) or {len(names) for names in genes} - {n_genes}:
-        refuse(f"{path} is damaged: it states {n_genes} genes × {n_cells} cells, and names others")
-    array = sparse_array(path, group, parts, (n_cells, n_genes), "csr")
+        if n_cells != len(cells) or {len(names) for names in genes} - {n_genes}:
+            refuse(f"{path} is damaged: it states {n_genes} genes × {n_cells} cells, and names others")
+        array = sparse_array(path, group, lambda part: arrays[f"{group}/{part}"], (n_cells, n_genes), "csr")
     return of_10x(array, (n_cells, n_genes), cells, genes)
 
 

@@ -59,7 +59,7 @@ def npz_arrays(path: Path) -> list[FileArray]:
         n_rows, n_cols = (int(length) for length in parts["shape"].read())
         if form not in ("csr", "csc"):
             refuse(f"{path} holds a sparse matrix of the kind {form!r:.20}; save K.tocsr()")
-    return [sparse_array(path, "", parts, (n_rows, n_cols), form)]
+    return [sparse_array(path, "", parts.__getitem__, (n_rows, n_cols), form)]
 
 
 def _array(path: Path, name: str, header: _Header, file_bytes: int, opened: Callable[[], Any]) -> FileArray:

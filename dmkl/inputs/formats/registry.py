@@ -19,9 +19,8 @@ from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stem, unpac
 from dmkl.inputs.formats.file_arrays import FileArray, natural_order
 from dmkl.inputs.formats.genotypes import bed_arrays
 from dmkl.inputs.formats.libsvm import is_libsvm, libsvm_arrays, libsvm_labels
-from dmkl.inputs.formats.matlab import matlab_arrays
-from dmkl.inputs.formats.netcdf import hdf5_arrays, netcdf_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
+from dmkl.inputs.formats.scipy_files import hdf5_arrays, matlab_arrays, netcdf_arrays
 from dmkl.inputs.formats.tables import Text, looks_like_text, parquet_columns
 from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
 from dmkl.inputs.labels import LabelTable

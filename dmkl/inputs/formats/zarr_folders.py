@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dmkl.arrays import n_bytes
+from dmkl.arrays import Lazy, n_bytes
 from dmkl.errors import damaged_as, refuse
 from dmkl.files.plain import PlainStore, check_chunks, chunk_files
 from dmkl.files.regular import check_plain
@@ -68,14 +68,12 @@ def zarr_array(path: Path, name: str, array: Any) -> FileArray:
     return FileArray(path, name, lazy.shape, dtype, lambda: lazy, problem=packed(array.attrs))
 
 
-class _ZarrArray:
+class _ZarrArray(Lazy):
     """A Zarr array whose errors name its file."""
 
     def __init__(self, path: Path, name: str, array: Any) -> None:
+        super().__init__(array.shape, array.dtype, self._part, tuple(array.chunks))
         self._what, self._array = f"array {name or '/'!r} of {path}", array
-        self.shape: tuple[int, ...] = tuple(array.shape)
-        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
-        self.chunks: tuple[int, ...] = tuple(array.chunks)
 
     def check_written(self, axis: int, j: int) -> None:
         """Refuse position j along an axis if nothing of it was written: all of it would be zero."""
@@ -86,7 +84,7 @@ class _ZarrArray:
             lack = f"nothing was ever written at position {j} of axis {axis}, which would be zero everywhere"
             refuse(f"{self._what} has the shape {self.shape}, but {lack}; write it, or leave it out")
 
-    def __getitem__(self, key: Any) -> Any:
+    def _part(self, key: Any) -> Any:
         n_asked = check_part(self._what, self.shape, self.chunks, key, self.dtype.itemsize)
         n_chunks = n_asked // max(1, n_bytes(self.chunks, 1))
         if n_chunks > _MOST_CHUNKS:

@@ -1,4 +1,4 @@
-"""Arrays in MATLAB files before v7.3, a whole variable at a time by SciPy in a child process."""
+"""Arrays in MATLAB and NetCDF files: the new versions are HDF5, those before are read by SciPy in a child process."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ _WAY_OUT = "save it as version 7.3, which is read in parts, or allow more"
 _OTHER = "is neither numbers nor text, nor a cell array of either; save its parts as variables of their own"
 _HDF5, _MATLAB_HEADER = b"\x89HDF\r\n\x1a\n", 512
 """The signature of HDF5, at the start of a file or after the bytes of MATLAB's header."""
+
+
+def hdf5_arrays(path: Path) -> list[FileArray]:
+    """Return the data sets of an HDF5 file."""
+    with needing("h5py", f"{path} is read with"):
+        from dmkl.inputs.formats.hdf5 import hdf5_arrays as arrays
+    return arrays(path)
+
+
+# --- MATLAB -----------------------------------------------------------------------------------------------------------
 
 
 def matlab_arrays(path: Path) -> list[FileArray]:
@@ -133,3 +143,30 @@ def _stack(parts: Sequence[Any]) -> Lazy:
         return parts[key[0]][key[1:]]
 
     return Lazy((len(parts), *parts[0].shape), np.result_type(*(part.dtype for part in parts)), read)
+
+
+# --- NetCDF -----------------------------------------------------------------------------------------------------------
+
+
+def netcdf_arrays(path: Path) -> list[FileArray]:
+    """Return the variables of a NetCDF file."""
+    with path.open("rb") as file:
+        if file.read(3) != b"CDF":
+            return hdf5_arrays(path)
+    variables, _ = run(_netcdf_variables, str(path), path)
+
+    def values_of(name: str) -> Array:
+        return run(_netcdf_variables, f"variable {name!r} of {path}", path, name)[1][0]
+
+    return [FileArray(path, name, tuple(v[0]), np.dtype(v[1]), partial(values_of, name)) for name, *v in variables]
+
+
+def _netcdf_variables(file: str, *wanted: str) -> tuple[list[Any], list[Array]]:
+    """Return names, shapes and types, and the wanted values, NaN for missing ones (in the child process)."""
+    import xarray as xr
+
+    with xr.open_dataset(file, engine="scipy", decode_times=False) as dataset:
+        types = {name: "U1" if v.dtype.kind in "OSTU" else v.dtype.str for name, v in dataset.variables.items()}
+        values = [dataset.variables[name].to_numpy() for name in wanted]
+        entries = [own.astype(str) if own.dtype.kind in "OST" else own.copy() for own in values]
+        return [(str(name), dataset.variables[name].shape, kind) for name, kind in types.items()], entries
