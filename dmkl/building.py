@@ -220,7 +220,7 @@ def build(
         return kernelset.set_of(written)
     n_kernels, n_kept = len(planned) + len(products), len(kept) + len(unwritten)
     with writing_set(path, header, n_kernels, kept=n_kept, overwrite=overwrite) as writer:
-        stored_tables = writer.write_features([(table, scans[name]) for name, table in tables.items()])
+        stored_tables = {name: writer.add_features(table, scans[name]) for name, table in tables.items()}
 
         def keep(table: FeatureTable) -> FeatureTable:
             scans[table.name] = replace(scan(table, None), center=table.center)

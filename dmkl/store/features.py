@@ -26,7 +26,7 @@ from dmkl.errors import DmklError, StoreError, damage, refuse
 from dmkl.files.plain import check_chunks
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.numerics.determined import LabelColumns, TargetColumns
-from dmkl.store.format import check_tables, create_array, create_strings
+from dmkl.store.format import check_tables, create_array, write_array
 from dmkl.store.tiles import root_version
 from dmkl.store.zarr_groups import open_group
 
@@ -118,9 +118,8 @@ class StoredTable(FeatureTable):
                 group = open_group(self.location)[self.path]
                 content, values = group.attrs.get("content"), group["values"]
             if content != self.content:
-                msg = f"{self.location} holds other features {self.name!r} now than when it was opened; "
-                msg += "open the set again, and fit models again"
-                raise StoreError(msg)
+                what = f"{self.location} holds other features {self.name!r} now than when it was opened"
+                refuse(f"{what}; open the set again, and fit models again", kind=StoreError)
             state["_opened"] = version, values
         return state["_opened"][1]
 
@@ -151,8 +150,7 @@ class StoredTable(FeatureTable):
         _ = self._values  # the store may have been replaced meanwhile
         # The fill value, which no stored table holds, shows a missing chunk: in one column of each chunk already.
         if np.isposinf(values[:, :: self._values.chunks[1]] if columns is None else values).any():
-            msg = f"a part of {what} is missing; build the kernels again"
-            raise StoreError(msg)
+            refuse(f"a part of {what} is missing; build the kernels again", kind=StoreError)
         return values
 
     def reopen(self) -> Self:
@@ -313,7 +311,7 @@ def write_table(
     center = create("center", (columns,), (columns,), "float64", dims=("feature",), meaning=meaning)
     center[:] = scanned.center
     if table.columns is not None:
-        create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",), "names of the features")
+        write_array(group, "column", np.array(table.columns, dtype=object), ("feature",), "names of the features")
     # The digest last: it marks the table as complete.
     group.update_attributes({"name": table.name, "n_missing": int(scanned.absent.sum()), "content": scanned.content})
 

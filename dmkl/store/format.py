@@ -120,23 +120,24 @@ def check_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return stored
 
 
-def content_id(names: Iterable[str], contents: Iterable[npt.NDArray[np.uint32] | bytes]) -> str:
+def content_id(
+    names: Iterable[str], table: Array, provenance: Sequence[Mapping[str, Any] | None] = (), dtype: str = ""
+) -> str:
     """Identify the kernels' content.
 
-    SHA-256 over, for each kernel in order: its name in UTF-8, a zero byte, and its table of tile checksums as
-    little-endian 32-bit integers in row-major order, or what `factors_content` returns.
+    SHA-256 over, for each kernel in order: its name in UTF-8, a zero byte, and its part of the table of tile checksums
+    as little-endian 32-bit integers in row-major order; of a kernel kept as factors JSON of the recipe and the features
+    that determine its entries, and of `dtype`.
     """
-    digest = hashlib.sha256()
-    for name, content in zip(names, contents, strict=True):
-        digest.update(name.encode() + b"\0")
-        digest.update(content if isinstance(content, bytes) else np.ascontiguousarray(content, dtype="<u4").tobytes())
+    digest, kept = hashlib.sha256(), kept_as_factors(provenance)
+    for j, (name, checksums) in enumerate(zip(names, table, strict=True)):
+        content = np.ascontiguousarray(checksums, dtype="<u4").tobytes()
+        if j in kept:
+            keys = ("columns", "feature_content", "function", "parameters")
+            recipe = {key: (provenance[j] or {}).get(key) for key in keys} | {"dtype": dtype}
+            content = json.dumps(recipe, sort_keys=True, separators=(",", ":")).encode()
+        digest.update(name.encode() + b"\0" + content)
     return f"sha256:{digest.hexdigest()}"
-
-
-def factors_content(provenance: Mapping[str, Any], dtype: str) -> bytes:
-    """The recipe and the features that determine the entries of a kernel kept as factors, as JSON."""
-    content = {key: provenance.get(key) for key in ("columns", "feature_content", "function", "parameters")}
-    return json.dumps({**content, "dtype": dtype}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def kept_as_factors(provenance: Iterable[Mapping[str, Any] | None]) -> frozenset[int]:
@@ -159,15 +160,16 @@ def create_array(
     name: str,
     shape: tuple[int, ...],
     chunks: tuple[int, ...],
-    dtype: str,
-    fill: float,
+    dtype: Any,
+    fill: float | str,
     dims: tuple[str, ...] | None = None,
     *,
     meaning: str | None = None,
     compressed: bool = False,
     overwrite: bool = False,
 ) -> Any:
-    """Create an array of numbers, by default with the dimensions and the description of `NODES`."""
+    """Create an array of numbers or strings, by default with the dimensions and the description of `NODES`."""
+    units = {} if dtype is str else {"units": "1"}
     return group.create_array(
         name,
         shape=shape,
@@ -180,25 +182,22 @@ def create_array(
         compressors=[ZstdCodec(level=1), Crc32cCodec()] if compressed else [Crc32cCodec()],
         # A tile of zeros is written like any other: a tile that is absent was never written.
         config={"write_empty_chunks": True},
-        attributes={"long_name": NODES[name].doc if meaning is None else meaning, "units": "1"},
+        attributes={"long_name": NODES[name].doc if meaning is None else meaning, **units},
         overwrite=overwrite,
     )
 
 
-def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], meaning: str) -> None:
-    """Write an array of strings, in one chunk."""
-    array = group.create_array(
-        name,
-        shape=values.shape,
-        chunks=values.shape,
-        dtype=str,
-        dimension_names=dims,
-        filters=None,
-        compressors=[Crc32cCodec()],
-        attributes={"long_name": meaning},
-        overwrite=True,
-    )
-    array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
+def write_array(
+    group: Any, name: str, values: Array, dims: tuple[str, ...] | None = None, meaning: str | None = None
+) -> None:
+    """Write an array of numbers or strings, in one chunk; labels of several tasks have a dimension more."""
+    dims = (*NODES[name].dims, "task")[: values.ndim] if dims is None else dims
+    dtype: Any = values.dtype.name
+    fill: Any = {"i": -1, "f": np.nan}.get(values.dtype.kind, 0)
+    if values.dtype.kind in "OUST":
+        dtype, fill, values = str, "", text_array(values.ravel()).reshape(values.shape)
+    array = create_array(group, name, values.shape, values.shape, dtype, fill, dims, meaning=meaning, overwrite=True)
+    array[...] = values
 
 
 def text_array(values: Any) -> Array:
@@ -306,5 +305,4 @@ def _check_names_memory(needed_bytes: int, where: str) -> None:
 
 
 def _refuse(where: str, got: str, expected: str) -> NoReturn:
-    msg = f"{where} is damaged: {got}, expected {expected}; import or build it again"
-    raise StoreError(msg)
+    refuse(f"{where} is damaged: {got}, expected {expected}; import or build it again", kind=StoreError)

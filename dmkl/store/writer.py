@@ -37,19 +37,8 @@ from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, refuse_existing, remove_leftovers, replace_folder, reporting_full_disk
 from dmkl.inputs.features import FeatureMatrix
 from dmkl.store import zarr_groups
-from dmkl.store.features import FEATURES, FeatureTable, Scan, StoredTable, read_tables, write_table
-from dmkl.store.format import (
-    FORMAT,
-    FORMAT_VERSION,
-    NODES,
-    PER_KERNEL,
-    Header,
-    content_id,
-    create_array,
-    create_strings,
-    factors_content,
-    kept_as_factors,
-)
+from dmkl.store.features import FEATURES, FeatureTable, Scan, StoredTable, write_table
+from dmkl.store.format import FORMAT, FORMAT_VERSION, PER_KERNEL, Header, content_id, kept_as_factors, write_array
 from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter, chunk_folder
 from dmkl.store.zarr_groups import CHECKSUM, ROOT, Location, zarr_store
@@ -99,7 +88,7 @@ class StoreWriter:
         self._provenance = _provenance_of(self._group, self.n_kernels)
         self._unrecorded = 0  # kernels whose provenance the root lacks
         self._recorded = -math.inf  # when it was written last
-        self._features, self._tiled = False, n_kernels is None or kept < n_kernels  # whether kernels have tiles
+        self._n_tables, self._tiled = 0, n_kernels is None or kept < n_kernels  # whether kernels have tiles
 
     @property
     def n_kernels(self) -> int:
@@ -162,8 +151,9 @@ class StoreWriter:
         except ValueError:  # metadata that a power cut has emptied
             header = None
         if header != self.header:
-            is_wanted = header is not None and not _is_wider(self.header, header) and _is_recoverable(group)
-            if header is not None and is_wanted and not overwrite:
+            # A message asks to store what overflows in a wider type.
+            as_before = replace(self.header, dtype="float32") == header and self.header.dtype == "float64"
+            if header is not None and not as_before and _is_recoverable(group) and not overwrite:
                 old, new = asdict(header), asdict(self.header)
                 differ = [f"{key} {old[key]!r} there, {new[key]!r} here" for key in new if old[key] != new[key]]
                 way_out = "run the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
@@ -203,8 +193,8 @@ class StoreWriter:
             except (FileExistsError, NotADirectoryError) as error:
                 replacing = "ask for it to be replaced (overwrite=True, --overwrite)"
                 way_out = "move it away" if isinstance(self._target, str) else replacing
-                msg = f"{self._target} holds something already; choose another path, or {way_out}"
-                raise StoreExistsError(msg) from error
+                what = f"{self._target} holds something already; choose another path"
+                refuse(f"{what}, or {way_out}", error, StoreExistsError)
             for name in (self.header.node, "row_sum", "tile_crc32c"):
                 self.header.create_node(group, name, n_kernels or 0)
             if self.folder is not None:
@@ -375,21 +365,9 @@ class StoreWriter:
 
     # --- features ---------------------------------------------------------------------------------------------
 
-    def write_features(self, tables: Sequence[tuple[FeatureMatrix, Scan]]) -> dict[str, FeatureTable]:
-        """Store the features of the kernels in the set; returns them as stored tables."""
-        with self.writing():
-            for number, (table, scanned) in enumerate(tables):
-                write_table(self._group, number, table, scanned, self.header.tile if self._tiled else None)
-            if FEATURES in self._group:
-                for key in list(self._group[FEATURES].group_keys()):
-                    if int(key) >= len(tables):
-                        del self._group[f"{FEATURES}/{key}"]
-        self._features = True
-        return read_tables(self._target)
-
-    def add_features(self, table: FeatureTable, scanned: Scan) -> FeatureTable:
-        """Store one more table, which `write_features` of a later run removes; returns it as a stored table."""
-        number = 1 + max(map(int, self._group[FEATURES].group_keys()), default=-1)
+    def add_features(self, table: FeatureMatrix | FeatureTable, scanned: Scan) -> FeatureTable:
+        """Store one more table, unless an earlier run has written it there; returns it as a stored table."""
+        number, self._n_tables = self._n_tables, self._n_tables + 1
         with self.writing():
             write_table(self._group, number, table, scanned, self.header.tile if self._tiled else None)
         return StoredTable.open(self._target, f"{FEATURES}/{number}")
@@ -402,12 +380,12 @@ class StoreWriter:
                 self._group.require_group(FEATURES)
                 for number, table in enumerate(tables):
                     wait_for(_copy(zarr_store(table.location), table.path, self._group.store, f"{FEATURES}/{number}"))
-            self._features = True
+            self._n_tables = len(tables)
 
     def forget_features(self, names: Collection[str]) -> None:
         """Remove tables that are not needed once the kernels are written."""
         for key in list(self._group[FEATURES].group_keys()) if names else ():
-            if self._group[f"{FEATURES}/{key}"].attrs["name"] in names:
+            if self._group[f"{FEATURES}/{key}"].attrs.get("name") in names:
                 del self._group[f"{FEATURES}/{key}"]
 
     # --- the end --------------------------------------------------------------------------------------------
@@ -420,21 +398,21 @@ class StoreWriter:
                 del self._provenance[len(names) :]
             for name, values in {"kernel": np.array(names, dtype=object), **labels}.items():
                 if values is not None:
-                    self._label(name, values)
+                    write_array(self._group, name, values)
                 elif name in self._group:
                     del self._group[name]
-            table, kept = self._group["tile_crc32c"][:], kept_as_factors(self._provenance)
-            contents = (
-                factors_content(p or {}, self.header.dtype) if j in kept else table[j]
-                for j, p in enumerate(self._provenance)
-            )
-            attrs = {**self._group.attrs, "format_version": FORMAT_VERSION if kept else 1, "complete": True}
-            attrs |= {"content_id": content_id(names, contents), "created_by": f"dmkl {version()}"}
+            content = content_id(names, self._group["tile_crc32c"][:], self._provenance, self.header.dtype)
+            form = FORMAT_VERSION if kept_as_factors(self._provenance) else 1
+            attrs = {**self._group.attrs, "format_version": form, "complete": True, "content_id": content}
+            attrs["created_by"] = f"dmkl {version()}"
             attrs["kernels"] = [
                 {"name": n} | {key: value for key, value in (p or {}).items() if key != "name"}
                 for n, p in zip(names, self._provenance, strict=True)
             ]
-            if not self._features and FEATURES in self._group:  # from an interrupted build
+            for key in list(self._group[FEATURES].group_keys()) if FEATURES in self._group else ():
+                if int(key) >= self._n_tables:  # from an interrupted build
+                    del self._group[f"{FEATURES}/{key}"]
+            if not self._n_tables and FEATURES in self._group:
                 del self._group[FEATURES]
             folder = self._target.root if isinstance(self._target, LocalStore) else self.folder
             for stray in () if folder is None else Path(folder).rglob("*.partial"):
@@ -451,19 +429,6 @@ class StoreWriter:
         elif isinstance(self._place, Url) and isinstance(self._final, Url) and self._place != self._final:
             zarr_groups.move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
         return self.location
-
-    def _label(self, name: str, values: Array) -> None:
-        dims = NODES[name].dims
-        if name in ("label", "target") and values.ndim == 2:
-            dims = ("sample", "task")
-        if values.dtype.kind in "OUST":
-            create_strings(self._group, name, values, dims, NODES[name].doc)
-        else:
-            fill = {"i": -1, "f": np.nan}.get(values.dtype.kind, 0)
-            array = create_array(
-                self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
-            )
-            array[...] = values
 
 
 def _check_room(path: Path, header: Header, n_kernels: int | None) -> None:
@@ -502,11 +467,6 @@ async def _copy(source: Store, old: str, target: Store, new: str) -> None:
     async for key in source.list_prefix(f"{old}/"):
         content = await source.get(key, default_buffer_prototype())
         await target.set(f"{new}{key[len(old) :]}", content)  # type: ignore[arg-type]
-
-
-def _is_wider(header: Header, other: Header) -> bool:
-    """Whether a set has the kind of another in a wider type, in which a message asks to store what overflows."""
-    return replace(other, dtype=header.dtype) == header and np.dtype(header.dtype) > np.dtype(other.dtype)
 
 
 @contextmanager
