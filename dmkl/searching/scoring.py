@@ -498,8 +498,8 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
     if scoring is None:
         scoring = {"multilabel": "average_precision", "regression": "r2"}.get(kind, "accuracy")
     if isinstance(scoring, str):
-        return {scoring: _named(scoring, kind, probabilistic)}
-    if isinstance(scoring, Mapping):
+        chosen = {scoring: scoring}
+    elif isinstance(scoring, Mapping):
         chosen = dict(scoring)
     elif isinstance(scoring, list | tuple):
         chosen = {name: name for name in scoring if isinstance(name, str)}
@@ -511,45 +511,40 @@ def as_metrics(scoring: Any, kind: Kind, *, probabilistic: bool = False) -> dict
         refuse(f"scoring must be a name, a callable (estimator, X, y), a list of names or a mapping, got {scoring!r}")
     if not chosen or not all(isinstance(name, str) for name in chosen):
         refuse(f"scoring must name at least one scorer, by strings, got {scoring!r}")
-    return {
-        name: (_named if isinstance(scorer, str) else partial(_called, name))(scorer, kind, probabilistic)
-        for name, scorer in chosen.items()
-    }
+    return {name: _as_metric(name, scorer, kind, probabilistic) for name, scorer in chosen.items()}
 
 
-def _named(name: str, kind: Kind, probabilistic: bool) -> Metric:
-    regression = kind == "regression"
-    metrics = OF_NUMBERS if regression else OWN_METRICS | (PROBABILISTIC if probabilistic else {})
-    metrics = metrics | ({} if kind in ("regression", "multiclass") else OF_TWO_CLASSES)
-    if name in metrics:
-        return metrics[name]
-    try:
-        scorer = get_scorer(name)
-    except ValueError as error:
-        refuse(
-            f"there is no scoring {name!r}{' for a regression' if regression else ''}; dmkl has {', '.join(metrics)}, "
-            "and scikit-learn those of sklearn.metrics.get_scorer_names()",
-            error,
-        )
-    if not regression:
-        return _of_classes(name, scorer, kind, numbered=True, probabilistic=probabilistic)
+def _as_metric(name: str, scorer: Any, kind: Kind, probabilistic: bool) -> Metric:
+    """The metric of a scorer: the name of one, or a callable that is called `name` in messages."""
+    is_regression, is_named = kind == "regression", isinstance(scorer, str)
+    if is_named:
+        name, metrics = scorer, OF_NUMBERS if is_regression else OWN_METRICS | (PROBABILISTIC if probabilistic else {})
+        metrics = metrics | ({} if kind in ("regression", "multiclass") else OF_TWO_CLASSES)
+        if name in metrics:
+            return metrics[name]
+        try:
+            scorer = get_scorer(name)
+        except ValueError as error:
+            refuse(
+                f"there is no scoring {name!r}{' for a regression' if is_regression else ''}; dmkl has "
+                f"{', '.join(metrics)}, and scikit-learn those of sklearn.metrics.get_scorer_names()",
+                error,
+            )
+    else:
+        try:
+            inspect.signature(scorer).bind(None, None, None)
+        except (TypeError, ValueError) as error:
+            refuse(
+                f"scoring {name!r} must be a name or take (estimator, X, y), got {scorer!r}; wrap a function of truth "
+                "and prediction with sklearn.metrics.make_scorer",
+                error,
+            )
+    if not is_regression:
+        return _of_classes(name, scorer, kind, numbered=is_named, probabilistic=probabilistic)
     metric, truth = _of_numbers(name, scorer), np.array([[0.25, 0.5, 1.5]])
-    metric.scores(truth, truth, np.zeros(0))
+    if is_named:  # refused if it does not suit a regression
+        metric.scores(truth, truth, np.zeros(0))
     return metric
-
-
-def _called(name: str, scorer: Any, kind: Kind, probabilistic: bool) -> Metric:
-    try:
-        inspect.signature(scorer).bind(None, None, None)
-    except (TypeError, ValueError) as error:
-        refuse(
-            f"scoring {name!r} must be a name or take (estimator, X, y), got {scorer!r}; wrap a function of truth and "
-            "prediction with sklearn.metrics.make_scorer",
-            error,
-        )
-    if kind == "regression":
-        return _of_numbers(name, scorer)
-    return _of_classes(name, scorer, kind, numbered=False, probabilistic=probabilistic)
 
 
 def evaluate(
