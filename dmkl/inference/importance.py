@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -432,7 +433,7 @@ def _held_cases(question: Question, result: SearchResult) -> Iterator[tuple[Ques
     for places, folds in by_point.items():
         pairs = zip(question.grid.items(), places, strict=True)
         params = {name: shared_value(name, [values[k] for k in at]) for (name, values), at in pairs}
-        yield question.at(estimator=clone(question.estimator).set_params(**params), grid={}), folds
+        yield replace(question, estimator=clone(question.estimator).set_params(**params), grid={}), folds
 
 
 def _to_dataset(

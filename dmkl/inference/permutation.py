@@ -387,7 +387,7 @@ def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: 
         values, places = zip(*(np.unique(of, return_inverse=True) for of in chosen[0]), strict=True)
         pairs = zip(question.grid.items(), values, strict=True)
         grid = {name: tuple(of_name[k] for k in kept) for (name, of_name), kept in pairs}
-        question, at = question.at(grid=grid), np.stack(places)
+        question, at = replace(question, grid=grid), np.stack(places)
         first = 1
     # Each fold keeps its validation scores and its dual variables.
     n_rows = sum(len(fold.validation) + len(fold.train) for fold in question.folds)

@@ -26,9 +26,9 @@ from dmkl.kernelset import Kernels
 from dmkl.learners.checks import check_choice, check_count
 from dmkl.learners.engine import run
 from dmkl.learners.learner import KernelLearner
-from dmkl.learners.plan import Answers, Plan
+from dmkl.learners.plan import Answers
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.fits import STATUS_FLAGS, Arguments, Question, make_question
+from dmkl.searching.fits import STATUS_FLAGS, Arguments, Part, Question, make_question
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.texts import cost_and_proof
 from dmkl.store.saved import Result, task_dim
@@ -340,7 +340,7 @@ def stability(
     pairs = zip(question.plan_fits(), folds, strict=True)
     fits = [replace(fit, sample_weight=fold.counts, judge=None) for fit, fold in pairs]
     with question.open_workspace({"what is asked": "stability"}) as workspace:
-        answers = run(Plan(question.K, fits), workspace)
+        answers = run(question.K, fits, workspace)
     data = _to_dataset(question, answers, how, n_selected)
     options = {"how": how, "n_selected": n_selected, "threshold": threshold, "random_state": random_state}
     of_folds = question.with_folds(xr.Dataset(), folds, n_resamples=n_resamples, **options)
@@ -391,8 +391,7 @@ def _to_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         "n_train": ("resample", np.array([len(fold.train) for fold in question.folds])),
         "n_test": ("resample", np.array([len(fold.validation) for fold in question.folds])),
     }
-    dims, scores = ("resample", *question.task_coords()), question.score_outcomes(outcomes)
-    variables |= {f"score{end}": (dims, values) for end, values in scores.items()}
+    variables |= question.score_variables("score", question.score(map(Part.of, outcomes)), "resample")
     coords = {"kernel": list(question.K.names), **question.task_coords()}
     attrs = {
         **question.attrs,

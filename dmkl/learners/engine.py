@@ -31,7 +31,7 @@ from dmkl import progress, settings
 from dmkl.arrays import Float, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.kernelset import KernelSet, measure
-from dmkl.learners.plan import Answers, Fit, FitOutcome, Plan, Problems, TrainingSet, score_function, side_by_side
+from dmkl.learners.plan import Answers, Fit, FitOutcome, Problems, TrainingSet, score_function, side_by_side
 from dmkl.passes.execute import computing_here, machine, scheduler
 from dmkl.passes.run import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, View, covering, has_thin_factors
@@ -51,17 +51,21 @@ def _computing_small(view: View) -> AbstractContextManager[Any]:
     return computing_here(machine()) if is_small and scheduler() in (threaded.get, get_sync) else nullcontext()
 
 
-def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
-    """Run a plan, from the state of the workspace; a temporary one if None. Errors are those of `KernelLearner.fit`."""
-    _check(plan)
+def run(K: KernelSet, fits: Sequence[Fit], workspace: Workspace | None = None, *, duals: bool = True) -> Answers:
+    """Run a plan, fits on the kernels of all samples, from the state of the workspace; a temporary one if None.
+
+    Without `duals` outcomes have scores of held-out rows, and what decision rules are learnt from, in less memory.
+    Errors are those of `KernelLearner.fit`.
+    """
+    _check(K, fits)
     tally = Tally()
-    opened, view = closing(Workspace(None, {})) if workspace is None else nullcontext(workspace), plan.K.view
-    with progress.spending() as tally.phases, opened as space, looking_for_damage(view), _computing_small(view):
-        if _needs_folder(plan):  # refused before the first pass
+    opened = closing(Workspace(None, {})) if workspace is None else nullcontext(workspace)
+    with progress.spending() as tally.phases, opened as space, looking_for_damage(K.view), _computing_small(K.view):
+        if _needs_folder(K, fits):  # refused before the first pass
             space.check_shared()
-        sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
-        constant = _constant(plan.K, sets)
-        sets = _run_nested(plan.K, [_without(constant, data) for data in sets], tally)
+        sets, trainings, statistics = _training_sets(K, fits, space, tally)
+        constant = _constant(K, sets)
+        sets = _run_nested(K, [_without(constant, data) for data in sets], tally)
         if statistics is not None:
             space.discard()
             files = []
@@ -73,7 +77,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             prepared, n_prepared = _prepare(sets, space, tally)
             methods = _by_method(sets, prepared)
             for method, members in methods.items():
-                method.check([job for _, job in members])
+                method.check([job for *_, job in members])
         except (InputError, MemoryBudgetError):
             if statistics is not None:  # a plan that is refused leaves no files
                 space.discard()
@@ -83,19 +87,20 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         solvers: list[str | None] = [None] * len(sets)
         for place, (method, members) in enumerate(methods.items()):
             part = space if len(methods) == 1 else space.part(str(place))
-            context = Context(part, tally, plan.duals)
-            for (number, job), outcome in zip(members, method.solve([job for _, job in members], context), strict=True):
+            context = Context(part, tally, duals)
+            solved = method.solve([job for *_, job in members], context)
+            for (number, _, job), outcome in zip(members, solved, strict=True):
                 mask = constant.get(job.training)
                 if mask is not None and len(sets[number].parts) > 1:  # constant for some of the problems alone
                     outcome = replace(outcome, weights=np.where(mask, 0.0, outcome.weights.T).T)
                 outcomes[number].append(outcome)
                 solvers[number] = context.solver
         if not all(np.isfinite(outcome.weights).all() for row_outcomes in outcomes for outcome in row_outcomes):
-            refuse_damage(plan.K.view)
+            refuse_damage(K.view)
         scores = _score(sets, outcomes, prepared, tally)
     outcomes = [
         _expand_duals(data, row_outcomes)
-        if plan.duals or data.fit.learner.traits.leaves_one_out
+        if duals or data.fit.learner.traits.leaves_one_out
         else [solution if solution.dual is None else replace(solution, dual=None) for solution in row_outcomes]
         for data, row_outcomes in zip(sets, outcomes, strict=True)
     ]
@@ -106,37 +111,35 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     return Answers(answers, tally)
 
 
-def _by_method(sets: Sequence[TrainingSet], prepared: Sequence[Any]) -> dict[Method, list[tuple[int, Job]]]:
-    """The jobs of each method, with the numbers of their rows."""
+def _by_method(sets: Sequence[TrainingSet], prepared: Sequence[Any]) -> dict[Method, list[tuple[int, int, Job]]]:
+    """The jobs of each method, with the numbers of their rows and of their problems."""
     learners = {id(data.fit.learner): data.fit.learner for data in sets}
     of_learner = {key: learner._method() for key, learner in learners.items()}
-    methods: dict[Method, list[tuple[int, Job]]] = {}
+    methods: dict[Method, list[tuple[int, int, Job]]] = {}
     for number, (data, preparation) in enumerate(zip(sets, prepared, strict=True)):
-        learner = data.fit.learner
-        methods.setdefault(of_learner[id(learner)], []).extend(
-            (number, job) for job in learner._jobs(data, preparation)
-        )
+        jobs, method = data.fit.learner._jobs(data, preparation), of_learner[id(data.fit.learner)]
+        methods.setdefault(method, []).extend((number, problem, job) for problem, job in enumerate(jobs))
     return methods
 
 
-def _check(plan: Plan) -> None:
+def _check(K: KernelSet, fits: Sequence[Fit]) -> None:
     """Refuse parameters, labels and kernels that break a rule."""
     # Thousands of rows share learners and targets.
-    for learner in {id(fit.learner): fit.learner for fit in plan.fits}.values():
+    for learner in {id(fit.learner): fit.learner for fit in fits}.values():
         learner._check_parameters()
-    for fit in {(id(fit.learner), id(fit.targets)): fit for fit in plan.fits}.values():
-        fit.learner._check_data(plan.K, fit.targets)
-    for fit in plan.fits:
+    for fit in {(id(fit.learner), id(fit.targets)): fit for fit in fits}.values():
+        fit.learner._check_data(K, fit.targets)
+    for fit in fits:
         if fit.sample_weight is not None:
             fit.learner._check_weights()
 
 
-def _needs_folder(plan: Plan) -> bool:
-    """Whether a method of the plan keeps files that all workers must see."""
-    learning = [fit for fit in plan.fits if len(plan.K if fit.kernels is None else fit.kernels) > 1]
+def _needs_folder(K: KernelSet, fits: Sequence[Fit]) -> bool:
+    """Whether a method of these fits keeps files that all workers must see."""
+    learning = [fit for fit in fits if len(K if fit.kernels is None else fit.kernels) > 1]
     targets = Counter((id(fit.train), id(fit.targets)) for fit in learning)
     n_points = max(targets.values(), default=0)
-    learners = {id(fit.learner): fit.learner for fit in plan.fits}
+    learners = {id(fit.learner): fit.learner for fit in fits}
     return any(learner._method().needs_folder(n_points=n_points) for learner in learners.values())
 
 
@@ -152,25 +155,22 @@ def factored(
     methods = _by_method([fit.data for fit in fits], [fit.prepared for fit in fits])
     with progress.spending() as phases, looking_for_damage(K.view), _computing_small(K.view):
         for place, (method, members) in enumerate(methods.items()):
-            part, counts = workspace if len(methods) == 1 else workspace.part(str(place)), Counter[int]()
-            at: dict[tuple[int, int], int] = {}
-            for k, (number, _) in enumerate(members):
-                at[number, counts[number]] = k
-                counts[number] += 1
+            part = workspace if len(methods) == 1 else workspace.part(str(place))
+            at = {(number, problem): k for k, (number, problem, _) in enumerate(members)}
             outcomes = [by_fit[number][problem] for number, problem in at]
             some = [at[key] for key in wanted if key in at]
-            better = method.factored([job for _, job in members], outcomes, some, Context(part, tally))
+            better = method.factored([job for *_, job in members], outcomes, some, Context(part, tally))
             for (number, problem), outcome in zip(at, better, strict=True):
                 by_fit[number][problem] = outcome
     tally.phases = {name: seconds + phases[name] for name, seconds in tally.phases.items()}
     return [replace(fit, outcomes=outcomes) for fit, outcomes in zip(fits, by_fit, strict=True)]
 
 
-def least_lam(plan: Plan) -> list[float]:
+def least_lam(K: KernelSet, fits: Sequence[Fit]) -> list[float]:
     """The least λ that the stored precision resolves, for each fit of a plan; one pass for the statistics of all."""
-    _check(plan)
-    with closing(Workspace(None, {})) as space, looking_for_damage(plan.K.view):
-        sets, _, _ = _training_sets(plan.K, plan.fits, space, Tally())
+    _check(K, fits)
+    with closing(Workspace(None, {})) as space, looking_for_damage(K.view):
+        sets, _, _ = _training_sets(K, fits, space, Tally())
     return [max(data.fit.learner._least_lam(training.square) for training in data.trainings) for data in sets]
 
 
@@ -185,7 +185,7 @@ def _run_nested(K: KernelSet, sets: list[TrainingSet], tally: Tally) -> list[Tra
             data.fit.learner._method().check(data.fit.learner._jobs(data, None))
     tokens = [{key: tokenize(fit) for key, fit in rows.items()} for rows in nested]
     distinct = {of[key]: fit for of, rows in zip(tokens, nested, strict=True) for key, fit in rows.items()}
-    answers = run(Plan(K, list(distinct.values()), duals=False))
+    answers = run(K, list(distinct.values()), duals=False)
     tally.n_passes += answers.tally.n_passes
     tally.rounds += answers.tally.rounds
     outcomes = dict(zip(distinct, answers.fits, strict=True))

@@ -45,7 +45,6 @@ from dmkl.learners.plan import (
     FitOutcome,
     Multiclass,
     Part,
-    Plan,
     Problems,
     ScoreFunction,
     Statistics,
@@ -474,7 +473,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         if kept is not None and weights is not None:
             K, weights = K[kept, kept], weights[kept]
         row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=weights)
-        self._take(run(Plan(K, [row])).fits[0])
+        self._take(run(K, [row]).fits[0])
         given = {"y": y, "sample_weight": sample_weight, "unknown": unknown}
         self.history_.attrs["given"] = ",".join(name for name, value in given.items() if value is not None)
         return self

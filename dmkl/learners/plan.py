@@ -312,18 +312,6 @@ def fits_of_folds(fit: Fit, cv: Any) -> list[Fit]:
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """Fits on the same kernels, those of all samples among themselves.
-
-    Without `duals` outcomes have scores of held-out rows, and what decision rules are learnt from, in less memory.
-    """
-
-    K: KernelSet
-    fits: Sequence[Fit]
-    duals: bool = True
-
-
 class Part(NamedTuple):
     """The problems of a fit that have the same samples: `rows` among its training rows, all where None."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
@@ -26,14 +27,14 @@ from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError, re
 from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.learners.engine import run
 from dmkl.learners.learner import KernelClassifier
-from dmkl.learners.plan import Answers, Fit, Plan
+from dmkl.learners.plan import Answers, Fit
 from dmkl.passes.execute import check_memory, machine
-from dmkl.progress import PHASES
 from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exact_choices
 from dmkl.searching.grid import Choice, Rule, best_index, joint_choices, mean_and_margin, mean_over_folds, points
 from dmkl.searching.paired import TESTS, rows_test
 from dmkl.searching.scoring import limits
 from dmkl.searching.texts import point_text
+from dmkl.solvers.driver import Tally
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import task_dim
 from dmkl.variables import describe
@@ -115,7 +116,7 @@ def fit_with_baselines(
     by, predictions = ("fold", *question.task_coords())[choice == "joint" :], {COVARIATES: question.predictions(parts)}
     for prefix, of_baseline in baselines.items() if any(len(fold.test) for fold in question.folds) else ():
         asked = of_baseline.question
-        asked = asked.at(grid={name: values for name, values in asked.grid.items() if name != "kernel"})
+        asked = replace(asked, grid={name: values for name, values in asked.grid.items() if name != "kernel"})
         with suppress(InputError):  # of no point that can be chosen
             predictions[prefix] = asked.predictions(of_baseline.parts(_chosen_point(scores, prefix, rule, by)[1]))
     return search, scores, predictions
@@ -126,7 +127,7 @@ def _with_largest(search: GridFits, baselines: dict[str, GridFits], which: Basel
     by_largest = {}
     for prefix, fits in ({"": search} | baselines if which == "rules" else {}).items():
         estimator = clone(fits.question.estimator).set_params(decision="largest")
-        by_largest[LARGEST[prefix]] = _by_largest(fits, fits.question.at(estimator=estimator))
+        by_largest[LARGEST[prefix]] = _by_largest(fits, replace(fits.question, estimator=estimator))
     return baselines | by_largest
 
 
@@ -136,7 +137,9 @@ def _by_largest(fits: GridFits, question: Question) -> GridFits:
         [model.decisions_of(scores) for model, scores in zip(question.models, of_fold, strict=True)]
         for of_fold in fits.decisions
     ]
-    return replace(fits, question=question, decided=decided, approximate=None, n_passes=0.0)
+    tally = copy(fits.tally)
+    tally.n_passes = 0.0
+    return replace(fits, question=question, decided=decided, approximate=None, tally=tally)
 
 
 def fit_with_sum(
@@ -161,7 +164,7 @@ def fit_with_sum(
     plain = _plain_question(question, which)
     if plain is not None and not plain.grid:
         params = plain.estimator.get_params(deep=False)
-        plain = plain.at(grid={name: (params[name],) for name in ("lam", "C") if name in params})
+        plain = replace(plain, grid={name: (params[name],) for name in ("lam", "C") if name in params})
     properties = {} if which == "none" else {"the baselines": "none" if plain is None else "sum"}
     with question.open_workspace(properties) as workspace:
         answers = _fit_blocks(question, plain, workspace)
@@ -189,7 +192,7 @@ def _plain_question(question: Question, which: Baselines) -> Question | None:
     if which == "rules" and question.probabilistic:
         refuse("baselines='rules' scores labels by the largest score too, which has no probabilities; take 'sum'")
     plain = None if which == "none" else asked._of_plain_sum(question.grid)
-    return None if plain is None else question.at(estimator=plain[0], grid=plain[1])
+    return None if plain is None else replace(question, estimator=plain[0], grid=plain[1])
 
 
 def _fit_blocks(
@@ -241,7 +244,7 @@ def _alone_fits(plain: Question, fits: Mapping[int, GridFits]) -> GridFits:
         of_kernels = [getattr(fits[k], name) if k in fits else nothing for k in range(len(plain.K))]
         return [list(chain.from_iterable(of_fold)) for of_fold in zip(*of_kernels, strict=True)]
 
-    question = plain.at(grid={"kernel": tuple(plain.K.names), **plain.grid})
+    question = replace(plain, grid={"kernel": tuple(plain.K.names), **plain.grid})
     decisions, decided = map(joined, ("decisions", "decided"))
     return replace(next(iter(fits.values())), question=question, decisions=decisions, decided=decided)
 
@@ -269,16 +272,13 @@ def _fit_machines(
     by_means = which == "rules" or question.probabilistic
     if by_means:
         learner.set_params(decision="means")
-    of_machines = question.at(estimator=learner, grid={"C": costs})
+    of_machines = replace(question, estimator=learner, grid={"C": costs})
     try:
         _check_machines(of_machines)
         machines = _kept_fits(of_machines, workspace.part(LARGEST[SVM] if by_means else SVM))
     except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the results of the search remain
         return {}, str(error)
-    tally = answers.tally
-    tally.n_passes += machines.n_passes
-    tally.rounds += machines.rounds
-    tally.phases = {name: seconds + machines.phases[name] for name, seconds in tally.phases.items()}
+    answers.tally.include(machines.tally)
     return {SVM: machines}, ""
 
 
@@ -293,14 +293,12 @@ def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
             [[kept[f"decision-{f}-{k}"] for k in of_points] for f in folds],
             [list(kept[f"decided-{f}"]) for f in folds],
             [question.targets_of(fold.train) for fold in question.folds],
-            float(kept["n_passes"]),
-            [],
-            dict.fromkeys(PHASES, 0.0),
+            Tally(float(kept["n_passes"])),
             "own",
         )
-    fits = GridFits.of(question, run(Plan(question.K, question.plan_fits(), duals=False), workspace))
+    fits = GridFits.of(question, run(question.K, question.plan_fits(), workspace, duals=False))
     if not workspace.temporary:
-        arrays = fits.solved | {"n_passes": np.asarray(fits.n_passes)}
+        arrays = fits.solved | {"n_passes": np.asarray(fits.tally.n_passes)}
         for f, of_fold in enumerate(fits.decisions):
             arrays |= {f"decision-{f}-{k}": decision for k, decision in enumerate(of_fold)}
             arrays[f"decided-{f}"] = np.stack(fits.decided[f])

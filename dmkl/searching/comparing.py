@@ -32,7 +32,7 @@ from dmkl.searching.fits import Arguments, GridFits, Part, Question, values_of
 from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, mean_and_margin, mean_over_folds
 from dmkl.searching.paired import compare_predictions, rows_test
-from dmkl.searching.scoring import evaluate, limits
+from dmkl.searching.scoring import limits
 from dmkl.searching.search import SearchResult, refit_choice, search_on
 from dmkl.searching.texts import chosen_text, cost_and_proof
 from dmkl.store.saved import Result, Saved
@@ -533,7 +533,7 @@ def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold
     features = features_of(question.K)
     if isinstance(features, str):
         refuse(f"competitor {name!r} needs the features of the kernels, and there are none: {features}")
-    X, scores, parts = features.side_by_side(), [], list[Part]()
+    X, parts = features.side_by_side(), list[Part]()
     for fold in folds:
         targets = question.targets_of(fold.train)
         fitted = clone(estimator).fit(X[fold.train], question.labels[fold.train])
@@ -545,12 +545,9 @@ def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold
             decided = logs[:, 1] - logs[:, 0] if targets.kind == "binary" else logs
         else:
             decided = np.asarray(fitted.decision_function(X[fold.test]))
-        scores.append(evaluate(question.metrics, targets.kind, targets.classes, question.labels[fold.test], decided))
         parts.append(Part(fold.test, targets, decided, decided))
     predictions = question.predictions(parts)
     fold_names = np.array([fold.name for fold in folds], dtype=str)
     predictions = predictions.assign_coords(sample=question.K.samples[predictions["sample"].values].astype(str))
     predictions = predictions.assign(sample_fold=("sample", fold_names[predictions["sample_fold"].values]))
-    of_metrics = zip(question.name_ends, np.array(scores).T, strict=True)
-    data = {f"test_score{end}": ("fold", values) for end, values in of_metrics}
-    return xr.Dataset(data, {"fold": fold_names}), predictions
+    return xr.Dataset(question.score_variables("test_score", question.score(parts)), {"fold": fold_names}), predictions

@@ -432,7 +432,7 @@ def evaluate_on(
         tested = question.run(_fits_at_choices(baseline.question, inner, folds))
         answers.tally.n_passes += tested.tally.n_passes
         values = _test_variables(baseline.question, inner, tested.fits)
-        predictions[prefix] = baseline.question.predictions(_test_parts(tested.fits))
+        predictions[prefix] = baseline.question.predictions(map(Part.of, tested.fits))
         tests |= {f"{prefix}_{name}": value for name, value in values.items()}
         for name, search in searches.items():
             of_inner = prefixed(prefix, inner[name].scores)
@@ -443,7 +443,7 @@ def evaluate_on(
         of_covariates, parts = question.covariates_alone(folds)
         predictions[COVARIATES] = question.predictions(parts)
         tests |= {f"{COVARIATES}_{name}": values for name, values in of_covariates.items()}
-    tests |= paired_variables(question.predictions(_test_parts(answers.fits)), predictions)
+    tests |= paired_variables(question.predictions(map(Part.of, answers.fits)), predictions)
     models = fold_models(list(searches), answers.fits)
     tests |= _split_r2(question, models, folds, answers)
     scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)
@@ -497,11 +497,6 @@ def _split_r2(
     return {"kernel_r2": question.variable(("fold", "task", "kernel"), np.stack(parts))}
 
 
-def _test_parts(outcomes: Sequence[FitOutcome]) -> list[Part]:
-    """The test rows of each outer fold, without the part of covariates."""
-    return [Part(of.data.fit.held_out, of.data.fit.targets, of.decision, of.decided) for of in outcomes]
-
-
 def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
     """The choices of the outer folds, and the results of the models fitted there, as labeled data."""
     outcomes, fits = answers.fits, [outcome.data.fit for outcome in answers.fits]
@@ -512,9 +507,8 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     variables["n_train"] = ("fold", np.array([len(fit.train) for fit in fits]))
     variables["n_test"] = ("fold", np.array([len(fit.held_out) for fit in fits]))
     of_covariates = [question.covariate_part([fit.learner], fit.train, fit.held_out) for fit in fits]
-    parts = [part._replace(of_covariates=of) for part, of in zip(_test_parts(outcomes), of_covariates, strict=True)]
-    variables |= question.held_out_variables(parts)
-    variables |= question.p_values([(part.rows, part.targets, [part.decided], part.of_covariates) for part in parts])
+    parts = [Part.of(fit)._replace(of_covariates=of) for fit, of in zip(outcomes, of_covariates, strict=True)]
+    variables |= question.held_out_variables(parts) | question.p_values(parts)
     if question.targets.kind != "regression":
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
         counts = []
@@ -536,8 +530,8 @@ def _test_variables(
     question: Question, searches: Mapping[str, SearchResult], outcomes: Sequence[FitOutcome]
 ) -> dict[str, Any]:
     """The choice of each outer fold, its test scores, and the certificate of the tested model, as variables."""
-    dims, scores = ("fold", *question.task_coords()), question.score_outcomes(outcomes)
-    variables: dict[str, Any] = {f"test_score{end}": (dims, values) for end, values in scores.items()}
+    dims, scores = ("fold", *question.task_coords()), question.score(map(Part.of, outcomes))
+    variables = question.score_variables("test_score", scores)
     inner = np.stack([search.chosen["mean_score"].values for search in searches.values()])
     variables["inner_score"] = (dims, inner)
     for name, grid in question.grid.items():

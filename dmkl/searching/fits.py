@@ -8,10 +8,10 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import islice, product
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from dmkl.learners.checks import decode, encode
 from dmkl.learners.decisions import LEFT_OUT, HeldOut, class_index, predicted_labels
 from dmkl.learners.engine import factored, least_lam, run
 from dmkl.learners.learner import KernelClassifier, KernelLearner
-from dmkl.learners.plan import Answers, Fit, FitOutcome, Plan, labeled_targets
+from dmkl.learners.plan import Answers, Fit, FitOutcome, labeled_targets
 from dmkl.numerics.covariates import Covariates, regress
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
@@ -57,6 +57,7 @@ from dmkl.searching.grid import (
     with_chains,
 )
 from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate, evaluate_each, probabilities
+from dmkl.solvers.driver import Tally
 from dmkl.solvers.interface import WORDS, Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.variables import variable
@@ -93,7 +94,7 @@ class Arguments:
 
 
 class Part(NamedTuple):
-    """Rows that a fold holds out."""
+    """Rows that a fold holds out, and their predictions."""
 
     rows: Index
     targets: Targets  # Those of the training rows.
@@ -101,13 +102,29 @@ class Part(NamedTuple):
     decided: Float  # The scores after the decision rule.
     of_covariates: Float | None = None  # The part of the scores that is the covariates', if it is a regression on some.
 
+    @classmethod
+    def of(cls, outcome: FitOutcome) -> Part:
+        """The held-out rows of a fit."""
+        fit, nothing = outcome.data.fit, np.empty(0)
+        of_rows = (outcome.decision, outcome.decided) if len(fit.held_out) else (nothing, nothing)
+        return cls(fit.held_out, fit.targets, *of_rows)
 
-@dataclass(frozen=True, eq=False)
-class Points:
-    """An estimator at the points of a grid; questions with other labels or folds share it, and so its models."""
+
+@dataclass(eq=False)
+class Question:
+    """A checked question: an estimator, a grid, kernels, labels, folds and scorers."""
 
     estimator: KernelLearner
     grid: dict[str, tuple[Any, ...]]
+    K: KernelSet
+    labels: Array
+    tasks: Array | None
+    targets: Targets
+    folds: Sequence[Fold]
+    """The folds that choose; for an evaluation the inner folds of all outer folds, one after the other."""
+    metrics: dict[str, Metric]
+    groups: Array | None  # The group of each row, which no fold splits.
+    arguments: Arguments
     chain_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
     """The values of λ that are fitted after each chain of steps; chains that are missing have those of the grid."""
 
@@ -123,31 +140,12 @@ class Points:
         every = points(self.grid)
         return [clone(self.estimator).set_params(**every[at]) for at in np.flatnonzero(self.fitted)]
 
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """A checked question: an estimator, a grid, kernels, labels, folds and scorers."""
-
-    points: Points
-    K: KernelSet
-    labels: Array
-    tasks: Array | None
-    targets: Targets
-    folds: Sequence[Fold]
-    """The folds that choose; for an evaluation the inner folds of all outer folds, one after the other."""
-    metrics: dict[str, Metric]
-    groups: Array | None  # The group of each row, which no fold splits.
-    arguments: Arguments
-    by_means: bool = False
-    """Whether class means decide at every point, so that decisions are logarithms of probabilities."""
-
-    estimator, grid, chain_lams, fitted, models = (
-        property(attrgetter(f"points.{name}")) for name in ("estimator", "grid", "chain_lams", "fitted", "models")
-    )
-
-    def at(self, **changes: Any) -> Question:
-        """The same question of another estimator or grid: changes of `Points`."""
-        return replace(self, points=replace(self.points, **changes))
+    @cached_property
+    def by_means(self) -> bool:
+        """Whether class means decide at every point, so that decisions are logarithms of probabilities."""
+        decisions = [{"decision": decision} for decision in self.grid.get("decision", ())] or [{}]
+        models = [clone(self.estimator).set_params(**decision) for decision in decisions]
+        return all(isinstance(model, KernelClassifier) and model._decides_by() == "means" for model in models)
 
     @property
     def n_tasks(self) -> int:
@@ -206,8 +204,9 @@ class Question:
         """The same question with the label of row order[i] at row i; see `KernelLearner._permuted`."""
         with_covariates = list(filter(self.covariates_of, self.models))
         labels = (with_covariates or self.models)[0]._permuted(self.labels, order, self.K.samples)
-        targets: Targets = self.estimator._targets(labels, len(labels), self.tasks)
-        return replace(self, labels=labels, targets=targets)
+        permuted = copy(self)  # with the same models: a permutation test has tens of thousands
+        permuted.labels, permuted.targets = labels, self.estimator._targets(labels, len(labels), self.tasks)
+        return permuted
 
     def targets_of(self, rows: Index) -> Targets:
         """The targets of some rows."""
@@ -261,7 +260,7 @@ class Question:
     def run(self, fits: Sequence[Fit], *, duals: bool = True) -> Answers:
         """Run a plan of fits without a checkpoint; temporary files are in the folder of the state."""
         with lock_state(self.arguments.state):
-            return run(Plan(self.K, fits, duals=duals))
+            return run(self.K, fits, duals=duals)
 
     @contextmanager
     def open_workspace(
@@ -320,16 +319,20 @@ class Question:
         gaps, sums = np.maximum.reduceat(gap, first), np.add.reduceat(objective, first)
         return mean[:, None], gaps[:, None], sums[:, None], status[places][:, None]
 
-    def score_outcomes(self, outcomes: Sequence[FitOutcome]) -> dict[str, Array]:
-        """Scores of the held-out rows of each fit, (fit[, task]), by the suffix of their name; NaN without rows."""
-        tasks = () if self.targets.dim is None else (self.n_tasks,)
-        scores = np.full((len(self.metrics), len(outcomes), *tasks), np.nan)
-        for f, outcome in enumerate(outcomes):
-            rows, targets = outcome.data.fit.held_out, outcome.data.fit.targets
+    def score(self, parts: Iterable[Part], metrics: Mapping[str, Metric] | None = None) -> Float:
+        """Scores of held-out rows by these metrics, or by all, (metric, part, task); NaN without rows."""
+        metrics, parts = self.metrics if metrics is None else metrics, list(parts)
+        scores = np.full((len(metrics), len(parts), self.n_tasks), np.nan)
+        for k, (rows, targets, _, decided, _) in enumerate(parts):
             if len(rows):
-                truth = self.labels[rows]
-                scores[:, f] = evaluate(self.metrics, targets.kind, targets.classes, truth, outcome.decided)
-        return dict(zip(self.name_ends, scores, strict=True))
+                values = evaluate(metrics, targets.kind, targets.classes, self.labels[rows], decided)
+                scores[:, k] = values.reshape(len(values), -1)
+        return scores
+
+    def score_variables(self, name: str, scores: Float, dim: str = "fold") -> dict[str, Any]:
+        """Scores (metric, `dim`, task) as variables; `name` is that of the first metric."""
+        by_end = zip(self.name_ends, scores, strict=True)
+        return {f"{name}{end}": self.variable((dim, "task"), values) for end, values in by_end}
 
     def constant_scores(self, folds: Sequence[Fold]) -> Float:
         """The first score of a decision that is the same for all rows: (fold, task); of test rows if folds have any.
@@ -337,25 +340,23 @@ class Question:
         Without kernels the probabilities of classes are their shares in training, of which a decision has logarithms,
         as `probabilities` takes them, and a regression has the mean.
         """
-        metric = dict([next(iter(self.metrics.items()))])
-        scores = np.full((len(folds), self.n_tasks), np.nan)
+        parts, no_classes = [], self.targets.kind == "regression"
         rows = "test" if any(len(fold.test) for fold in folds) else "validation"
-        for row, fold in zip(scores, folds, strict=True):
+        for fold in folds:
+            targets = self.targets if no_classes else self.targets_of(fold.train)  # numbers are the same in every fold
+            labels, kind, classes = self.labels[fold.train], targets.kind, targets.classes
+            if kind == "multiclass":
+                constant: Any = np.log([np.mean(labels == label) for label in classes])
+            else:
+                values = labels == classes[1] if kind == "binary" else labels
+                means = np.nanmean(values.reshape(len(values), -1).astype(np.float64), axis=0)
+                constant = means if no_classes else logit(means)
             held_out = getattr(fold, rows)
-            if len(held_out):
-                no_classes = self.targets.kind == "regression"  # the same in every fold
-                targets = self.targets if no_classes else self.targets_of(fold.train)
-                labels, kind, classes = self.labels[fold.train], targets.kind, targets.classes
-                if kind == "multiclass":
-                    constant: Any = np.log([np.mean(labels == label) for label in classes])
-                else:
-                    values = labels == classes[1] if kind == "binary" else labels
-                    means = np.nanmean(values.reshape(len(values), -1).astype(np.float64), axis=0)
-                    constant = means if no_classes else logit(means)
-                decision = np.broadcast_to(constant, (len(held_out), len(constant)))
-                decision = decision[:, 0] if targets.one_column else decision
-                row[:] = evaluate(metric, kind, classes, self.labels[held_out], decision)[0]
-        return scores
+            decision = np.broadcast_to(constant, (len(held_out), len(constant)))
+            decision = decision[:, 0] if targets.one_column else decision
+            parts.append(Part(held_out, targets, decision, decision))
+        (scores,) = self.score(parts, dict([next(iter(self.metrics.items()))]))
+        return np.asarray(scores)
 
     # --- covariates --------------------------------------------------------------------------------------------------
 
@@ -413,29 +414,24 @@ class Question:
         of leave-one-out predictions where these decide. Folds whose training rows are too few for that have NaN, and
         then there are no rows.
         """
-        scores, parts = np.full((2, len(self.metrics), len(folds), self.n_tasks), np.nan), list[Part]()
+        nothing = Part(np.zeros(0, dtype=np.int64), self.targets, np.empty(0), np.empty(0))
+        validation, test = [nothing] * len(folds), [nothing] * len(folds)
+        n_fitted = 0
         for f, fold in enumerate(folds):
-            rows = np.concatenate([fold.validation, fold.test])
+            n, rows = len(fold.validation), np.concatenate([fold.validation, fold.test])
             with suppress(InputError):  # of several tables that together leave nothing
                 if (fit := self._regress(self.models, fold.train, rows)) is None:
                     return {}, []
                 targets = self.targets_of(fold.train)
-                if (decided := self._decide_by_covariates(targets, *fit)) is None:
-                    continue
-                predicted, decided = (of[:, 0] if targets.one_column else of for of in (fit[0], decided))
-                n = len(fold.validation)
-                parts.append(Part(fold.test, targets, predicted[n:], decided[n:]))
-                for part, at in enumerate((slice(n), slice(n, None))):
-                    if len(rows[at]):
-                        truth = self.labels[rows[at]]
-                        values = evaluate(self.metrics, targets.kind, targets.classes, truth, decided[at])
-                        scores[part, :, f] = values.reshape(len(values), -1)
-        tested = any(len(fold.test) for fold in folds)
-        return {
-            f"{name}{end}": self.variable(("fold", "task"), scores[part, k])
-            for part, name in enumerate(["score", "test_score"][: 1 + tested])
-            for k, end in enumerate(self.name_ends)
-        }, parts if tested and len(parts) == len(folds) else []
+                if (decided := self._decide_by_covariates(targets, *fit)) is not None:
+                    predicted, decided = (of[:, 0] if targets.one_column else of for of in (fit[0], decided))
+                    validation[f] = Part(fold.validation, targets, predicted[:n], decided[:n])
+                    test[f] = Part(fold.test, targets, predicted[n:], decided[n:])
+                    n_fitted += 1
+        variables = self.score_variables("score", self.score(validation))
+        if not any(len(fold.test) for fold in folds):
+            return variables, []
+        return variables | self.score_variables("test_score", self.score(test)), test if n_fitted == len(folds) else []
 
     def _decide_by_covariates(self, targets: Targets, scores: Float, left_out: Float) -> Float | None:
         """The decision values of least squares on covariates; None if some class has too few rows to learn a rule."""
@@ -497,100 +493,93 @@ class Question:
         coords = {"fold": [fold.name for fold in folds], "sample": names}
         return data.assign_coords(coords).assign(variables).assign_attrs(attrs)
 
-    def held_out_variables(self, parts: Iterable[Part]) -> dict[str, Any]:
-        """The variables of `GridResult.predictions`, from a part of each fold; of many outputs residual_score alone."""
-        targets, arrays = self.targets, defaultdict[str, list[Array]](list)
-        residual_scores, few = [], self.n_tasks <= MOST_OUTPUTS
-        wanted = parts if few or self.on_covariates else ()
-        for fold, (rows, of_fold, scores, decided, of_covariates) in enumerate(wanted):
-            if of_covariates is not None:
-                residual_scores.append(residual_scores_of(self.metrics, self.labels[rows], scores, of_covariates))
-            if not few:
-                continue
-            arrays["sample"].append(rows.astype(np.int32))
-            arrays["fold"].append(np.full(len(rows), fold, dtype=np.int32))
-            arrays["true_label"].append(self.labels[rows])
-            if targets.kind == "regression":
-                arrays["prediction"].append(scores)
-                if of_covariates is not None:
-                    arrays["covariate_prediction"].append(of_covariates)
-                    arrays["kernel_prediction"].append(scores - of_covariates)
-                continue
-            arrays["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
-            arrays["score"].append(_in_columns(targets, of_fold, scores, np.nan))
-            if self.by_means:
-                p = expit(decided) if targets.kind == "multilabel" else probabilities(decided)
-                arrays["probability"].append(_in_columns(targets, of_fold, p, 0.0))
-        joined = {name: np.concatenate(values) for name, values in arrays.items()}
-        dims = ("held_out", targets.dim or "class")
-        variables: dict[str, Any] = {f"held_out_{name}": (dims[: of.ndim], _plain(of)) for name, of in joined.items()}
-        if residual_scores:
-            variables |= self.residual_variables(np.stack(residual_scores))
-        return variables | ({"class": _plain(targets.classes)} if "score" in joined and targets.dim is None else {})
-
     def predictions(self, parts: Iterable[Part]) -> xr.Dataset:
         """`GridResult.predictions` of a part of each fold, by positions in the order of the folds; empty without."""
-        by_means = self.targets.kind != "regression" and all(
-            isinstance(model, KernelClassifier) and model._decides_by() == "means" for model in self.models
-        )
-        variables = replace(self, by_means=by_means).held_out_variables(parts)
-        if "held_out_sample" not in variables:
-            return xr.Dataset()
-        coords: dict[str, Any] = {"class": variables.pop("class")} if "class" in variables else {}
-        coords["sample"] = variables["held_out_sample"][1]
-        if self.groups is not None:
+        targets, columns = self.targets, defaultdict[str, list[Array]](list)
+        for fold, (rows, of_fold, scores, decided, of_covariates) in enumerate(parts):
+            columns["sample"].append(rows.astype(np.int32))
+            columns["sample_fold"].append(np.full(len(rows), fold, dtype=np.int32))
+            columns["true_label"].append(self.labels[rows])
+            if targets.kind == "regression":
+                columns["prediction"].append(scores)
+                if of_covariates is not None:
+                    columns["covariate_prediction"].append(of_covariates)
+                    columns["kernel_prediction"].append(scores - of_covariates)
+                continue
+            columns["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
+            columns["score"].append(_in_columns(targets, of_fold, scores, np.nan))
+            if self.by_means:
+                p = expit(decided) if targets.kind == "multilabel" else probabilities(decided)
+                columns["probability"].append(_in_columns(targets, of_fold, p, 0.0))
+        joined = {name: _plain(np.concatenate(values)) for name, values in columns.items()}
+        coords: dict[str, Any] = {"sample": joined.pop("sample")} if joined else {}
+        if "score" in joined and targets.dim is None:
+            coords["class"] = _plain(targets.classes)
+        if joined and self.groups is not None:
             coords["sample_group"] = ("sample", self.groups[coords["sample"]].astype(str))
-        names = {f"held_out_{name}": name for name in ("true_label", "predicted_label", "score", "probability")}
-        names |= {"held_out_prediction": "prediction", "held_out_fold": "sample_fold"}
-        data = {names[k]: (("sample", *dims[1:]), v) for k, (dims, v) in variables.items() if k in names}
-        return xr.Dataset(data, coords)
+        dims = ("sample", targets.dim or "class")
+        return xr.Dataset({name: (dims[: of.ndim], of) for name, of in joined.items()}, coords)
 
-    def chance_variables(
-        self, parts: Sequence[tuple[Index, Targets, Sequence[Float]]], *, by_fold: bool = False
+    def held_out_variables(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """The variables of `GridResult.predictions`, from a part of each fold; of many outputs residual_score alone."""
+        predictions = self.predictions(parts if self.n_tasks <= MOST_OUTPUTS else ())
+        variables: dict[str, Any] = {
+            f"held_out_{str(name).removeprefix('sample_')}": (("held_out", *of.dims[1:]), of.values)
+            for name, of in predictions.drop_vars("sample_group", errors="ignore").variables.items()
+            if "sample" in of.dims
+        }
+        if "class" in predictions.coords:
+            variables["class"] = predictions["class"].values
+        residual_scores = [
+            residual_scores_of(self.metrics, self.labels[rows], scores, of_covariates)
+            for rows, _, scores, _, of_covariates in parts
+            if of_covariates is not None
+        ]
+        if residual_scores:
+            variables |= self.score_variables("residual_score", np.stack(residual_scores, axis=1))
+        return variables
+
+    def p_values(
+        self, parts: Sequence[Part], compared: Sequence[Sequence[Float]] | None = None, *, by_fold: bool = False
     ) -> dict[str, Any]:
-        """p-values of the first score, from rows, targets and decisions of the points of each fold; see `chance`."""
+        """p-values of the first score (`chance`), and "residual_p_value": that of the kernels' part given covariates.
+
+        From the decisions about a part of each fold, or of several points that are `compared`. Of a regression
+        residuals y − Zb are permuted; rows that are held out several times have the mean of theirs. Classes are
+        predicted from the kernels alone, so that it is the p-value of their score where all points have covariates.
+        """
+        compared = [[part.decided] for part in parts] if compared is None else compared
+        variables = self._chance_variables(self.labels, parts, compared, by_fold=by_fold)
+        if self.targets.kind != "regression":
+            p = variables.get("chance_p_value") if all(map(self.covariates_of, self.models)) else None
+            return variables if p is None else variables | {"residual_p_value": p}
+        total, times, of_kernels = np.zeros(self.labels.shape), np.zeros(len(self.labels)), []
+        for (rows, *_, of_covariates), of_points in zip(parts, compared, strict=True):
+            if of_covariates is None:
+                return variables
+            total[rows] += self.labels[rows].astype(np.float64) - of_covariates
+            times[rows] += 1
+            of_kernels.append([values - of_covariates for values in of_points])
+        residuals = (total.T / np.maximum(times, 1)).T
+        p = self._chance_variables(residuals, parts, of_kernels, by_fold=by_fold).get("chance_p_value")
+        return variables if p is None else variables | {"residual_p_value": p}
+
+    def _chance_variables(
+        self, labels: Array, parts: Sequence[Part], compared: Sequence[Sequence[Float]], *, by_fold: bool
+    ) -> dict[str, Any]:
         if not parts or self.n_tasks > MOST_OUTPUTS:
             return {}
-        metric, (rows, targets, decided) = next(iter(self.metrics.values())), zip(*parts, strict=True)
+        metric, (rows, targets, *_) = next(iter(self.metrics.values())), zip(*parts, strict=True)
         tasks = [None] if self.targets.dim is None else list(range(self.n_tasks))
         with warnings.catch_warnings(), sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
             warnings.simplefilter("ignore")  # of scores that are undefined for some permutation
-            arguments = (metric, self.labels, rows, targets, decided, self.groups)
+            arguments = (metric, labels, rows, targets, compared, self.groups)
             by_task = [chance(*arguments, task=task, n_tasks=len(tasks), by_fold=by_fold) for task in tasks]
         names = ("chance_p_value", "chance_score", "chance_permutations")
         return {
             name: self.variable(("task",), np.array(values))
             for name, values in zip(names, zip(*by_task, strict=True), strict=True)
         }
-
-    def p_values(
-        self, parts: Sequence[tuple[Index, Targets, Sequence[Float], Float | None]], *, by_fold: bool = False
-    ) -> dict[str, Any]:
-        """`chance_variables`, and "residual_p_value": that of the kernels' part given the covariates.
-
-        From rows, targets, predictions of the points and the part of covariates of each fold. Of a regression residuals
-        y − Zb are permuted; rows that are held out several times have the mean of theirs. Classes are predicted from
-        the kernels alone, so that it is the p-value of their score where all points have covariates.
-        """
-        variables = self.chance_variables([part[:3] for part in parts], by_fold=by_fold)
-        if self.targets.kind != "regression":
-            p = variables.get("chance_p_value") if all(map(self.covariates_of, self.models)) else None
-            return variables if p is None else variables | {"residual_p_value": p}
-        total, times, of_kernels = np.zeros(self.labels.shape), np.zeros(len(self.labels)), []
-        for rows, targets, predicted, of_covariates in parts:
-            if of_covariates is None:
-                return variables
-            total[rows] += self.labels[rows].astype(np.float64) - of_covariates
-            times[rows] += 1
-            of_kernels.append((rows, targets, [values - of_covariates for values in predicted]))
-        residuals = (total.T / np.maximum(times, 1)).T
-        p = replace(self, labels=residuals).chance_variables(of_kernels, by_fold=by_fold).get("chance_p_value")
-        return variables if p is None else variables | {"residual_p_value": p}
-
-    def residual_variables(self, scores: Float) -> dict[str, Any]:
-        """Scores of the kernels' part of a regression on covariates, (fold, metric, task), as variables."""
-        by_metric = zip(self.name_ends, np.moveaxis(scores, 1, 0), strict=True)
-        return {f"residual_score{end}": self.variable(("fold", "task"), values) for end, values in by_metric}
 
 
 def make_question(
@@ -615,12 +604,6 @@ def make_question(
         if grid is not arguments.grid:
             progress.current().note(note)
     values = as_grid(grid, estimator) if has_grid else {}
-    classes, deciding = targets.kind != "regression", [estimator]
-    if "decision" in values:
-        deciding = [clone(estimator).set_params(decision=decision) for decision in values["decision"]]
-    by_means = classes and all(model._decides_by() == "means" for model in deciding)
-    scoring = estimator.traits.scorer if arguments.scoring is None else arguments.scoring
-    metrics = as_metrics(scoring, targets.kind, probabilistic=by_means)
     of_rows = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     if of_rows is not None:
         if 1 < len(of_rows) == len(set(of_rows.tolist())):
@@ -631,11 +614,13 @@ def make_question(
         if estimator.get_params(deep=False).get("kept_together", ...) is None:
             together = dict(zip(K.samples.astype(str).tolist(), of_rows.tolist(), strict=True))
             estimator = clone(estimator).set_params(kept_together=together)
-    by = {"classes": classes, "strata": estimator._strata(targets.labels)}
+    by = {"classes": targets.kind != "regression", "strata": estimator._strata(targets.labels)}
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.individuals, **by)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
-    of_points, of_folds = Points(clone(estimator), values), (choosing, metrics, of_rows)
-    question = Question(of_points, K, targets.labels, tasks, targets, *of_folds, arguments, by_means=by_means)
+    of_labels = (targets.labels, tasks, targets, choosing)
+    question = Question(clone(estimator), values, K, *of_labels, {}, of_rows, arguments)
+    scoring = estimator.traits.scorer if arguments.scoring is None else arguments.scoring
+    question.metrics = as_metrics(scoring, targets.kind, probabilistic=question.by_means)
     if has_grid:
         _check_tasks(question, caller, refit=refit)
         default = "lam" in values and (grid is None or grid["lam"] is None)
@@ -673,8 +658,8 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
     by_chain = {chain: lams_of(chain, question.estimator) if default else LAM_TRACE for chain in chains}
     if {LAM_TRACE, LAM_DENSE} & {*by_chain.values()} and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
         first = {name: values[:1] for name, values in question.grid.items() if name == "candidate"}
-        of_chains = question.at(grid=first | {"steps": tuple(chains)})
-        of_fits = least_lam(Plan(question.K, of_chains.plan_fits(), duals=False))
+        of_chains = replace(question, grid=first | {"steps": tuple(chains)})
+        of_fits = least_lam(question.K, of_chains.plan_fits())
         for k, chain in enumerate(chains):
             least, lams = max(of_fits[k :: len(chains)]), by_chain[chain]
             by_chain[chain] = tuple(lam for lam in lams if lam >= least)
@@ -686,7 +671,7 @@ def _with_chain_lams(question: Question, *, default: bool) -> Question:
                 )
     every = tuple(sorted({lam for values in by_chain.values() for lam in values}))
     by_chain = {chain: values for chain, values in by_chain.items() if values != every}
-    return question.at(grid=question.grid | {"lam": every}, chain_lams=by_chain)
+    return replace(question, grid=question.grid | {"lam": every}, chain_lams=by_chain)
 
 
 def residual_scores_of(metrics: Mapping[str, Metric], truth: Array, predicted: Float, of_covariates: Float) -> Float:
@@ -724,7 +709,7 @@ def judge_predictions(
 
 def run_blocks(K: KernelSet, blocks: Mapping[Hashable, Sequence[Fit]], workspace: Workspace) -> dict[Any, Answers]:
     """The answers to each block of fits by its key, run as one plan: they share the tally, passes and times of all."""
-    answers = run(Plan(K, [fit for fits in blocks.values() for fit in fits], duals=False), workspace)
+    answers = run(K, [fit for fits in blocks.values() for fit in fits], workspace, duals=False)
     outcomes = iter(answers.fits)
     return {key: replace(answers, fits=list(islice(outcomes, len(fits)))) for key, fits in blocks.items()}
 
@@ -743,10 +728,8 @@ class GridFits:
     """Scores of the held-out rows of each fold at each fitted point, (rows,) or (rows, classes or tasks)."""
     decided: list[Sequence[Float]]  # The same after the decision rule of each fit.
     targets: list[Targets]  # The targets of each fold.
-    n_passes: float
-    rounds: Sequence[Round]
-    phases: Mapping[str, float]
-    solver: str  # Passes, the purpose of each, seconds by phase, and the name of the solver.
+    tally: Tally  # The costs of all fits that shared passes with these.
+    solver: str  # The name of the solver.
     judged: Float | None = None
     """(point, fold, metric, 2, task), scores on the validation rows and on the test rows, if solvers return them; then
     `decisions` and `decided` are empty, and `solved` is that of all tasks. With covariates the scores of the kernels'
@@ -781,9 +764,7 @@ class GridFits:
             [[outcome.decision for outcome in outcomes] for outcomes in by_fold],
             [outcomes[0].data.fit.learner._decide(outcomes) for outcomes in by_fold],
             [fit.data.fit.targets for fit in answers.fits[::n_points]],
-            answers.tally.n_passes,
-            answers.tally.rounds,
-            answers.tally.phases,
+            answers.tally,
             ", ".join(dict.fromkeys(outcome.solver or "own" for outcome in answers.fits)),
             judged,
             _approximate(question, answers.fits),
@@ -791,9 +772,11 @@ class GridFits:
 
     def of_folds(self, folds: slice) -> GridFits:
         """The results of some folds; the costs are those of all."""
+        question = copy(self.question)
+        question.folds = question.folds[folds]
         return replace(
             self,
-            question=replace(self.question, folds=self.question.folds[folds]),
+            question=question,
             solved={name: values[:, folds] for name, values in self.solved.items()},
             decisions=self.decisions[folds],
             decided=self.decided[folds],
@@ -874,29 +857,28 @@ class GridFits:
             yield Part(rows, self.targets[f], scores, decided)
 
     def residual_scores(self, chosen: Mapping[str, xr.DataArray], *, tested: bool) -> Float:
-        """Scores of the kernels' part that solvers have returned for the `chosen` positions, (fold, metric, task).
+        """Scores of the kernels' part that solvers have returned for the `chosen` positions, (metric, fold, task).
 
         On the test rows if `tested`, else on the validation rows.
         """
         assert self.judged is not None
         of_parts = self.judged[:, :, len(self.question.metrics) :, int(tested)]
-        dims = ["fold", "metric", self.question.targets.dim or "task"]
+        dim = self.question.targets.dim or "task"
         by_point = of_parts.reshape(*shape(self.question.grid), *of_parts.shape[1:])
-        return xr.DataArray(by_point, dims=[*self.question.grid, *dims]).isel(chosen).transpose(*dims).values
+        array = xr.DataArray(by_point, dims=[*self.question.grid, "fold", "metric", dim])
+        return array.isel(chosen).transpose("metric", "fold", dim).values
 
     def _class_scores(self) -> Float:
         """Average precision of the score of each class against the rest on validation rows, (point, fold, class)."""
         question, classes = self.question, self.question.targets.classes
         scores = np.full((len(question.fitted), len(question.folds), len(classes)), np.nan)
-        metric = as_metrics("average_precision", "binary")
+        metric, fitted = as_metrics("average_precision", "multilabel"), np.flatnonzero(question.fitted)
         for f, (fold, targets, decided) in enumerate(zip(question.folds, self.targets, self.decided, strict=True)):
             decision = np.stack(decided)
             of_classes = np.stack([-decision, decision], axis=-1) if targets.one_column else decision
-            for k, label in enumerate(targets.classes):
-                truth = (question.labels[fold.validation] == label).astype(np.int64)
-                columns = of_classes[:, : len(fold.validation), k]
-                (values,) = evaluate_each(metric, "binary", [0, 1], truth, columns)
-                scores[question.fitted, f, np.searchsorted(classes, label)] = values
+            truth = (question.labels[fold.validation][:, None] == targets.classes).astype(np.int64)
+            (values,) = evaluate_each(metric, "multilabel", [0, 1], truth, of_classes[:, : len(fold.validation)])
+            scores[fitted[:, None], f, np.searchsorted(classes, targets.classes)] = values
         return scores
 
     def to_dataset(self, choice: Choice, seconds: float = 0.0) -> xr.Dataset:
@@ -927,9 +909,9 @@ class GridFits:
         if self.approximate is not None:
             variables["approximate"] = by_point(self.approximate[:, :, own].astype(np.int8), "task")
         for of_round in fields(Round):
-            values = np.array([getattr(entry, of_round.name) for entry in self.rounds])
+            values = np.array([getattr(entry, of_round.name) for entry in self.tally.rounds])
             variables[f"round_{of_round.name.removeprefix('n_')}"] = ("round", values)
-        variables["phase_seconds"] = ("phase", np.array([self.phases[phase] for phase in PHASES]))
+        variables["phase_seconds"] = ("phase", np.array([self.tally.phases[phase] for phase in PHASES]))
         source = question.K.view.source  # some bandwidths or landmarks depend on all of its samples
         attrs = {
             **question.attrs,
@@ -940,7 +922,7 @@ class GridFits:
             "bandwidths_from_all_samples": sum(
                 made.get("training_rows") == len(source.samples) for made in question.K.provenance
             ),
-            "n_passes": self.n_passes,
+            "n_passes": self.tally.n_passes,
             "seconds": seconds,
             "n_points": len(question.models) * len(question.folds) * question.n_tasks,
             "solver": self.solver,
@@ -982,8 +964,7 @@ def with_exact_choices(
         exact = factored(K, outcomes, [(fit, k) for _, fit, k in sorted(ranked)], tally, workspace)
         fits = {key: of_key.updated(outcomes[parts[key]], exact[parts[key]]) for key, of_key in fits.items()}
         outcomes = exact
-    costs: dict[str, Any] = {"n_passes": tally.n_passes, "rounds": tally.rounds, "phases": tally.phases}
-    return {key: replace(of_key, **costs) for key, of_key in fits.items()}
+    return fits
 
 
 def _approximate(question: Question, outcomes: Sequence[FitOutcome]) -> Mask | None:

@@ -952,7 +952,8 @@ def search_on(
         parts = held_out_parts(fits, result)
         held_out = question.held_out_variables(parts) | chance_of_search(fits, parts, by_fold=choice == "fold")
         if fits.judged is not None and question.on_covariates:
-            held_out |= question.residual_variables(fits.residual_scores(result.best_index_, tested=tested))
+            of_kernels = fits.residual_scores(result.best_index_, tested=tested)
+            held_out |= question.score_variables("residual_score", of_kernels)
         if tested:
             held_out |= paired_variables(question.predictions(parts), predictions)
         result = SearchResult(result.scores.assign(held_out), rule=rule)
@@ -975,13 +976,14 @@ def chance_of_search(fits: GridFits, parts: Sequence[Part], *, by_fold: bool) ->
 
     Those of the kernels' part of a regression need the same covariates at all points that are compared.
     """
-    question, tested = fits.question, any(len(fold.test) for fold in fits.question.folds)
-    alike = tested or len({question.covariates_of(model) for model in question.models}) == 1
-    points = []
-    for f, (rows, targets, _, decided, of_covariates) in enumerate(parts):
-        compared = [decided] if tested else [of_point[: len(rows)] for of_point in fits.decided[f]]
-        points.append((rows, targets, compared, of_covariates if alike else None))
-    return question.p_values(points, by_fold=by_fold)
+    question = fits.question
+    if any(len(fold.test) for fold in question.folds):
+        return question.p_values(parts, by_fold=by_fold)
+    if len({question.covariates_of(model) for model in question.models}) > 1:
+        parts = [part._replace(of_covariates=None) for part in parts]
+    of_folds = zip(fits.decided, parts, strict=False)  # no parts of many targets
+    compared = [[values[: len(part.rows)] for values in decided] for decided, part in of_folds]
+    return question.p_values(parts, compared, by_fold=by_fold)
 
 
 def check_memory_of_refinement(question: Question, groups: Sequence[Sequence[Fold]]) -> None:
@@ -1022,8 +1024,7 @@ def refit_choice(searched: GridFits, result: SearchResult) -> SearchResult:
     outcomes = question.run(fits).fits
     scores = result.scores
     if any(len(fit.held_out) for fit in fits):
-        dims, refitted = ("fold", *question.task_coords()), question.score_outcomes(outcomes)
-        scores = scores.assign({f"refit_test_score{end}": (dims, values) for end, values in refitted.items()})
+        scores = scores.assign(question.score_variables("refit_test_score", question.score(map(Part.of, outcomes))))
     best = fitted(outcomes[0])
     # The model of the first fold uses only the scores of that fold: other folds test on rows of it.
     n_used = 1 if len(fits) > 1 else len(folds)

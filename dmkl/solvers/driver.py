@@ -23,6 +23,7 @@ from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass, inverse_diagonals
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, covering, has_thin_factors
+from dmkl.progress import PHASES
 from dmkl.solvers import interface
 from dmkl.solvers.interface import ProductRequest, Request, Result, Round, Solver, check_finite
 from dmkl.solvers.margin.svm import train_together
@@ -34,17 +35,23 @@ Answer = Callable[[Asked], tuple[list[Any], float]]
 class Tally:
     """The passes that a piece of work took (a part of a pass counts as a fraction), and the purpose of each."""
 
-    def __init__(self) -> None:
-        self.n_passes = 0.0
+    def __init__(self, n_passes: float = 0.0) -> None:
+        self.n_passes = n_passes
         self.rounds: list[Round] = []
-        self.phases: dict[str, float] = {}
-        """Seconds of each phase of the work (`dmkl.progress.PHASES`), set at its end."""
+        self.phases = dict.fromkeys(PHASES, 0.0)
+        """Seconds of each phase of the work, set at its end."""
 
     def add(self, kind: str, passes: float, seconds: float, bytes_per_pass: int) -> None:
         """Add a step of the work."""
         self.n_passes += passes
         if passes:
             self.rounds.append(Round(kind, seconds, passes * bytes_per_pass))
+
+    def include(self, other: Tally) -> None:
+        """Add the costs of other work."""
+        self.n_passes += other.n_passes
+        self.rounds += other.rounds
+        self.phases = {name: seconds + other.phases[name] for name, seconds in self.phases.items()}
 
 
 def drive(
