@@ -145,18 +145,21 @@ def _of_curves(summary: Callable[[Float, Float], Float], positive: Array, scores
     Both are taken where the score changes, so that tied samples count together, without the point (1, 0) that closes a
     drawn curve.
     """
-    values = np.empty((len(scores), len(positive)))
+    values, n = np.empty((len(scores), len(positive))), positive.sum(axis=1)[:, None]
     for of_point, column in zip(values, scores, strict=True):
         order = np.argsort(-column, kind="stable")
         last = np.flatnonzero(np.diff(column[order], append=-np.inf))[::-1]
-        found = np.cumsum(positive[:, order], axis=1)[:, last]
-        of_point[:] = summary(found / (last + 1), found / positive.sum(axis=1)[:, None])
+        found = np.take(np.cumsum(np.take(positive, order, axis=1), axis=1, dtype=np.float64), last, axis=1)
+        recall = found / n
+        of_point[:] = summary(np.divide(found, last + 1, out=found), recall)
     return values
 
 
 def _area(precision: Float, recall: Float) -> Float:
-    """Average precision Σ_i (r_i − r_{i−1}) p_i."""
-    return np.asarray(-(np.diff(recall, append=0.0, axis=1) * precision).sum(axis=1))
+    """Average precision Σ_i (r_i − r_{i−1}) p_i, in place of recall: new memory would take as long as the sums."""
+    recall[:, :-1] -= recall[:, 1:]
+    recall *= precision
+    return np.asarray(recall.sum(axis=1))
 
 
 def _area_of_envelope(precision: Float, recall: Float) -> Float:
