@@ -22,7 +22,7 @@ from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import weighted_blocks
 from dmkl.passes.execute import check_memory, machine
-from dmkl.passes.statistics import measure_new
+from dmkl.passes.statistics import measure
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.driver import drive
 from dmkl.solvers.interface import Solver, spread
@@ -45,7 +45,7 @@ def solve_through(
     lenses, extra = [], 0.0
     for part in model.statistics_:
         kernels = K if part.rows is None else K[np.arange(K.shape[1]), part.rows]
-        lens, more = measure_new(kernels.view, model._trained_steps(part, used, K.samples, covariates))
+        (lens,), more = measure([kernels.view], model._trained_steps(part, used, K.samples, covariates))
         lenses.append(lens)
         extra += more
     results, passes = drive(list(zip(lenses, solvers, strict=True)))
@@ -260,7 +260,7 @@ def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: in
         steps = model._trained_steps(part, used, chosen.samples, covariates)
         if trained_at is not None and not steps:
             return weighted_blocks(chosen.lens(), part_weights, chunk)
-        lens, _ = measure_new(cross.view, steps, elements=True)
+        (lens,), _ = measure([cross.view], steps, elements=True)
         if trained_at is not None:  # the square set, with the statistics of the training samples in it
             before, mirrored = chosen.lens(), [step.mirrored(trained) for step in lens.fitted.steps[-len(steps) :]]
             lens = Lens(before.view, Fitted((*before.fitted.steps, *mirrored)))
@@ -407,8 +407,7 @@ def cross_kernels(
         )
     kept = model.features_.select(needed)
     source, _ = cross_tiles(kept, features, samples, present, join, missing, missing_features, functions)
-    rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
-    return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
+    return KernelSet(View.of(source))
 
 
 def training_kernels(cross: KernelSet) -> KernelSet:
@@ -423,8 +422,7 @@ def training_kernels(cross: KernelSet) -> KernelSet:
             "give the kernels of training: STORE with all samples, training=K[train, train]"
         )
     square = FeatureTiles(source.recipes, source.axes[1], None, source.dtype, source.tiling.tile)
-    rows = np.arange(len(square.samples))
-    return KernelSet(View(square, np.arange(len(square.names)), rows, rows))
+    return KernelSet(View.of(square))
 
 
 def beside_features(new: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from dmkl.numerics.steps import as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import weighted_blocks
 from dmkl.passes.execute import machine
-from dmkl.passes.statistics import measure_new
+from dmkl.passes.statistics import measure
 from dmkl.passes.sums import direct_bytes
 from dmkl.passes.view import Lens, View, has_thin_factors
 from dmkl.solvers.driver import drive
@@ -602,7 +602,7 @@ class VarianceComponents(KernelRegressor):
             rows = np.arange(len(self.train_samples_)) if part.rows is None else part.rows
             cross = chosen[np.arange(K.shape[1]), rows]
             steps = self._trained_steps(part, used, K.samples, new.get("covariates"))
-            lens, _ = measure_new(cross.view, steps, elements=True)
+            (lens,), _ = measure([cross.view], steps, elements=True)
             diagonals = cross.view.source.diagonal(cross.view.kernels)
             diagonals = None if diagonals is None else diagonals[:, cross.view.rows]
             for step in lens.fitted.steps:

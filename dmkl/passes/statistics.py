@@ -224,29 +224,17 @@ def _stack(parts: list[Array], single: bool) -> Array:
     return means[:, :, 0] if single else means
 
 
-def measure(views: Sequence[View], *, zero_constant: bool = False) -> tuple[list[Lens], float]:
+def measure(
+    views: Sequence[View], trained: Sequence[FittedStep] = (), *, elements: bool = False, zero_constant: bool = False
+) -> tuple[list[Lens], float]:
     """Fit the steps of several views of the same kernels of one source now, in passes that they share.
 
     The views may be the folds of a cross-validation or the points of a grid over steps; their steps may differ.
-    Returns the views with their statistics, and the number of passes. With `zero_constant` kernels that are constant
-    become zero where they would be normalized; otherwise they are refused.
+    Returns the views with their statistics, and the number of passes. `trained` steps, those of a model, are applied
+    after their own to the rows as new samples; the columns are then the training samples, in the order of training.
+    `elements` requests the statistics to transform single entries as well (they need means that products do not). With
+    `zero_constant` kernels that are constant become zero where they would be normalized; otherwise they are refused.
     """
-    states, n_passes = _run([_fitting(view, zero_constant=zero_constant) for view in views])
-    return [Lens(view, state.fitted) for view, state in zip(views, states, strict=True)], n_passes
-
-
-def measure_new(view: View, trained: Sequence[FittedStep], *, elements: bool = False) -> tuple[Lens, float]:
-    """Fit the steps of a view, then apply `trained` steps to its rows as new samples, now.
-
-    The view holds new samples against the training samples, in the order of training; `trained` are the steps of a
-    model. Returns the view with the statistics of all steps, and the number of passes. `elements` requests the
-    statistics to transform single entries as well (they need means that products do not).
-    """
-    (state,), n_passes = _run([_fitting(view, trained, elements=elements)])
-    return Lens(view, state.fitted), n_passes
-
-
-def _run(fittings: Sequence[_Fitting]) -> tuple[list[ChainState], float]:
     n_passes = 0.0
 
     def answer(wanted: list[_Means]) -> list[Array]:
@@ -265,4 +253,5 @@ def _run(fittings: Sequence[_Fitting]) -> tuple[list[ChainState], float]:
                     shared.setdefault(request.view.source, []).append(entry)
         return computed
 
-    return _drive(fittings, answer), n_passes
+    fittings = [_fitting(view, trained, elements=elements, zero_constant=zero_constant) for view in views]
+    return [Lens(view, state.fitted) for view, state in zip(views, _drive(fittings, answer), strict=True)], n_passes

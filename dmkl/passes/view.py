@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +100,13 @@ class View:
     rows: Index
     cols: Index  # Positions of the samples in the source, before any step; they may repeat and may be in any order.
     steps: tuple[Step, ...] = ()  # Centering, normalizing, and the selection of rows and columns after either.
+
+    @classmethod
+    def of(cls, source: TileSource) -> Self:
+        """The view of all kernels and samples of a source."""
+        rows = np.arange(source.tiling.rows)
+        cols = rows if source.symmetric else np.arange(source.tiling.cols)
+        return cls(source, np.arange(len(source.names)), rows, cols)
 
     @cached_property
     def base_is_square(self) -> bool:

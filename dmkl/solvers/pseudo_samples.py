@@ -95,8 +95,7 @@ class PseudoSamples:
         source = FeatureTiles(
             recipes, SampleAxis(samples, tables), None, np.float64, settings.tile_size(len(samples), None)
         )
-        rows = np.arange(len(samples))
-        return Lens(View(source, np.arange(len(names)), rows, rows))
+        return Lens(View.of(source))
 
 
 def times(coefficients: Float, Z: Float) -> Float:

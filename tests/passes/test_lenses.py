@@ -15,7 +15,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
-from dmkl.passes.statistics import measure, measure_new
+from dmkl.passes.statistics import measure
 from dmkl.passes.sums import Combination, combine_pass, inverse_diagonals
 from dmkl.passes.sweep import Columns
 
@@ -201,7 +201,7 @@ def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, pa
     K = in_memory(kernels, 9)
     trained = stepped(K[TRAIN, TRAIN], (*before, *own)).lens().fitted.steps[len(before) :]
     for rows, expected_passes in zip((HELD_OUT, TRAIN), passes, strict=True):
-        seen, n_passes = measure_new(stepped(K[rows, TRAIN], before).view, trained)
+        (seen,), n_passes = measure([stepped(K[rows, TRAIN], before).view], trained)
         assert n_passes == expected_passes
         check_view(seen, dense_view(kernels, rows, TRAIN, (*before, *own)))
 
