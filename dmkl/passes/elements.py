@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,22 +51,6 @@ def entries(view: View, fitted: Fitted, kernel: int, rows: Index, cols: Index) -
     return fitted.elementwise(kernel, raw, trail) if fitted.steps else raw
 
 
-def _raw_kernels(views: Sequence[View], kernel: int) -> Iterator[Array]:
-    """One kernel before the steps, over the rows and columns of each view."""
-    rows = np.unique(np.concatenate([view.rows for view in views]))
-    cols = np.unique(np.concatenate([view.cols for view in views]))
-    # The union of all rows and columns is read once, and each view cuts its part from it.
-    raw = raw_block(views[0], int(views[0].kernels[kernel]), rows, cols)
-    for view in views:
-        yield raw[np.ix_(np.searchsorted(rows, view.rows), np.searchsorted(cols, view.cols))]
-
-
-def _after_steps(lens: Lens, kernel: int, raw: Array) -> Float:
-    # As a product with the identity: single entries would need the means of rows outside the view, another pass.
-    right, carried = lens.fitted.right(kernel, np.eye(lens.view.shape[2]))
-    return lens.fitted.left(kernel, np.matmul(raw, right, dtype=np.float64), carried)
-
-
 def combined_kernels(combinations: Sequence[tuple[Lens, Float]]) -> list[Float]:
     """Σ_j w_j K_j after all steps in memory, (rows, columns), for pairs of a lens and weights w, (n,).
 
@@ -76,11 +60,19 @@ def combined_kernels(combinations: Sequence[tuple[Lens, Float]]) -> list[Float]:
     totals = [np.zeros(lens.view.shape[1:]) for lens, _ in combinations]
     # Centering and factors are applied to the whole sum, other steps to each kernel, by a product.
     linear = {id(lens): all(isinstance(step, Centering | Scaling) for step in lens.fitted.steps) for lens in lenses}
+    views = [lens.view for lens in lenses]
+    rows, cols = np.unique(np.concatenate([v.rows for v in views])), np.unique(np.concatenate([v.cols for v in views]))
     for k in map(int, np.flatnonzero(np.any([weights for _, weights in combinations], axis=0))):
-        for lens, part in zip(lenses, _raw_kernels([lens.view for lens in lenses], k), strict=True):
-            on_sum = linear[id(lens)]
-            entries = part.astype(np.float64) if on_sum else _after_steps(lens, k, part)
-            factor, scratch = lens.fitted.factor(k) if on_sum else 1.0, np.empty(entries.shape)
+        # The union of all rows and columns is read once, and each view cuts its part from it.
+        raw = raw_block(views[0], int(views[0].kernels[k]), rows, cols)
+        for lens, view in zip(lenses, views, strict=True):
+            part = raw[np.ix_(np.searchsorted(rows, view.rows), np.searchsorted(cols, view.cols))]
+            if linear[id(lens)]:
+                entries, factor = part.astype(np.float64), lens.fitted.factor(k)
+            else:  # as a product with the identity: single entries would need means of rows outside the view, a pass
+                right, carried = lens.fitted.right(k, np.eye(view.shape[2]))
+                entries, factor = lens.fitted.left(k, np.matmul(part, right, dtype=np.float64), carried), 1.0
+            scratch = np.empty(entries.shape)
             for total, (lens_of_sum, weights) in zip(totals, combinations, strict=True):
                 if lens_of_sum is lens and weights[k]:
                     total += np.multiply(entries, factor * weights[k], out=scratch)
@@ -129,7 +121,8 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
     for number, (_, weights, index) in enumerate(wanted):
         used = np.flatnonzero(weights)
         for kernels in np.array_split(used, min(len(used), _PARTS)):
-            work.append(partial(_add, number, weights, kernels, index))
+            part = np.where(np.isin(np.arange(len(weights)), kernels), weights, 0.0)
+            work.append(partial(_add, number, part, index))
             owners.append(number)
     totals = [np.zeros((len(index), len(index))) for _, _, index in wanted]
     for number, part in zip(owners, run_tasks("block", work, [lens for lens, _, _ in wanted]), strict=True):
@@ -141,12 +134,8 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
     return totals, read
 
 
-def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequence[Lens]) -> Float:
-    view, fitted = lenses[number].view, lenses[number].fitted
-    total = np.zeros((len(index), len(index)))
-    for j in map(int, kernels):
-        total += weights[j] * entries(view, fitted, j, index, index)
-    return total
+def _add(number: int, weights: Float, index: Index, lenses: Sequence[Lens]) -> Float:
+    return np.asarray(_weighted((lenses[number], weights[None]), index, index)[0])
 
 
 # --- lazy arrays ------------------------------------------------------------------------------------------------------
