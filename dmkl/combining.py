@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Array, Lazy, Matrix
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.inputs.kernels import KernelSource
-from dmkl.inputs.labels import LabelTable, SideData
+from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import open as open_set
-from dmkl.names import Join, Named, Names
+from dmkl.names import Join, Named, Names, places
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.elements import raw_block
 from dmkl.passes.view import View
@@ -80,17 +80,18 @@ def combine(
     if not sets or path is None:
         refuse("combine() takes a path and one or more sets; K.join(...) reads sets where they are, and writes none")
     opened = [K if isinstance(K, KernelSet) else open_set(K) for K in sets]
+    stored: list[tuple[KernelSet, StoreReader]] = []
     for K in opened:
-        view, tiling = K.view, K.view.source.tiling
-        whole = np.arange(tiling.rows), np.arange(tiling.cols)
-        is_whole = isinstance(view.source, StoreReader) and all(map(np.array_equal, (view.rows, view.cols), whole))
-        if not is_whole or view.steps or K.is_square != opened[0].is_square:
+        view, reader = K.view, K.view.source
+        whole = np.arange(reader.tiling.rows), np.arange(reader.tiling.cols)
+        is_whole = not view.steps and all(map(np.array_equal, (view.rows, view.cols), whole))
+        if not isinstance(reader, StoreReader) or not is_whole or K.is_square != opened[0].is_square:
             refuse(
                 "combine() takes stored sets with all of their samples in their order and without steps, all square "
                 f"or all of new samples, found {K!r}; give it paths, or what dmkl.open returns and select() of it"
             )
-    source = _StoredKernels(opened, names)
-    symmetric, readers = opened[0].is_square, [_reader(K) for K in opened]
+        stored.append((K, reader))
+    source, symmetric = _StoredKernels(stored, names), opened[0].is_square
     source.join(join, read_data=source.side_data, symmetric=symmetric)
     for note in source.order_notes:
         warn(note, SampleOrderWarning)
@@ -103,44 +104,39 @@ def combine(
         path,
         source,
         source.labels,
-        tile=readers[0].tiling.tile,
+        tile=stored[0][1].tiling.tile,
         symmetric=symmetric,
-        full=all(reader.full for reader in readers),
+        full=all(reader.full for _, reader in stored),
         overwrite=overwrite,
     )
     return open_set(path)
 
 
-def _reader(K: KernelSet) -> StoreReader:
-    source: Any = K.view.source
-    return source  # type: ignore[no-any-return]
-
-
 def _diagonal(K: KernelSet, samples: Names) -> Array | None:
     """k(x, x) of new samples, (kernel, sample), in the order of the samples; None if the set has none."""
-    values, place = K.view.source.diagonal(K.view.kernels), {str(name): i for i, name in enumerate(K.samples)}
+    values = K.view.source.diagonal(K.view.kernels)
     if values is None or samples is None or not K.view.has_names:
         return values
-    return values[:, np.array([place[name] for name in samples])]
+    return values[:, places(tuple(map(str, K.samples)), samples)]
 
 
 class _StoredKernels(KernelSource):
-    def __init__(self, sets: Sequence[KernelSet], names: Sequence[str] | None) -> None:
-        self.sets, self.parts = sets, [(K, k) for K in sets for k in range(len(K))]
-        self.names = [name for K in sets for name in K.names] if names is None else list(map(str, names))
+    def __init__(self, sets: Sequence[tuple[KernelSet, StoreReader]], names: Sequence[str] | None) -> None:
+        self.sets, self.parts = sets, [(K, reader, k) for K, reader in sets for k in range(len(K))]
+        self.names = [K.names[k] for K, _, k in self.parts] if names is None else list(map(str, names))
         self.n_kernels = len(self.parts)
         if len(self.names) != self.n_kernels:
             refuse(f"names= has {len(self.names)} names, expected one for each of the {self.n_kernels} kernels")
-        self.axes = [axes for K in sets for axes in [_axes_of(K)] * len(K)]
-        self.side_data = [*_side_data(sets, "labels"), *_side_data(sets, "splits")]
+        self.axes = [axes for K, reader in sets for axes in [_axes_of(K, reader)] * len(K)]
+        self.side_data = [item for role in OF_SAMPLES for item in _side_data(sets, role)]
         self.records: list[dict[str, Any]] = []
 
     def choose_features(self, samples: Names) -> None:
         """Choose the tables and the records that the new set, with these samples, takes over."""
         self.tables: dict[str, StoredTable] = {}
-        for K in self.sets:
+        for K, reader in self.sets:
             same = samples is None or not K.view.has_names or list(samples) == list(map(str, K.samples))
-            tables: Any = read_tables(_reader(K).location) if same and K.is_square else {}
+            tables: Any = read_tables(reader.location) if same and K.is_square else {}
             same &= all(self.tables.get(name, table).content == table.content for name, table in tables.items())
             self.tables |= tables if same else {}
             taken = (lambda key: key not in ("name", "identity")) if same else _FACTS.__contains__
@@ -164,18 +160,18 @@ class _StoredKernels(KernelSource):
         """See `KernelSource`: no kernel is linked whose samples are in another order."""
         if not self.is_in_order(j):
             return False
-        K, k = self.parts[j]
-        return j in self.kept or writer.link_kernel(j, provenance, _reader(K), int(K.view.kernels[k]), diagonal)
+        K, reader, k = self.parts[j]
+        return j in self.kept or writer.link_kernel(j, provenance, reader, int(K.view.kernels[k]), diagonal)
 
     def unordered(self) -> Iterator[Matrix]:
-        for K, k in self.parts:
+        for K, _, k in self.parts:
             yield Lazy(K.shape[1:], K.dtype, partial(_entries, K.view, int(K.view.kernels[k])))
 
     def dtypes(self) -> list[np.dtype[Any]]:
-        return [K.dtype for K, _ in self.parts]
+        return [K.dtype for K, _, _ in self.parts]
 
     def content(self, j: int) -> dict[str, Any]:
-        K, k = self.parts[j]
+        K, _, k = self.parts[j]
         return {"set": K.content_id, "kernel": K.names[k], "features": "function" in self.records[j]}
 
 
@@ -184,30 +180,29 @@ def _entries(view: View, kernel: int, key: tuple[slice, slice]) -> Array:
     return raw_block(view, kernel, view.rows[key[0]], view.cols[key[1]])
 
 
-def _axes_of(K: KernelSet) -> Named:
+def _axes_of(K: KernelSet, reader: StoreReader) -> Named:
     """The names of the rows and columns of the kernels of a set, without those that only count."""
     rows, columns = (tuple(map(str, names)) for names in (K.samples, K.train_samples))
     counted = [names == tuple(map(str, range(len(names)))) for names in (rows, columns)]
     numbers = [rows] if counted[0] else []
     of_columns = None if K.is_square or counted[1] else columns
-    return Named(str(_reader(K).location), None if numbers else rows, numbers, of_columns, K.is_square)
+    return Named(str(reader.location), None if numbers else rows, numbers, of_columns, K.is_square)
 
 
-def _side_data(sets: Sequence[KernelSet], role: Literal["labels", "splits"]) -> list[SideData]:
+def _side_data(sets: Sequence[tuple[KernelSet, StoreReader]], role: str) -> list[SideData]:
     """The labels or splits of the samples of all sets, each by name; InputError if those of two sets differ."""
-    named, values = next((K for K in sets if K.view.has_names), None), dict[str, Any]()
-    labeled = [K for K in sets if getattr(K, role) is not None]
-    columns = dict.fromkeys(None if K.tasks is None else tuple(K.tasks) for K in labeled)
-    for K in labeled:
+    named, values = next((K for K, _ in sets if K.view.has_names), None), dict[str, Any]()
+    labeled = [(K, reader) for K, reader in sets if getattr(K, role) is not None]
+    columns = dict.fromkeys(None if K.tasks is None else tuple(K.tasks) for K, _ in labeled)
+    for K, reader in labeled:
         names = K.samples if named is None or K.view.has_names else named.samples
         rows = getattr(K, role) if role == "labels" else getattr(K, role).T
         for name, value in zip(map(str, names), rows, strict=False):
             other = values.setdefault(name, value)
             if len(columns) > 1 or not np.array_equal(*np.array([other, value], dtype=str)):
-                where = _reader(K).location
                 refuse(
-                    f"the {role} of the sets must agree, and sample {name!r} has {value} in {where} and {other} in "
-                    f"another; take {role} from one set: write the others without, or with the same"
+                    f"the {role} of the sets must agree, and sample {name!r} has {value} in {reader.location} and "
+                    f"{other} in another; take {role} from one set: write the others without, or with the same"
                 )
     table = LabelTable(np.array([*values.values()]), tuple(values) if named else None, next(iter(columns), None))
     return [SideData(role, f"{role} of the sets", lambda _: table)] if values else []
