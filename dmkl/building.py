@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import kernelset, settings
-from dmkl.arrays import Array, Index, Lazy, Mask, note_of_code
+from dmkl.arrays import Array, Index, Lazy, note_of_code
 from dmkl.errors import FeatureWarning, StoreError, damage, first_names, refuse, warn
 from dmkl.features.approximation import approximate, tables_of_new
 from dmkl.features.functions import WORDS
@@ -164,15 +164,14 @@ def build(
     given = as_features(features, samples=samples, present=present, join=join, side_data=more, transpose=transpose)
     from dmkl.features.specs import plan, read_specs  # pydantic, which models of given kernels do without
 
-    planned, notes = plan(read_specs(specs), given.blocks)
+    wanted, notes = plan(read_specs(specs), given.blocks)
     for note in notes:
         warn(note, FeatureWarning)
-    products, planned = [recipe for recipe in planned if recipe.factors], single(planned)
     n_samples = next(iter(given.blocks.values())).shape[0]
     named = replace(given.labels, samples=given.samples)
     nodes = named.checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
-    planned, blocks, learned = transform_tables(planned, given.blocks, given.samples, rows)
+    planned, blocks, learned = transform_tables(single(wanted), given.blocks, given.samples, rows)
     used = {recipe.feature for recipe in planned if recipe.feature is not None}
     square = {recipe.feature for recipe in planned if recipe.feature and STATISTIC[recipe.function] == "given"}
     tables = {
@@ -189,7 +188,7 @@ def build(
     with ThreadPoolExecutor(settings.available_cores()) as pool:
         scanned = pool.map(lambda name: scan(tables[name], given.samples, watching[name]), tables)
         scans = dict(zip(tables, scanned, strict=True))
-    check_values(planned, tables, scans, given.samples)
+    check_values(planned, scans, given.samples)
     for name, table in tables.items():
         column = scans[name].lowest[2]
         if not f"{scans[name].lowest[0]:.0f}".strip("-9"):  # as codes of missing values are written: -999
@@ -198,10 +197,10 @@ def build(
             if note := note_of_code(f"features {name!r}, column {title}", values):
                 warn(note, FeatureWarning)
         _refuse_labels(planned, table, {int(k) for columns in watching[name] for k in columns.result()})
-    check_present({name: table.absent for name, table in scans.items()}, missing)
+    check_present(scans, missing)
     _check_recipes(planned, square, scans, len(rows), repair)
-    kept = _kept(planned, tables, scans, storage)
-    unwritten = [] if storage == "tiles" else list(range(len(planned), len(planned) + len(products)))
+    kept = _kept(planned, scans, storage)
+    unwritten = kept + [k for k, recipe in enumerate(wanted) if recipe.factors and storage != "tiles"]
     # There are no tables if all kernels are random.
     widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
     half &= len(kept) == len(planned)
@@ -210,37 +209,34 @@ def build(
     samples_ = nodes["sample"]
     assert samples_ is not None
     if path is None or repair is not None:
-        copies = copy_tables(tables, scans)
-        source = _source(planned, products, copies, learned, samples_, scans, rows, header, stored)
+        copies = copy_tables(scans)
+        source = _source(wanted, planned, copies, learned, samples_, rows, header, stored)
         computed = computed_set(source, nodes)
         if repair is None:
             return computed
         kernels = as_source(computed.to_dask(), computed.names)
         written = ingest(path, kernels, named, tile=tile, dtype=stored, repair=repair, overwrite=overwrite)
         return kernelset.set_of(written)
-    n_kernels, n_kept = len(planned) + len(products), len(kept) + len(unwritten)
-    with writing_set(path, header, n_kernels, kept=n_kept, overwrite=overwrite) as writer:
-        stored_tables = {name: writer.add_features(table, scans[name]) for name, table in tables.items()}
+    with writing_set(path, header, len(wanted), kept=len(unwritten), overwrite=overwrite) as writer:
+        stored_tables = {name: writer.add_features(scanned) for name, scanned in scans.items()}
 
         def keep(table: FeatureTable) -> FeatureTable:
             scans[table.name] = replace(scan(table, None), center=table.center)
-            return writer.add_features(table, scans[table.name])
+            return writer.add_features(scans[table.name])
 
         factor_dtype = np.dtype(np.float16) if half else stored
-        source = _source(planned, products, stored_tables, learned, samples_, scans, rows, header, factor_dtype, keep)
+        source = _source(wanted, planned, stored_tables, learned, samples_, rows, header, factor_dtype, keep)
         _check_norms(source, kept, scans)
         records = provenances(source, rows)
-        for k in [*kept, *unwritten]:
+        for k in unwritten:
             records[k]["storage"] = "factors"
-        writer.keep_factors({k: records[k] for k in [*kept, *unwritten]})
+        writer.keep_factors({k: records[k] for k in unwritten})
         write_kernels(source, writer, records)
         writer.forget_features(square | used.difference(source.axes[0].tables))
         return kernelset.open(writer.finish(source.names, nodes))
 
 
-def _kept(
-    planned: Sequence[Recipe], tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan], storage: Storage
-) -> list[int]:
+def _kept(planned: Sequence[Recipe], scans: Mapping[str, Scan], storage: Storage) -> list[int]:
     """Positions of the kernels that are kept as factors."""
     if storage not in ("auto", "factors", "tiles"):
         refuse(f"storage must be 'auto', 'factors' or 'tiles', got {storage!r}")
@@ -249,9 +245,10 @@ def _kept(
         if "rank" in recipe.parameters or recipe.function not in FACTORED:
             why_not.append("" if "rank" in recipe.parameters else f"its function is {recipe.function}")
             continue
-        m, width = tables[str(recipe.feature)].shape
+        scanned = scans[str(recipe.feature)]
+        m, width = scanned.table.shape
         thin &= 2 * (width if recipe.columns is None else len(recipe.columns)) < m
-        why_not.append(f"samples lack {recipe.feature!r}" if scans[str(recipe.feature)].absent.any() else "")
+        why_not.append(f"samples lack {recipe.feature!r}" if scanned.absent.any() else "")
     if storage == "tiles" or (storage == "auto" and (any(why_not) or not thin)):
         return [k for k, recipe in enumerate(planned) if storage == "auto" and "rank" in recipe.parameters]
     if all(why_not):
@@ -321,11 +318,7 @@ def check_missing(missing: Missing | None, join: Join) -> Missing:
 
 def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:
     """A kernel set that computes its tiles whenever a pass needs them."""
-    rows = np.arange(len(source.samples))
-    view = View(
-        source, np.arange(len(source.names)), rows, rows if source.symmetric else np.arange(len(source.train_samples))
-    )
-    recipes = [{"name": r.name, **r.as_json()} for r in source.recipes]
+    view, recipes = View.of(source), [{"name": r.name, **r.as_json()} for r in source.recipes]
     return KernelSet(view, labels=labels_in(nodes), tasks=nodes["task"], splits=nodes["split"], provenance=recipes)
 
 
@@ -342,19 +335,14 @@ def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples:
     return np.sort(rows.astype(np.int64))
 
 
-def check_values(
-    recipes: Sequence[Recipe],
-    tables: Mapping[str, FeatureMatrix],
-    scans: Mapping[str, Scan],
-    samples: Sequence[str] | Array | None,
-) -> None:
+def check_values(recipes: Iterable[Recipe], scans: Mapping[str, Scan], samples: Sequence[str] | Array | None) -> None:
     """Refuse negative values for functions of histograms."""
     for recipe in recipes:
         if recipe.feature is None or STATISTIC[recipe.function] not in NONNEGATIVE:
             continue
         lowest, row, column = scans[recipe.feature].lowest
         if lowest < 0:
-            names = tables[recipe.feature].columns
+            names = scans[recipe.feature].table.columns
             sample = int(row) if samples is None else str(samples[row])
             refuse(
                 f"{recipe.function} is for histograms, with no negative values, but {recipe.feature!r} has {lowest:g} "
@@ -363,44 +351,39 @@ def check_values(
             )
 
 
-def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
+def check_present(scans: Mapping[str, Scan], missing: Missing) -> None:
     """Refuse samples that lack a feature table, unless `missing` says otherwise."""
-    counts = {name: int(mask.sum()) for name, mask in absent.items() if mask.any()}
-    if counts and missing == "refuse":
-        listed = ", ".join(f"{name!r} is missing for {n:,} of {len(absent[name]):,}" for name, n in counts.items())
+    absent = {name: scanned.absent for name, scanned in scans.items() if scanned.absent.any()}
+    if absent and missing == "refuse":
+        listed = ", ".join(f"{name!r} is missing for {mask.sum():,} of {len(mask):,}" for name, mask in absent.items())
         zeros = "give them a row of zeros in the centered kernels of that source"
         refuse(f"samples lack features: {listed}. Drop or impute them, or let missing='zero' (--missing zero) {zeros}")
 
 
-def copy_tables(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
-    """Copies of the tables in memory, for kernels that are computed on demand."""
-    # The caller may change its arrays.
-    values = {name: np.array(table.read(slice(0, table.shape[0]))) for name, table in tables.items()}
-    return {name: ArrayTable.of(name, values[name], table.columns, scans[name]) for name, table in tables.items()}
+def copy_tables(scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
+    """Copies of the tables in memory, for kernels that are computed on demand: the caller may change its arrays."""
+    values = {name: np.array(each.table.read(slice(0, len(each.absent)))) for name, each in scans.items()}
+    return {name: ArrayTable.of(name, values[name], scanned) for name, scanned in scans.items()}
 
 
 def _source(
+    wanted: Sequence[Recipe],
     planned: Sequence[Recipe],
-    products: Sequence[Recipe],
     tables: Mapping[str, FeatureTable],
     learned: Sequence[FeatureTable],
     samples: Array,
-    scans: Mapping[str, Scan],
     train: Index,
     header: Header,
     factor_dtype: np.dtype[Any],
     keep: Callable[[FeatureTable], FeatureTable] = lambda table: table,
 ) -> FeatureTiles:
     axis = SampleAxis(samples, tables)
-    present = {name: train[~scans[name].absent[train]] for name in tables}
-    recipes = resolve_bandwidths(planned, axis, present, train, header.dtype, header.tile)
+    recipes = resolve_bandwidths(planned, axis, train, header.dtype, header.tile)
     recipes, needed = approximate(recipes, axis, train, factor_dtype, header.tile, keep)
     needed |= {table.name: keep(table) for table in learned}
     of_name = {recipe.name: recipe for recipe in recipes}
-    recipes += [replace(p, factors=tuple(of_name[factor.name] for factor in p.factors)) for p in products]
-    source = FeatureTiles(recipes, SampleAxis(samples, needed), None, header.dtype, header.tile)
-    absent = {name: table.absent for name, table in scans.items()}
-    return fill_absent(source, absent, absent, present)
+    recipes = [recipe.of_parts(of_name) for recipe in wanted]
+    return fill_absent(FeatureTiles(recipes, SampleAxis(samples, needed), None, header.dtype, header.tile), train)
 
 
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
@@ -416,7 +399,7 @@ def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[s
         of_axes = [[axis.tables.get(name) for name in used] for axis in axes]
         contents = ["".join("" if t is None else t.content for t in tables) for tables in of_axes] if used else names
         identity: dict[str, Any] = {"recipe": source.identity(recipe), "content": contents}
-        filled = [source.fills[part.name] for part in recipe.factors or (recipe,) if part.name in source.fills]
+        filled = [source.fills[part.name] for part in recipe.parts if part.name in source.fills]
         if filled:
             identity["means"] = rows or "columns"
         record = {"name": recipe.name, **recipe.as_json(), "identity": identity}
@@ -486,7 +469,7 @@ class TrainingFeatures:
         for number, table in enumerate(self.tables.values()):
             # Tiles are computed with the center of the whole table, which is not the mean of these rows.
             scanned = replace(scan(table, self.samples), center=table.center)
-            write_table(root, number, table, scanned, self.tile)
+            write_table(root, number, scanned, self.tile)
 
     @classmethod
     def load(cls, model: Saved, attributes: Mapping[str, Any], samples: Array) -> Self:
@@ -565,7 +548,7 @@ def _features_of_terms(source: Composed) -> tuple[dict[str, Recipe], dict[str, F
     recipes: dict[str, Recipe] = {}
     for name, term in zip(source.names, source.terms, strict=True):
         parts = [recipe for k in term if (recipe := single_recipes[k]) is not None]
-        factors = tuple(factor for part in parts for factor in part.factors or (part,))
+        factors = tuple(factor for part in parts for factor in part.parts)
         of = {"of": tuple(factor.name for factor in factors)}
         if len(parts) == len(term):
             recipes[name] = parts[0] if len(term) == 1 else Recipe(name, "product", None, None, of, factors=factors)
@@ -681,29 +664,17 @@ def cross_tiles(
     if given.samples is None and any(recipe.feature is None for recipe in recipes):
         rule = "random kernels are functions of the samples' names"
         refuse(f"{rule}, and the new samples have none; give them (samples=)")
-    check_values(list(exact.recipes.values()), tables, scans, names)
-    absent = {name: scanned.absent for name, scanned in scans.items()}
-    absent |= {
-        str(recipe.feature): absent[str(recipe.exact.feature)] for recipe in recipes if recipe.exact is not recipe
-    }
-    check_present(absent, check_missing(missing, join))
-    rows = SampleAxis(names, copy_tables(tables, scans))
+    check_values(exact.recipes.values(), scans, names)
+    check_present(scans, check_missing(missing, join))
+    rows = SampleAxis(names, copy_tables(scans))
     cols = SampleAxis(training.samples, {name: table.reopen() for name, table in training.tables.items()})
     tile = min(training.tile, max(n_rows, len(training.samples)))
     factors = tables_of_new(recipes, exact.recipes, rows, cols.tables, training.dtype, tile)
     rows = SampleAxis(names, {**rows.tables, **factors})
     of_name = {recipe.name: exact.recipes[recipe.name] if recipe.exact is recipe else recipe for recipe in recipes}
-    computed = [of_name.get(r.name) or replace(r, factors=tuple(of_name[f.name] for f in r.factors)) for r in whole]
-    source = FeatureTiles(computed, rows, cols, training.dtype, tile)
-    train_absent = {
-        name: np.isnan(table.read(slice(0, table.shape[0]), slice(0, 1))[:, 0])
-        if table.n_missing
-        else np.zeros(table.shape[0], dtype=bool)
-        for name, table in training.tables.items()
-    }
-    present_train = {name: np.flatnonzero(~mask) for name, mask in train_absent.items()}
-    given_labels = Labels(names, None, given.labels.labels, given.labels.tasks)
-    return fill_absent(source, absent, train_absent, present_train), given_labels
+    computed = [recipe.of_parts(of_name) for recipe in whole]
+    source = fill_absent(FeatureTiles(computed, rows, cols, training.dtype, tile))
+    return source, Labels(names, None, given.labels.labels, given.labels.tasks)
 
 
 def _with_functions(

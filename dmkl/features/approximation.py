@@ -36,6 +36,7 @@ from dmkl.features.recipes import LOW_RANK, Recipe
 from dmkl.features.tasks import TileIndex, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles, SampleAxis
 from dmkl.features.transforms import Scale
+from dmkl.passes.blas import pinned_blas
 from dmkl.store.features import ArrayTable, FeatureTable, TableOfRows, scan, table_in_memory
 
 _SAMPLE, _SAMPLE_BYTES = 10_000, 2**28
@@ -126,9 +127,7 @@ def tables_of_new(
             exact, made = exact_recipes[recipe.name], recipe.made["approximation"]
             points, matrix = tables[made["points"]], tables[made["map"]].read(slice(None))
             Z = _factor(exact, made["method"], rows, points, matrix, dtype, tile)
-            table = rows.tables[str(exact.feature)]
-            if table.n_missing:
-                Z[np.isnan(table.read(slice(0, len(Z)), slice(0, 1))[:, 0])] = np.nan
+            Z[rows.absent(str(exact.feature))] = np.nan
             factors[str(recipe.feature)] = table_in_memory(str(recipe.feature), Z)
     return factors
 
@@ -192,8 +191,9 @@ def _factor(
     return np.concatenate(run_batch(source, [(0,)], strips, _strip, (matrix, gamma, np.dtype(dtype)), "factors")[0])
 
 
+@pinned_blas(1)
 def _strip(
-    source: FeatureTiles, shared: tuple[Float, float | None, np.dtype[Any]], kernels: tuple[int, ...], tile: TileIndex
+    kernels: tuple[int, ...], tile: TileIndex, source: FeatureTiles, shared: tuple[Float, float | None, np.dtype[Any]]
 ) -> list[Array]:
     (matrix, gamma, dtype), (i, _), tiling = shared, tile, source.tiling
     Z = np.zeros((tiling.tile_shape(i, 0)[0], matrix.shape[1]))

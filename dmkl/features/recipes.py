@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -43,6 +43,15 @@ class Recipe:
         keys, own = ("widths", "weights", "scale", "seed", "dimensions"), self.name if self.function == "own" else ""
         more = (*(self.parameters.get(key) for key in keys), own)
         return STATISTIC[self.function], self.feature, self.columns, more
+
+    @property
+    def parts(self) -> tuple[Recipe, ...]:
+        """The kernels that are multiplied, or this one alone."""
+        return self.factors or (self,)
+
+    def of_parts(self, parts: Mapping[str, Recipe]) -> Recipe:
+        """The recipe with these parts, by name, in place of its own."""
+        return replace(self, factors=tuple(parts[f.name] for f in self.factors)) if self.factors else parts[self.name]
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -91,13 +100,13 @@ class Recipe:
         feature, own = made.pop("feature", None), OWN.get(str(parameters.get("path")))
         given = [cls.from_json(entry.pop("name"), entry) for entry in map(dict, made.pop("factors", ()))]
         columns = None if columns is None else tuple(columns)
-        factors = tuple(part for factor in given for part in factor.factors or (factor,))
+        factors = tuple(part for factor in given for part in factor.parts)
         return cls(name, function, feature, columns, parameters, made, own, factors)
 
 
 def single(recipes: Iterable[Recipe]) -> list[Recipe]:
     """The recipes without products, and the factors of products, each once."""
-    return list({part.name: part for recipe in recipes for part in recipe.factors or (recipe,)}.values())
+    return list({part.name: part for recipe in recipes for part in recipe.parts}.values())
 
 
 OWN: dict[str, Callable[[Any, Any], Any]] = {}

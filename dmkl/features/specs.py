@@ -443,9 +443,9 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
     recipes: list[Recipe] = []
     notes: list[str] = []
     named: dict[str, tuple[str, dict[str, Any]]] = {}
-    checked = _check_specs(read_specs(specs))
-    for where, asked, keys, axes in checked:
+    for where, asked, keys, axes in sorted(_check_specs(read_specs(specs)), key=lambda spec: spec[1] == "product"):
         if asked == "product":
+            recipes.append(_product(where, keys, {recipe.name: recipe for recipe in recipes}))
             continue
         function, own, path = (asked, None, "") if isinstance(asked, str) else ("own", asked, import_path(asked))
         if ":" in path:
@@ -488,9 +488,6 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
                 f"{keys['min_columns']} (min_columns) of the feature's columns; "
                 "compare the sets' members with the names of the columns"
             )
-    for where, asked, keys, _ in checked:
-        if asked == "product":
-            recipes.append(_product(where, keys, {recipe.name: recipe for recipe in recipes}))
     return recipes, list(dict.fromkeys(notes))  # several functions of one spec leave out the same sets
 
 
@@ -508,7 +505,7 @@ def _product(where: str, keys: Mapping[str, Any], planned: Mapping[str, Recipe])
         refuse(f"{where}: there is no kernel {lacking[0]!r}{names}; {way_out}")
     if name in planned:
         refuse(f"{where}: there is a kernel {name!r} already; give the product another name (name=)")
-    factors = [part for factor in of for part in planned[factor].factors or (planned[factor],)]
+    factors = [part for factor in of for part in planned[factor].parts]
     return Recipe(name, "product", None, None, {"of": tuple(f.name for f in factors)}, factors=tuple(factors))
 
 

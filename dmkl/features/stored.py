@@ -115,11 +115,10 @@ class FactorReader(StoreReader):
         return np.asarray(kept[1])
 
     def _read_statistic(self, name: str, kernels: Index) -> Array:
-        kept, values = np.isin(kernels, list(self.kept)), np.empty((len(kernels), len(self.samples)))
-        for row in (row for row, k in enumerate(kernels.tolist()) if k in self._products):
+        values, products = np.empty((len(kernels), len(self.samples))), np.isin(kernels, list(self._products))
+        for row in np.flatnonzero(products):
             values[row] = np.prod(self._read_statistic(name, np.array(self._products[int(kernels[row])])), axis=0)
-        products = np.isin(kernels, list(self._products))
-        kept &= ~products
+        kept = np.isin(kernels, list(self.kept)) & ~products
         # All kernels of a table at once: its rows are read and unpacked once.
         widths = self.factors.widths[kernels[kept]]
         n_columns, every = int(widths.sum()), slice(0, len(self.samples))

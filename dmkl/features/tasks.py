@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -32,8 +32,11 @@ from dmkl.store.writer import StoreWriter
 Part = TypeVar("Part")
 TileIndex = tuple[int, int]
 """(tile row, tile column)"""
-TileFunction = Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]]
-"""The work of a task, from a source, data shared by all tasks, some kernels and a tile: a part for each kernel."""
+TileFunction = Callable[[tuple[int, ...], TileIndex, FeatureTiles, Any], list[Part]]
+"""The work of a task, from some kernels, a tile, a source and data shared by all tasks: a part for each kernel.
+
+It runs on one BLAS thread, since products round differently with more.
+"""
 
 _PARTS_BYTES = 256 * 2**20  # most memory of row sums of single tiles that wait for the last tile of their kernel
 
@@ -82,7 +85,7 @@ def run_batch(
     Each worker receives `shared` once; `verb` names the tasks in displays of progress.
     """
     work = [(group, tile) for group in batch for tile in tiles]
-    tasks = [partial(_on_one_thread, of_tile, group, tile) for group, tile in work]
+    tasks = [partial(of_tile, group, tile) for group, tile in work]
     n_bytes = sum(len(group) for group, _ in work) * source.tiling.tile**2 * source.dtype.itemsize
     results = run_tasks(verb, tasks, source, shared, task_bytes=n_bytes // len(work))
     parts: dict[int, list[Part]] = {k: [] for group in batch for k in group}
@@ -92,19 +95,8 @@ def run_batch(
     return parts
 
 
-def _on_one_thread(
-    of_tile: TileFunction[Part], group: tuple[int, ...], tile: TileIndex, source: FeatureTiles, shared: Any
-) -> list[Part]:
-    with pinned_blas(1):  # products round differently with more threads
-        return of_tile(source, shared, group, tile)
-
-
-@dataclass(frozen=True)
-class _TilePart:
-    checksum: int
-    row_sum: Float
-    col_sum: Float | None
-    diagonal: Float | None
+_Sums = tuple[Float, Float | None, Float | None]
+"""Of a tile: sums of its rows; of its columns, which are rows of its mirror image, if it has one; and its diagonal."""
 
 
 def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequence[dict[str, Any]]) -> None:
@@ -131,7 +123,7 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
         with writer.writing():
             parts = run_batch(source, batch, tiles, _write_tile, writer.tiles, "build")
         for k in chosen:
-            _end_kernel(source, writer, k, tiles, parts[k])
+            _end_kernel(source, writer, k, parts[k])
         done += len(chosen)
         rate = done * len(tiles) * tile_bytes / (time.monotonic() - started)
         watch.expect((len(todo) - done) / len(chosen))
@@ -141,31 +133,31 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
         sync_on_hosts(writer.folder)
 
 
-def _write_tile(source: FeatureTiles, tiles: TileWriter, kernels: tuple[int, ...], tile: TileIndex) -> list[_TilePart]:
+@pinned_blas(1)
+def _write_tile(
+    kernels: tuple[int, ...], tile: TileIndex, source: FeatureTiles, tiles: TileWriter
+) -> list[tuple[_Sums, int]]:
+    """Write a tile of some kernels; returns its sums and its checksum for each."""
     i, j = tile
-    parts: dict[int, _TilePart] = {}
+    parts: dict[int, tuple[_Sums, int]] = {}
     for k in kernels:
         written = tiles.read_written(k, i, j)
         if written is not None:
-            parts[k] = _sums(source, k, tile, written, crc32c(written))
+            parts[k] = _sums(source, k, tile, written), crc32c(written)
     with np.errstate(over="ignore", invalid="ignore"):  # `_sums` reports overflow
         for (k, _, _), block in source.stream([(k, i, j) for k in kernels if k not in parts]):
-            part = _sums(source, k, tile, block, 0)  # which checks the tile before it is written
-            parts[k] = replace(part, checksum=tiles.write(k, i, j, block))
+            parts[k] = _sums(source, k, tile, block), tiles.write(k, i, j, block)  # checked before it is written
     return [parts[k] for k in kernels]
 
 
-def _sums(source: FeatureTiles, k: int, tile: TileIndex, block: Array, checksum: int) -> _TilePart:
+def _sums(source: FeatureTiles, k: int, tile: TileIndex, block: Array) -> _Sums:
     i, j = tile
     row_sum = block.sum(axis=1, dtype=np.float64)
     if not np.isfinite(row_sum).all():
         a, b = np.argwhere(~np.isfinite(block))[0]
         refuse_overflow(source, k, source.tiling.row_slice(i).start + int(a), source.tiling.col_slice(j).start + int(b))
-    if not source.symmetric:
-        return _TilePart(checksum, row_sum, None, None)
-    if i == j:
-        return _TilePart(checksum, row_sum, None, block.diagonal().astype(np.float64))
-    return _TilePart(checksum, row_sum, block.sum(axis=0, dtype=np.float64), None)
+    col_sum = block.sum(axis=0, dtype=np.float64) if source.symmetric and i != j else None
+    return row_sum, col_sum, block.diagonal().astype(np.float64) if source.symmetric and i == j else None
 
 
 def refuse_overflow(source: FeatureTiles, k: int, row: int, col: int) -> NoReturn:
@@ -177,44 +169,43 @@ def refuse_overflow(source: FeatureTiles, k: int, row: int, col: int) -> NoRetur
     )
 
 
-def _end_kernel(
-    source: FeatureTiles, writer: StoreWriter, k: int, tiles: Sequence[TileIndex], parts: Sequence[_TilePart]
-) -> None:
+def _end_kernel(source: FeatureTiles, writer: StoreWriter, k: int, parts: Sequence[tuple[_Sums, int]]) -> None:
     tiling = source.tiling
-    row_sum = _add_sums(source, tiles, [(part.row_sum, part.col_sum) for part in parts])
+    row_sum = _add_sums(source, [sums[:2] for sums, _ in parts])
     checksums = np.zeros(tiling.shape, dtype=np.uint32)
     diagonal = np.zeros(tiling.rows) if source.symmetric else source.diagonal(np.array([k]))[0]
-    for (i, j), part in zip(tiles, parts, strict=True):
-        checksums[i, j] = part.checksum
-        if part.diagonal is not None:
-            diagonal[tiling.row_slice(i)] = part.diagonal
+    for (i, j), ((_, _, of_tile), checksum) in zip(tiling.pairs(), parts, strict=True):
+        checksums[i, j] = checksum
+        if of_tile is not None:
+            diagonal[tiling.row_slice(i)] = of_tile
     writer.end_kernel(k, row_sum, diagonal, checksums)
 
 
-def _add_sums(source: FeatureTiles, tiles: Sequence[TileIndex], sums: Sequence[tuple[Float, Float | None]]) -> Float:
+def _add_sums(source: FeatureTiles, sums: Sequence[tuple[Float, Float | None]]) -> Float:
     """Add sums of rows, and of columns for the mirror images of tiles of symmetric kernels."""
     total = np.zeros(source.tiling.rows)
-    for (i, j), (of_rows, of_cols) in zip(tiles, sums, strict=True):
+    for (i, j), (of_rows, of_cols) in zip(source.tiling.pairs(), sums, strict=True):
         total[source.tiling.row_slice(i)] += of_rows
         if of_cols is not None:
             total[source.tiling.row_slice(j)] += of_cols
     return total
 
 
-def fill_absent(
-    source: FeatureTiles, rows_absent: Mapping[str, Mask], cols_absent: Mapping[str, Mask], present: Mapping[str, Index]
-) -> FeatureTiles:
+def fill_absent(source: FeatureTiles, train: Index | None = None) -> FeatureTiles:
     """Fill the entries of samples that lack a table with the mean over training samples that have it.
 
-    The source has zeros for absent features, and is returned unchanged if there are none. Each table has masks of the
-    samples of either axis that lack it, and in `present` ascending positions of the training samples that have it.
+    The source has zeros for absent features, and is returned unchanged if there are none. `train` are positions of the
+    training samples among the column samples; all of them if None.
     """
     recipes, (row_axis, col_axis), tile = single(source.recipes), source.axes, source.tiling.tile
-    used = {recipe.feature for recipe in recipes}
-    incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}
+    used = {str(recipe.feature) for recipe in recipes if recipe.feature in col_axis.tables}
+    absent = {name: (row_axis.absent(name), col_axis.absent(name)) for name in used}
+    incomplete = {name for name, masks in absent.items() if any(map(np.any, masks))}
     affected = [k for k, recipe in enumerate(recipes) if recipe.feature in incomplete]
     if not affected:
         return source
+    trained = np.isin(np.arange(len(col_axis.samples)), train) if train is not None else True
+    present = {name: trained & ~lacking for name, (_, lacking) in absent.items()}
     across = None if source.symmetric else col_axis
     col_means = _row_means(FeatureTiles(recipes, col_axis, None, source.dtype, tile), affected, present)
     rectangular = FeatureTiles(recipes, row_axis, across, source.dtype, tile)
@@ -222,7 +213,7 @@ def fill_absent(
     fills = {}
     for k in affected:
         feature = str(recipes[k].feature)
-        rows, cols = rows_absent[feature], cols_absent[feature]
+        rows, cols = absent[feature]
         mean = float(col_means[k][present[feature]].mean())
         # An entry of two samples that both lack the table is the mean of the means.
         means = np.where(rows, mean, row_means[k]), np.where(cols, mean, col_means[k])
@@ -230,62 +221,53 @@ def fill_absent(
     return FeatureTiles(source.recipes, row_axis, across, source.dtype, tile, fills)
 
 
-def _row_means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, Index]) -> dict[int, Float]:
+def _row_means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, Mask]) -> dict[int, Float]:
     """For some kernels, the mean of k(x, ·) over the columns that have the table, for every row x, (rows,)."""
     for feature in dict.fromkeys(str(source.recipes[k].feature) for k in kernels):
-        if not len(present[feature]):
+        if not present[feature].any():
             refuse(f"no training sample has {feature!r}, so its entries cannot be filled in; leave its kernels out")
     check_task_memory(source, "the means of kernels whose samples lack a table")
     tiles, means = list(source.tiling.pairs()), dict[int, Float]()
     for batch in _batches(source, kernels, len(tiles)):
         for k, sums in run_batch(source, batch, tiles, _sum_present, present, "means").items():
-            means[k] = _add_sums(source, tiles, sums) / len(present[str(source.recipes[k].feature)])
+            means[k] = _add_sums(source, sums) / np.count_nonzero(present[str(source.recipes[k].feature)])
     return means
 
 
+@pinned_blas(1)
 def _sum_present(
-    source: FeatureTiles, present: Mapping[str, Index], kernels: tuple[int, ...], tile: TileIndex
+    kernels: tuple[int, ...], tile: TileIndex, source: FeatureTiles, present: Mapping[str, Mask]
 ) -> list[tuple[Float, Float | None]]:
     """Sum a tile's rows, and those of its mirror image if it is symmetric, over the samples that have the table."""
     i, j = tile
     sums = []
     for (k, _, _), block in source.stream([(k, i, j) for k in kernels]):
-        positions = present[str(source.recipes[k].feature)]
-        rows, cols = (_positions_in(positions, run) for run in (source.tiling.row_slice(i), source.tiling.col_slice(j)))
-        mirrored = block[rows].sum(axis=0, dtype=np.float64) if source.symmetric and i != j else None
-        sums.append((block[:, cols].sum(axis=1, dtype=np.float64), mirrored))
+        there = present[str(source.recipes[k].feature)]
+        mirrored = None
+        if source.symmetric and i != j:
+            mirrored = block[there[source.tiling.row_slice(i)]].sum(axis=0, dtype=np.float64)
+        sums.append((block[:, there[source.tiling.col_slice(j)]].sum(axis=1, dtype=np.float64), mirrored))
     return sums
-
-
-def _positions_in(positions: Index, run: slice) -> Index:
-    """Positions relative to a tile that holds the samples `run`; `positions` ascend."""
-    start, stop = np.searchsorted(positions, (run.start, run.stop))
-    return np.asarray(positions[start:stop] - run.start)
 
 
 _STRIP = 4096
 
 
 def resolve_bandwidths(
-    planned: Sequence[Recipe],
-    axis: SampleAxis,
-    present: Mapping[str, Index],
-    train: Index,
-    dtype: npt.DTypeLike,
-    tile: int,
+    planned: Sequence[Recipe], axis: SampleAxis, train: Index, dtype: npt.DTypeLike, tile: int
 ) -> list[Recipe]:
     """Replace every bandwidth b by γ = 1/(b · D̄).
 
     D̄ is the mean over all pairs of different training samples that have the table, of the distance that γ multiplies:
     exact, in closed form for ‖x − y‖² and from computed tiles for the others. `train` are positions of the training
-    samples, `present` of those that have a table. InputError if all of them are equal.
+    samples. InputError if all of those that have the table are equal.
     """
     groups: dict[Any, list[tuple[Any, ...]]] = {}
     for key in dict.fromkeys(recipe.statistic for recipe in planned if "bandwidth" in recipe.parameters):
         groups.setdefault((key[0], key[1], key[3]), []).append(key)
     means, results = dict[tuple[Any, ...], float](), list(planned)
     for group in groups.values():
-        means |= zip(group, _mean_distances(group, axis, present, train, dtype, tile), strict=True)
+        means |= zip(group, _mean_distances(group, axis, train, dtype, tile), strict=True)
     for k, recipe in enumerate(planned):
         parameters = dict(recipe.parameters)
         bandwidth = parameters.pop("bandwidth", None)
@@ -306,16 +288,11 @@ def resolve_bandwidths(
 
 
 def _mean_distances(
-    keys: Sequence[tuple[Any, ...]],
-    axis: SampleAxis,
-    present: Mapping[str, Index],
-    train: Index,
-    dtype: npt.DTypeLike,
-    tile: int,
+    keys: Sequence[tuple[Any, ...]], axis: SampleAxis, train: Index, dtype: npt.DTypeLike, tile: int
 ) -> Iterable[float]:
     """The mean distances of one statistic of one table, over several sets of its columns."""
     statistic, feature, _, more = keys[0]
-    rows = train if feature is None else present[feature]
+    rows = train if feature is None else train[~axis.absent(feature)[train]]
     if len(rows) < 2:
         rule = "a bandwidth is a multiple of the mean distance between training samples"
         refuse(f"{rule}, but {len(rows)} training samples have {feature!r}; give gamma as a number")
@@ -337,7 +314,8 @@ def _mean_distances(
     return means
 
 
-def _sum_entries(source: FeatureTiles, _: None, kernels: tuple[int, ...], tile: TileIndex) -> list[float]:
+@pinned_blas(1)
+def _sum_entries(kernels: tuple[int, ...], tile: TileIndex, source: FeatureTiles, _: None) -> list[float]:
     """The sum of a tile's entries, and of its mirror image's, for each kernel."""
     i, j = tile
     times = 1.0 if i == j else 2.0

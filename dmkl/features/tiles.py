@@ -43,6 +43,12 @@ class SampleAxis:
     at: Index | None = None
     """Positions of the samples among the columns of a matrix of distances; all of them in order where None."""
 
+    def absent(self, name: str) -> Mask:
+        """Which samples lack a table: their rows are NaN throughout."""
+        if not self.tables[name].n_missing:
+            return np.zeros(len(self.samples), dtype=bool)
+        return np.isnan(self.tables[name].read(slice(0, len(self.samples)), slice(0, 1))[:, 0])
+
 
 @dataclass(frozen=True)
 class MeanFill:
@@ -216,7 +222,7 @@ class FeatureTiles:
     def identity(self, recipe: Recipe) -> dict[str, Any]:
         """The recipe as JSON, and of the user's own functions also values: their names say nothing of their code."""
         identity, first = recipe.as_json(), slice(0, min(_STRIP, len(self.samples)))
-        for part in recipe.factors or (recipe,):
+        for part in recipe.parts:
             if part.function == "own":
                 X = self._panel(part, 0, first, slice(None), self.dtype, _Rows())
                 identity[f"values of {part.name}"] = hashlib.sha256(_own_entries(part, X, X).tobytes()).hexdigest()
@@ -241,7 +247,7 @@ class FeatureTiles:
             for k, i, j in keys:
                 rows, cols, shape = self.tiling.row_slice(i), self.tiling.col_slice(j), self.tiling.tile_shape(i, j)
                 same, tile = self.symmetric and i == j, buffers.take("entries", self.dtype, *shape)
-                for number, recipe in enumerate(self.recipes[k].factors or (self.recipes[k],)):
+                for number, recipe in enumerate(self.recipes[k].parts):
                     entries = tile if number == 0 else buffers.take("factor", self.dtype, *shape)
                     if pairs_of != (recipe.statistic, i, j):
                         pairs_of = (recipe.statistic, i, j)
@@ -330,10 +336,10 @@ class FeatureTiles:
 
     def diagonal(self, kernels: Index) -> Array:
         """It exists for new samples too."""
-        values = np.empty((len(kernels), len(self.samples)))
+        values = np.ones((len(kernels), len(self.samples)))
         for row, k in zip(values, kernels, strict=True):
-            parts = [self._whole_diagonal(part) for part in self.recipes[k].factors or (self.recipes[k],)]
-            row[:] = np.prod(parts, axis=0)
+            for part in self.recipes[k].parts:
+                row *= self._whole_diagonal(part)
         return values
 
     def _whole_diagonal(self, recipe: Recipe) -> Float:

@@ -79,9 +79,9 @@ class ArrayTable(FeatureTable):
     values: Array
 
     @classmethod
-    def of(cls, name: str, values: Array, columns: tuple[str, ...] | None, scanned: Scan) -> Self:
+    def of(cls, name: str, values: Array, scanned: Scan) -> Self:
         """The table of these values, which were scanned."""
-        n_missing = int(scanned.absent.sum())
+        columns, n_missing = scanned.table.columns, int(scanned.absent.sum())
         return cls(name, values.shape, values.dtype, columns, scanned.content, scanned.center, n_missing, values)
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
@@ -186,8 +186,9 @@ class TableOfRows(FeatureTable):
 
 @dataclass(frozen=True)
 class Scan:
-    """Digest, column means and missing samples of a table, found by reading it once."""
+    """A table with its digest, column means and missing samples, found by reading it once."""
 
+    table: FeatureMatrix | FeatureTable
     content: str  # a digest of its values
     center: Float  # column means over the samples that have the table
     absent: Mask  # samples that lack it, (samples,)
@@ -221,7 +222,7 @@ def scan(
             i, k = np.unravel_index(int(present.argmin()), present.shape)
             if present[i, k] < lowest[0]:
                 lowest = (float(present[i, k]), strip.start + int(np.flatnonzero(~absent[strip])[i]), int(k))
-    return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest, highest)
+    return Scan(table, digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest, highest)
 
 
 def table_in_memory(
@@ -230,7 +231,7 @@ def table_in_memory(
     """A table of an array, by default with its own mean as the center."""
     bare = ArrayTable(name, values.shape, values.dtype, columns, "", np.zeros(values.shape[1]), 0, values)
     scanned = scan(bare, None)
-    return ArrayTable.of(name, values, columns, scanned if center is None else replace(scanned, center=center))
+    return ArrayTable.of(name, values, scanned if center is None else replace(scanned, center=center))
 
 
 def _digest(table: FeatureMatrix | FeatureTable) -> Any:
@@ -280,19 +281,17 @@ def strips(table: FeatureMatrix | FeatureTable, multiple: int = 1) -> Iterator[s
         yield slice(start, min(start + side, rows))
 
 
-def write_table(
-    root: Any, number: int, table: FeatureMatrix | FeatureTable, scanned: Scan, chunk_rows: int | None
-) -> None:
+def write_table(root: Any, number: int, scanned: Scan, chunk_rows: int | None) -> None:
     """Write a table into the group `features` of a kernel set or a model, unless it is there already.
 
     It is written in the precision of its dtype, in chunks of `chunk_rows`, the rows that a task reads at a time, or of
-    about 1 MiB if None; `scanned` is the result of `scan`.
+    about 1 MiB if None.
     """
-    path, (rows, columns) = f"{FEATURES}/{number}", table.shape
+    table, path, (rows, columns) = scanned.table, f"{FEATURES}/{number}", scanned.table.shape
     if chunk_rows is None:  # Zarr takes about a millisecond for each chunk
         chunk_rows = max(1, _CHUNK_BYTES // (min(columns, _CHUNK_COLUMNS) * table.dtype.itemsize))
     chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
-    if _is_written(root, path, table, scanned, chunks):
+    if _is_written(root, path, scanned, chunks):
         return
     # Folders rather than groups: a killed process may have left parts of them, and a power cut empty files.
     sync(root.store.delete_dir(f"{root.path}/{path}".lstrip("/")))
@@ -316,15 +315,14 @@ def write_table(
     group.update_attributes({"name": table.name, "n_missing": int(scanned.absent.sum()), "content": scanned.content})
 
 
-def _is_written(
-    root: Any, path: str, table: FeatureMatrix | FeatureTable, scanned: Scan, chunks: tuple[int, int]
-) -> bool:
+def _is_written(root: Any, path: str, scanned: Scan, chunks: tuple[int, int]) -> bool:
     """Whether an earlier run has written this table, and its files are whole."""
     try:
         if root[path].attrs.get("content") != scanned.content:
             return False
         written = StoredTable.open(root.store, f"{root.path}/{path}".lstrip("/"))
-        same = (written.name, written.columns, written.chunk_rows) == (table.name, table.columns, chunks[0])
+        expected = (scanned.table.name, scanned.table.columns, chunks[0])
+        same = (written.name, written.columns, written.chunk_rows) == expected
         return same and root[f"{path}/values"].chunks == chunks and content_of(written) == scanned.content
     except (DmklError, KeyError, ValueError):
         return False

@@ -35,7 +35,6 @@ from dmkl.files.regular import check_plain
 from dmkl.files.syncing import sync, sync_tree
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import check_lock, lock, refuse_existing, remove_leftovers, replace_folder, reporting_full_disk
-from dmkl.inputs.features import FeatureMatrix
 from dmkl.store import zarr_groups
 from dmkl.store.features import FEATURES, FeatureTable, Scan, StoredTable, write_table
 from dmkl.store.format import FORMAT, FORMAT_VERSION, PER_KERNEL, Header, content_id, kept_as_factors, write_array
@@ -365,11 +364,11 @@ class StoreWriter:
 
     # --- features ---------------------------------------------------------------------------------------------
 
-    def add_features(self, table: FeatureMatrix | FeatureTable, scanned: Scan) -> FeatureTable:
+    def add_features(self, scanned: Scan) -> FeatureTable:
         """Store one more table, unless an earlier run has written it there; returns it as a stored table."""
         number, self._n_tables = self._n_tables, self._n_tables + 1
         with self.writing():
-            write_table(self._group, number, table, scanned, self.header.tile if self._tiled else None)
+            write_table(self._group, number, scanned, self.header.tile if self._tiled else None)
         return StoredTable.open(self._target, f"{FEATURES}/{number}")
 
     def copy_features(self, tables: Sequence[StoredTable]) -> None:
