@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
-from dask.delayed import Delayed, delayed
+from dask.delayed import Delayed
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import SampleOrderWarning, refuse, warn
@@ -24,17 +24,7 @@ from dmkl.names import Join, sample_names, unique_names
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.covariates import Covariates, residualize
 from dmkl.numerics.semidefinite import Repair
-from dmkl.numerics.steps import (
-    NORMALIZATIONS,
-    STEPS,
-    ChainState,
-    Fitted,
-    Residualize,
-    Step,
-    Weighing,
-    as_step,
-    as_steps,
-)
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS, Fitted, Residualize, Step, Weighing, as_steps
 from dmkl.passes import statistics
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.composed import Composed, GeometricMean
@@ -245,7 +235,7 @@ class KernelSet:
 
     def center(self) -> KernelSet:
         """Center in feature space: K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m), by the means over the column samples."""
-        return self._step(STEPS["center"])
+        return self.with_steps("center")
 
     def normalize(self, how: str = "trace") -> KernelSet:
         """Scale the kernels by statistics of the column samples.
@@ -256,9 +246,9 @@ class KernelSet:
         """
         if how not in NORMALIZATIONS:
             refuse(f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}")
-        return self._step(STEPS[how])
+        return self.with_steps(how)
 
-    def with_steps(self, steps: str | Iterable[str] | None, weights: Array | None = None) -> KernelSet:
+    def with_steps(self, steps: str | Iterable[str | Covariates] | None, weights: Array | None = None) -> KernelSet:
         """The set after some steps, in the order given.
 
         Parameters
@@ -272,8 +262,13 @@ class KernelSet:
             many times; all equal if None.
         """
         K = self
-        for name in as_steps(steps):
-            K = K._residualized(name, weights) if isinstance(name, Covariates) else K._step(as_step(name, weights))
+        for given in as_steps(steps):
+            if isinstance(given, Covariates):
+                cols = given.of(self.train_samples)
+                K = K._step(Residualize(given, cols, cols if self.is_square else given.of(self.samples), weights))
+            else:
+                step: Any = STEPS[given]
+                K = K._step(replace(step, weights=weights) if weights is not None and step.needs_training else step)
         return K
 
     def residualize(self, Z: Any) -> KernelSet:
@@ -282,7 +277,7 @@ class KernelSet:
         Z is an argument or a result of `dmkl.residualize`, with the same errors. It takes one pass, as centering over
         some samples does.
         """
-        return self._residualized(Z if isinstance(Z, Covariates) else residualize(Z))
+        return self.with_steps([Z if isinstance(Z, Covariates) else residualize(Z)])
 
     def covariate_shares(self, Z: Any) -> xr.DataArray:
         """The share of each kernel's centered trace that covariates explain, 1 − tr(PKP)/tr(CKC), (kernel,); one pass.
@@ -298,11 +293,6 @@ class KernelSet:
         import xarray as xr
 
         return describe(xr.DataArray(share, dims=("kernel",), coords=coords, name="share"))
-
-    def _residualized(self, covariates: Covariates, weights: Array | None = None) -> KernelSet:
-        cols = covariates.of(self.train_samples)
-        rows = cols if self.is_square else covariates.of(self.samples)
-        return self._step(Residualize(covariates, cols, rows, weights))
 
     def weighed(self, weights: Array) -> KernelSet:
         """D^{1/2} K D^{1/2} with D = diag(weights), the sample weights of the column samples.
@@ -362,7 +352,7 @@ class KernelSet:
         if names is None:
             return K
         unique = np.asarray(unique_names(names, len(at), "sample"))
-        return K._composed((K,), list(K.names), [(k,) for k in range(len(K))], unique)
+        return K._composed((K,), samples=unique)
 
     def join(self, *others: KernelSet) -> KernelSet:
         """The kernels of this set and further ones over the same records in the same order, read where they are.
@@ -371,9 +361,7 @@ class KernelSet:
         genotypes and of environments. InputError if a set is not square, has steps or other records, or two kernels
         have one name.
         """
-        sets = (self, *others)
-        names = [name for each in sets for name in each.names]
-        return self._composed(sets, names, [(k,) for k in range(len(names))])
+        return self._composed((self, *others))
 
     def interaction(self, *names: str, name: str | None = None) -> KernelSet:
         """The set with one more kernel, the entrywise product K_a ∘ K_b of some, computed when it is read.
@@ -387,30 +375,27 @@ class KernelSet:
         if len(places) < 2:
             refuse(f"interaction() multiplies two or more kernels, got {len(places)}")
         made = ":".join(self.names[k] for k in places) if name is None else name
-        terms = [(k,) for k in range(len(self.names))]
-        return self._composed((self,), [*self.names, made], [*terms, tuple(map(int, places))])
+        return self._composed((self,), {made: tuple(map(int, places))})
 
     def _composed(
-        self,
-        sets: Sequence[KernelSet],
-        names: list[str],
-        terms: Sequence[tuple[int, ...]],
-        samples: Array | None = None,
+        self, sets: Sequence[KernelSet], products: Mapping[str, tuple[int, ...]] = {}, samples: Array | None = None
     ) -> KernelSet:
+        """The kernels of some sets, then products of some of these by name."""
         for each in sets:
             if each.view.steps or not each.is_square or each.shape[1] != self.shape[1]:
                 refuse(
                     f"kernels are joined and multiplied as they are stored, over the same records: expected square "
                     f"sets of {self.shape[1]} without steps, found {each!r}; call it before center() and normalize()"
                 )
+        names = [name for each in sets for name in each.names]
+        terms = [*((k,) for k in range(len(names))), *products.values()]
+        names += products
         twice = [name for number, name in enumerate(names) if name in names[:number]]
         if twice:
             refuse(f"two kernels would have the name {twice[0]!r}; give another (name=, or names= when a set is made)")
         samples = self.samples if samples is None else samples
         source = Composed([each.view for each in sets], terms, names, samples, self.individuals)
-        whole = np.arange(self.shape[1])
-        view = View(source, np.arange(len(names)), whole, whole)
-        return KernelSet(view, labels=self.labels, tasks=self._tasks, splits=self.splits)
+        return KernelSet(View.of(source), labels=self.labels, tasks=self._tasks, splits=self.splits)
 
     def persist(self) -> KernelSet:
         """Load the tiles of this view into memory (that of the workers on a cluster), so that nothing is read later.
@@ -486,7 +471,7 @@ class KernelSet:
         if fitted is None:
             state = statistics.chain_statistics(self._view)
             fitted = Fitted() if isinstance(state, Delayed) else state.fitted
-            later = delayed(_chain_for_products, pure=True)(state) if isinstance(state, Delayed) else None
+            later = state.fitted.for_products(pure=True) if isinstance(state, Delayed) else None
         token = tokenize(self._view, self._fitted, block, want, precision.str)
         graph = pass_graph(
             [Lens(self._view, fitted)], [Columns(block, want, None, precision)], f"{verb}-pass", token, later, alone
@@ -593,10 +578,6 @@ def measure(sets: Sequence[KernelSet], *, zero_constant: bool = False) -> tuple[
     return [K if K._fitted is not None else K._with(K.view, next(measured).fitted) for K in sets], n_passes
 
 
-def _chain_for_products(state: ChainState) -> Fitted:
-    return state.fitted.for_products()
-
-
 # --- positions of samples and kernels ---------------------------------------------------------------------------------
 
 
@@ -632,23 +613,14 @@ def named_positions(wanted: Any, names: Sequence[str], what: str) -> Index:
     does not exist. `what` is the noun for messages, such as "kernel".
     """
     if isinstance(wanted, slice):
-        return np.arange(len(names))[wanted]
+        return positions(wanted, len(names), what)
     several = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
-    # Booleans are integers in Python, so a mask has to be recognized before positions.
-    if several and all(isinstance(item, bool | np.bool_) for item in several):
-        return positions(np.array(several, dtype=bool), len(names), what)
-    n, places = len(names), list[int]()
+    places: dict[Any, int] = {name: place for place, name in enumerate(names)}
     for item in several:
-        if isinstance(item, int | np.integer):
-            if not -n <= item < n:
-                refuse(f"there is no {what} {item}; this set has {n}")
-            places.append(int(item) % n)
-            continue
-        if item not in names:
-            available = f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
+        if not isinstance(item, int | np.integer | np.bool_) and not (isinstance(item, str) and item in places):
+            available = f"{', '.join(map(repr, names[:10]))}{', …' if len(names) > 10 else ''}"
             refuse(f"there is no {what} named {item!r}; the names are {available}")
-        places.append(names.index(item))
-    return np.array(places, dtype=np.int64)
+    return positions([places.get(item, item) for item in several], len(names), what)
 
 
 _MOST_CANDIDATES = 1000  # Pairs of samples whose entries are read.
@@ -718,10 +690,8 @@ def set_of(stored: Location | MemorySet) -> KernelSet:
         from dmkl.features.stored import FactorReader  # sets of tiles need no recipes
 
         reader = FactorReader(reader)
-    _, n_rows, n_cols = reader.shape
-    rows = np.arange(n_rows)
-    view = View(reader, np.arange(reader.shape[0]), rows, rows if reader.symmetric else np.arange(n_cols))
-    return KernelSet(view, labels=reader.labels, tasks=reader.tasks, splits=reader.splits, provenance=reader.provenance)
+    view, of_kernels = View.of(reader), reader.provenance
+    return KernelSet(view, labels=reader.labels, tasks=reader.tasks, splits=reader.splits, provenance=of_kernels)
 
 
 @one_blas_thread

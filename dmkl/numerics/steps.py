@@ -877,12 +877,6 @@ NORMALIZATIONS = ("trace", "cosine", "multiplicative")
 """The steps that bring kernels to a common scale."""
 
 
-def as_step(name: str, weights: Array | None = None) -> Step:
-    """A step by its name, with statistics over column samples that have these weights, (cols,)."""
-    step = STEPS[name]
-    return step if weights is None or not step.needs_training else replace(step, weights=weights)  # type: ignore[type-var]
-
-
 def as_steps(steps: str | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
     """The names of steps, and covariates, in the order in which they are applied.
 
