@@ -1,4 +1,4 @@
-"""Types of arrays, those read in parts, division into tiles, and questions to arrays and labels of any library."""
+"""Types of arrays, those read in parts, division into tiles and by keys, and questions to arrays of any library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NULL", "null", "None", "NaT"})
 """Texts that stand for an unknown label, as tables and the printing of pandas, R and SQL have them."""
@@ -126,6 +128,14 @@ def refuse_codes(what: str, values: npt.ArrayLike, way_out: str) -> None:
             f"{what} numbers, but for {' and '.join(map(repr, codes))}: if that stands for a missing value, "
             f"{way_out.format(code=codes[0])}; if it is a class or a category, give all of them names with letters"
         )
+
+
+def by_key(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Lists of the items of equal keys, in the order of the items."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def n_bytes(shape: Sequence[int], itemsize: int) -> int:

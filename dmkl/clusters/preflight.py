@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmkl import settings
 from dmkl._version import version
+from dmkl.arrays import by_key
 from dmkl.errors import DmklError, InputError, first_names, one_line, size_text
 from dmkl.passes import execute
 
@@ -67,11 +68,8 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
             return [_compare(_describe(store, mark), "", mark, 1, execute.machine().slots, [None])]
         reports = execute.workers_of(client)  # waits for a worker
         others = execute.workers_of_another_dmkl(client, reports)
-        by_place: dict[tuple[str, str], list[Any]] = {}
-        for worker in execute.look_at(
-            client, {address: reports[address] for address in reports if address not in others}
-        ):
-            by_place.setdefault(worker.place, []).append(worker)
+        same = {address: reports[address] for address in reports if address not in others}
+        by_place = by_key(execute.look_at(client, same), lambda worker: worker.place)
         first = {workers[0].address: workers for workers in by_place.values()}
         answers = execute.ask(client, _describe, store, mark, workers=first)
         alike = [worker.address for workers in first.values() for worker in workers]

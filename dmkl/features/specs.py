@@ -32,6 +32,7 @@ from pydantic import (
     model_validator,
 )
 
+from dmkl.arrays import by_key
 from dmkl.errors import InputError, StoreError, did_you_mean, first_names, refuse, short_repr
 from dmkl.features.functions import FUNCTIONS, WORDS, import_path
 from dmkl.features.recipes import GENETIC, IMPUTING, LOW_RANK, OWN, Recipe
@@ -493,9 +494,7 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Recipe],
 
 def _product(where: str, keys: Mapping[str, Any], planned: Mapping[str, Recipe]) -> Recipe:
     """The product of kernels that other specifications make; it follows these."""
-    of_table: dict[str | None, list[str]] = {}
-    for recipe in planned.values():
-        of_table.setdefault(recipe.feature, []).append(recipe.name)
+    of_table = by_key(planned, lambda name: planned[name].feature)
     # The name of a table means its kernel, if it has one.
     of = [f if f in planned or len(of_table.get(f, ())) != 1 else of_table[f][0] for f in keys["of"]]
     lacking, name = [factor for factor in of if factor not in planned], keys["name"] or ":".join(keys["of"])
@@ -625,9 +624,8 @@ def _positions(members: Iterable[int | str], table: FeatureMatrix, where: str) -
             f"{where}: columns are chosen by name ({first_names(names)}), but the feature has no column names; "
             "give positions, a table with names (a DataFrame, a CSV file), or choose another (feature=, --feature)"
         )
-    by_name: dict[str, list[int]] = {}
-    for position, name in enumerate(table.columns or ()):
-        by_name.setdefault(name, []).append(position)
+    columns = table.columns or ()
+    by_name = by_key(range(len(columns)), lambda position: columns[position])
     return {member: [member] if isinstance(member, int) else by_name.get(member, []) for member in members}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import progress
-from dmkl.arrays import Array, Float, Index, Mask
+from dmkl.arrays import Array, Float, Index, Mask, by_key
 from dmkl.errors import refuse
 from dmkl.features.recipes import Recipe, single
 from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
@@ -262,9 +262,8 @@ def resolve_bandwidths(
     exact, in closed form for ‖x − y‖² and from computed tiles for the others. `train` are positions of the training
     samples. InputError if all of those that have the table are equal.
     """
-    groups: dict[Any, list[tuple[Any, ...]]] = {}
-    for key in dict.fromkeys(recipe.statistic for recipe in planned if "bandwidth" in recipe.parameters):
-        groups.setdefault((key[0], key[1], key[3]), []).append(key)
+    statistics = dict.fromkeys(recipe.statistic for recipe in planned if "bandwidth" in recipe.parameters)
+    groups = by_key(statistics, lambda key: (key[0], key[1], key[3]))
     means, results = dict[tuple[Any, ...], float](), list(planned)
     for group in groups.values():
         means |= zip(group, _mean_distances(group, axis, train, dtype, tile), strict=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 import xarray as xr
 
-from dmkl.arrays import Float, plain_repr
+from dmkl.arrays import Float, by_key, plain_repr
 from dmkl.errors import refuse
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import as_exponent
@@ -221,9 +221,7 @@ class WeightRules:
                     f"kernel_groups must map groups to names of kernels, or name the group of each of the {len(names)} "
                     f"kernels; got shape {np.shape(given)}"
                 )
-        groups: dict[Any, list[int]] = {}
-        for position, group in enumerate(label):
-            groups.setdefault((position,) if group is None else group, []).append(position)
+        groups = by_key(range(len(label)), lambda k: (k,) if label[k] is None else label[k])
         return list(groups.values())
 
     def _prices(self, names: Sequence[str]) -> tuple[float, ...]:

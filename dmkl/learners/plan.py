@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.class_weight import compute_sample_weight
 
-from dmkl.arrays import Array, Float, Index, is_known, plain_repr
+from dmkl.arrays import Array, Float, Index, by_key, is_known, plain_repr
 from dmkl.errors import LabelWarning, refuse, warn
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet, given_labels
@@ -345,9 +345,7 @@ class TrainingSet:
     def parts(self) -> list[Part]:
         """The problems by their samples."""
         labeled = self.problems.labeled
-        members: dict[int, list[int]] = {}
-        for number, training in enumerate(self.trainings):
-            members.setdefault(id(training), []).append(number)
+        members = by_key(range(len(self.trainings)), lambda number: id(self.trainings[number]))
         return [
             Part(self.trainings[numbers[0]], np.array(numbers), labeled[numbers[0]]) for numbers in members.values()
         ]

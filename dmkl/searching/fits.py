@@ -24,7 +24,7 @@ from scipy.special import expit, logit
 from sklearn.base import clone
 
 from dmkl import progress
-from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
+from dmkl.arrays import Array, Float, Index, Mask, by_key, is_known, plain_repr
 from dmkl.errors import InputError, refuse
 from dmkl.files.writing import lock
 from dmkl.inputs.label_tables import matched
@@ -397,11 +397,9 @@ class Question:
         """
         if not self.on_covariates:
             return None
-        part, by_chain = np.full((len(rows), self.n_tasks), np.nan), defaultdict[Any, list[int]](list)
+        part = np.full((len(rows), self.n_tasks), np.nan)
         of_tasks = [*learners] * (self.n_tasks if len(learners) == 1 else 1)
-        for t, learner in enumerate(of_tasks):
-            by_chain[tuple(learner._steps())].append(t)
-        for tasks in by_chain.values():
+        for tasks in by_key(range(self.n_tasks), lambda t: tuple(of_tasks[t]._steps())).values():
             if (fit := self._regress([of_tasks[tasks[0]]], train, rows)) is not None:
                 part[:, tasks] = fit[0][:, tasks]
         return part.reshape(self.labels[rows].shape)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, by_key
 from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.compiling import compiled
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -67,9 +67,7 @@ class InMemory(SideBySide):
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         host = machine()
         outcomes: dict[int, Outcome] = {}
-        groups: dict[Training, list[int]] = {}
-        for number, job in enumerate(jobs):
-            groups.setdefault(job.training, []).append(number)
+        groups = by_key(range(len(jobs)), lambda number: jobs[number].training)
         for thin in (True, False) if self.factors else (False,):
             left = [members for members in groups.values() if members[0] not in outcomes]
             alone = [members for members in left if suits([jobs[k] for k in members], host, self, thin=thin)]
@@ -115,9 +113,7 @@ class InMemory(SideBySide):
 
     def _bunches(self, jobs: Sequence[Job], host: Machine, *, thin: bool) -> Iterator[list[list[Job]]]:
         """The chains that each task solves side by side, on equal kernels and rows."""
-        alike: dict[Any, list[Job]] = {}
-        for job in jobs:
-            alike.setdefault((job.kernels_key, None if job.rows is None else job.rows.tobytes()), []).append(job)
+        alike = by_key(jobs, lambda job: (job.kernels_key, None if job.rows is None else job.rows.tobytes()))
         chained = [self.chains(members) for members in alike.values()]
         fair = math.ceil(sum(map(len, chained)) / host.slots)  # more would leave slots without work
         for chains in chained:

@@ -22,7 +22,7 @@ from itertools import chain
 
 import numpy as np
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float, Index, by_key
 from dmkl.numerics.cholesky import not_positive_definite
 from dmkl.numerics.fisher import relative_gap
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -88,10 +88,8 @@ class SharedMethod(Method):
             return refine([(job.training.whole, job.problem) for job in jobs])
         context.solver = "decomposition"
         outcomes = dict(enumerate(map(context.workspace.outcome, range(len(jobs)))))
-        groups: dict[tuple[bytes, int], list[int]] = {}
-        for number, job in enumerate(jobs):
-            if outcomes[number] is None:
-                groups.setdefault((job.problem.weights.tobytes(), id(job.training)), []).append(number)
+        missing = [number for number, outcome in outcomes.items() if outcome is None]
+        groups = by_key(missing, lambda k: (jobs[k].problem.weights.tobytes(), id(jobs[k].training)))
         # The training sets of a candidate come one after another: a task reads each tile once for all of them.
         tasks, host = _tasks(jobs, [groups[key] for key in sorted(groups, key=lambda key: key[0])]), machine()
         for tasks_of_round in (tasks[start : start + host.slots] for start in range(0, len(tasks), host.slots)):

@@ -46,7 +46,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import nnls
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float, Index, by_key
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, refuse
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.cholesky import Factor
@@ -526,10 +526,8 @@ def explained_variances(variances: Float, covariances: Any, design: Float, new_d
 def solve_on_factors(solve: Solve, jobs: Sequence[Job], context: Context) -> list[Outcome]:
     """Solve `VarianceProblem`s: a pass for sums, `solve` for the problems over pseudo-samples, and a pass for Py."""
     outcomes = [context.workspace.outcome(number) for number in range(len(jobs))]
-    groups: dict[tuple[int, bytes], list[int]] = {}
-    for number, job in enumerate(jobs):
-        if outcomes[number] is None:
-            groups.setdefault((id(job.training), job.problem.basis.tobytes()), []).append(number)
+    missing = [number for number, outcome in enumerate(outcomes) if outcome is None]
+    groups = by_key(missing, lambda number: (id(jobs[number].training), jobs[number].problem.basis.tobytes()))
     n_bytes = 8 * len(RowMap(jobs[0].training.square.view).kernel_of) ** 2
     for batch in batches(list(groups.values()), [n_bytes] * len(groups), machine().total_bytes // 3):
         started = time.monotonic()

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Float, plain_repr
+from dmkl.arrays import Float, by_key, plain_repr
 from dmkl.errors import refuse
 from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.numerics.discriminant import null_leverages
@@ -304,10 +304,7 @@ def with_inverse_diagonals(
 
 def _groups(jobs: Sequence[Job], missing: Sequence[int]) -> list[list[int]]:
     """The problems of each training set and choice of kernels."""
-    groups: dict[tuple[int, bytes], list[int]] = {}
-    for k in missing:
-        groups.setdefault(jobs[k].kernels_key, []).append(k)
-    return list(groups.values())
+    return list(by_key(missing, lambda k: jobs[k].kernels_key).values())
 
 
 def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int], *, every: bool) -> list[_Sum]:
@@ -316,9 +313,7 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
     cost = sum(len(members) * _operations(jobs[members[0]].training.square.view) for members in groups)
     sums = []
     for members in groups:
-        points: dict[tuple[bytes, float], list[int]] = {}
-        for k in members:
-            points.setdefault((outcomes[k].weights.tobytes(), float(jobs[k].problem.lam)), []).append(k)
+        points = by_key(members, lambda k: (outcomes[k].weights.tobytes(), float(jobs[k].problem.lam)))
         lens, firsts = jobs[members[0]].training.square, [same[0] for same in points.values()]
         if every or cost <= _OPERATIONS:
             chosen: Sequence[int] = range(len(firsts))
@@ -326,9 +321,7 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
             least = min(_LEAST_FACTORS, max(1, int(_LEAST_OPERATIONS / _operations(lens.view))))
             n_factors = min(_MOST_FACTORS, max(least, int(_NODE_OPERATIONS / cost * len(members))))
             chosen = _spread(_coordinates(jobs, outcomes, firsts), n_factors)
-        by_weights: dict[bytes, list[int]] = {}
-        for at in sorted(chosen):
-            by_weights.setdefault(outcomes[firsts[at]].weights.tobytes(), []).append(firsts[at])
+        by_weights = by_key((firsts[at] for at in sorted(chosen)), lambda k: outcomes[k].weights.tobytes())
         for content, same in by_weights.items():
             lams = tuple(float(jobs[k].problem.lam) for k in same)
             request = InverseDiagonals(outcomes[same[0]].weights, lams, vector=lens.unit_vector())

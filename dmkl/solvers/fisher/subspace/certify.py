@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, by_key
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.mkfda import Solution
 from dmkl.solvers.fisher.subspace import tasks
@@ -145,9 +145,8 @@ class Restriction:
         """Solve the points that have a tolerance for their weights gap, from β of each point if it has one."""
         work, own, points = [], [], self.points
         for f, space in enumerate(self.spaces):
-            chains: dict[tuple[int, float], list[int]] = {}
-            for k in sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].weights.p):
-                chains.setdefault((points[k].target, points[k].lam), []).append(k)
+            ordered = sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].weights.p)
+            chains = by_key(ordered, lambda k: (points[k].target, points[k].lam))
             files = (space.gram, space.file("inner"), space.file("projected"))
             ends = np.cumsum([h.shape[1] for h in space.targets]).tolist()
             # A task solves the norms p at one λ in sequence, each from the solution of the one before. The tasks do not
