@@ -743,18 +743,20 @@ _SECONDS, _BYTES_PER_SECOND = 30.0, 1e6
 _BRANCHING = 4
 
 
-def send_all(values: Mapping[str, Any], *, broadcast: bool = True, lazy: bool = False) -> list[Any]:
+def send_all(
+    values: Mapping[str, Any], *, broadcast: bool = True, lazy: bool = False, small_bytes: int = -1
+) -> list[Any]:
     """Make values available to many tasks, by name: nodes of the graph, or sent to a cluster's workers once.
 
     Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
-    `lazy` is as in `task`.
+    `lazy` is as in `task`. Values of at most `small_bytes` are in the graph of a cluster too: sending them costs the
+    client several messages to the scheduler and to each worker.
     """
     if _HERE.get() is not None and not lazy:
         return list(values.values())
-    client = active_client()
-    if client is None:
+    given, client = list(values.values()), active_client()
+    if client is None or sizeof(given) <= small_bytes:
         return [delayed(value, name=name, traverse=False) for name, value in values.items()]
-    given = list(values.values())
     seconds = _SECONDS + sizeof(given) / _BYTES_PER_SECOND
     for pause_seconds in (0.2, 1.0, 5.0, None):
         allowed = machine().workers  # waits for a worker, and raises if none comes
@@ -858,11 +860,12 @@ def run_tasks(
 
     def run() -> list[Any]:
         token = uuid.uuid4().hex
-        shared_values = _sent({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}, broadcast=True)
+        named = {f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}
+        shared_values = send_all(named, small_bytes=_SMALL_BYTES)
         own_values: list[tuple[Any, ...]] = [()] * len(work)
         if own is not None:
-            sent = _sent({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
-            own_values = [(value,) for value in sent]
+            named = {f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}
+            own_values = [(value,) for value in send_all(named, broadcast=False, small_bytes=_SMALL_BYTES)]
         # Dask starts tasks of equal priority with the last key, so the keys count down: the longest task starts first.
         tasks = [
             task(function, *shared_values, *more, key=f"{name}-{len(work) - k:06d}-{token}")
@@ -872,13 +875,3 @@ def run_tasks(
         return execute(wanted, [(unit, task_bytes) for unit in tasks], name)
 
     return again(run, name)
-
-
-def _sent(values: dict[str, Any], *, broadcast: bool) -> list[Any]:
-    """Make values available to tasks, by name: in the graph itself if they are small.
-
-    Sending them separately costs the client several messages to the scheduler and to each worker.
-    """
-    if _HERE.get() is not None or sizeof(list(values.values())) > _SMALL_BYTES:
-        return send_all(values, broadcast=broadcast)
-    return [delayed(value, name=name, traverse=False) for name, value in values.items()]
