@@ -51,7 +51,7 @@ def predict(
     missing_features: options.MissingFeatures = "refuse",
     split: int | None = samples_option("Predict a part of this stored split.", "K", min=0),
     part: Literal["test", "validation", "train"] = samples_option(
-        'Its "test" (default), "validation" or "train".', "PART", default="test", show_default=False
+        'Its "test" (default), "validation" or "train".', "PART", default="test"
     ),
     rows: options.Rows = None,
     records: options.Records = None,
@@ -74,9 +74,7 @@ def predict(
     plot: Path | None = option("Draw the confusion matrix.", "FILE.png"),
     report: Path | None = option("Page of scores, calibration and drift.", "FILE.html"),
     anndata: Path | None = _anndata_option("Put predictions into this .h5ad or .h5mu, by name.", "FILE"),
-    key: str = _anndata_option(
-        "Name of the scores in obsm. [default: dmkl]", "NAME", default="dmkl", show_default=False
-    ),
+    key: str = _anndata_option("Name of the scores in obsm. [default: dmkl]", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -260,6 +258,9 @@ def predict(
         from dmkl.reports.predictions import describe_prediction
 
         known = None if truth is None else estimator._truth(None, truth, unknown=unknown)
+        if known is not None and not has_label.all():
+            known = known.astype(float if regression else object)
+            known[~has_label] = np.nan if regression else None
         code = {"Command that repeats this": shlex.join(["dmkl", *command_line.get()])}
         description = describe_prediction(estimator, scores, known, result, where, region_lines, parts, code)
         dmkl.report(description, report)

@@ -227,6 +227,18 @@ def test_training_samples_among_the_features_are_not_scored(
     assert "trained on" not in " ".join(map(str, run(*command)))
 
 
+def test_a_page_has_the_labels_that_are_known_alone(output_of, tmp_path, folder, classes, named_model, monkeypatch):
+    pages, known = [], np.arange(M) % 2 == 0
+    monkeypatch.setattr(dmkl, "report", lambda description, path: pages.append(description))
+    pd.read_csv(folder / "genes.csv", index_col=0).iloc[TRAIN:].to_csv(tmp_path / "genes.csv")
+    pd.Series(np.where(known, classes, "NA"), NAMES, name="class").to_csv(tmp_path / "some.csv", index_label="sample")
+    command = ("predict", named_model, "--features", tmp_path / "genes.csv", "--labels", tmp_path / "some.csv")
+    output_of(*command, "--report", tmp_path / "page.html")
+    shown = pages[0].tables["least_sure"]().frame.set_index("sample")["true"]
+    expected = pd.Series(np.where(known, classes, ""), NAMES)[shown.index]
+    assert shown.tolist() == expected.tolist()
+
+
 def test_predictions_of_samples_that_lack_a_table(error_of, output_of, tmp_path, built, tables):
     output_of("fit", built, tmp_path / "model", "--model", "uniform")
     color = tables["color"][TRAIN:].copy()
