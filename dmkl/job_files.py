@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +28,7 @@ from dmkl.clusters.batch_jobs import OWN_ADDRESS, answer_of
 from dmkl.clusters.job_options import BatchSystem, JobOptions, batch_system, job_options
 from dmkl.clusters.preflight import versions_of
 from dmkl.clusters.workers import security_of
-from dmkl.errors import DmklError, InputError, did_you_mean, refuse, short_repr
+from dmkl.errors import DmklError, did_you_mean, refuse, short_repr
 from dmkl.files.documents import read_document
 from dmkl.files.urls import as_place
 
@@ -50,6 +50,14 @@ class JobFile:
         line = self.lines.get(place, self.lines.get((section,)))
         at = f"{self.path.name}, line {line}" if line else self.path.name
         refuse(f"{at}, {'.'.join(place)}: {text}", cause)
+
+    @contextmanager
+    def blaming(self, section: str, key: str) -> Iterator[None]:
+        """Begin the message of an error with the file, the line and the key."""
+        try:
+            yield
+        except DmklError as error:
+            self.refuse(str(error), section, key, error)
 
     def refuse_unknown(self, section: str, key: str, allowed: Iterable[str]) -> NoReturn:
         """Refuse a key that a table does not take."""
@@ -109,10 +117,8 @@ def cluster_keywords(job: JobFile) -> dict[str, Any]:
     """The keywords of `dmkl.cluster` that the table has, checked, "where" only if it names a place."""
     table = {key: value for key, value in job.sections.get(_SECTION, {}).items() if key != "notice"}
     for key in set(_RESOURCES).intersection(table):
-        try:
+        with job.blaming(_SECTION, key):
             _RESOURCES[key](table[key])
-        except InputError as error:
-            job.refuse(str(error), _SECTION, key, error)
     place = table.pop("place", None)
     if place is None:
         if set(table).difference(_RESOURCES):

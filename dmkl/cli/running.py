@@ -10,9 +10,10 @@ import hashlib
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
@@ -21,14 +22,14 @@ import typer
 
 import dmkl
 from dmkl.cli.cluster import Resources
-from dmkl.cli.commands import LEARNING, command, with_options
+from dmkl.cli.commands import LEARNING, command
 from dmkl.cli.interruption import Ended
 from dmkl.cli.learners import DEFAULT, Names, learners, make_learner
 from dmkl.cli.options import Overwrite, flag, option
 from dmkl.cli.output import logging_to, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_names, parse_scoring
 from dmkl.cli.samples import open_kernels
-from dmkl.errors import DmklError, InputError, refuse
+from dmkl.errors import DmklError, refuse
 from dmkl.files.urls import as_place
 from dmkl.progress import LOGGER
 
@@ -106,16 +107,16 @@ def run(
         return
     for difference in differences(file.sections.get("recorded", {})):
         say_aside("warning", difference)
-    done = [not overwrite and step.is_done() for step in steps]
-    for step, is_done in zip(steps, done, strict=True):
-        if not is_done and not overwrite and as_place(step.out).exists() and not step.makes_store:
+    done = [step for step in steps if not overwrite and step.is_done()]
+    for step in steps:
+        if step not in done and not overwrite and as_place(step.out).exists() and not step.makes_store:
             key = next(key for key in step.key_of.values() if key[0] == "outputs")
             why = "exists already, and is of another job; choose another path, --into DIR or --overwrite"
             file.refuse(f"{step.out} {why}", *key)
     before = [step.progress() for step in steps]
     try:
-        for step, is_done in zip(steps, done, strict=True):
-            if is_done:
+        for step in steps:
+            if step in done:
                 say_aside("note", f"{step.out} is there already")
                 continue
             with logging_to(path_beside(step.out, file.path, "log")):
@@ -245,7 +246,7 @@ class _Step:
         self.learner = learners()[name].parameters if self.learns else {}
         self.own = inspect.signature(command(form.command)).parameters
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(form.command)(with_options(form.command, ("--model", name) if self.learns else ()))
+        app.command(form.command)(command(form.command, ("--model", name)))
         self.parser: Any = typer.main.get_command(app)  # click's
         self.items = {item.name: item for item in self.parser.params}
         self.keys = {name: self._keys_of(item) for name, item in self.items.items()}
@@ -333,35 +334,25 @@ class _Step:
 
     def _check(self, *, makes_store: bool) -> None:
         """Refuse now what the command would refuse when it runs."""
-        names: Sequence[str] = ()
+        names: Sequence[str] = ()  # of the kernels, if these are known
         if "store" in self.given and not (makes_store and self.given["store"] == _STORE):
-            reading = "store"
-            try:
+            with self.job.blaming(*self.given["store"]):
                 K = dmkl.open(self.values["store"])
-                if "kernels" in self.given:
-                    reading = "kernels"
-                    K = K.select(parse_names(self.values["kernels"]) or [])
-            except DmklError as error:
-                self.job.refuse(str(error), *self.given[reading], cause=error)
-            names = K.names
-        for key, check in self._checks(names):
-            try:
-                check()
-            except InputError as error:
-                self.job.refuse(str(error), *key, cause=error)
-
-    def _checks(self, names: Sequence[str]) -> Iterator[tuple[Key, Callable[[], Any]]]:
-        """The keys whose texts the command reads, each with what reads it; `names` are those of kernels, if known."""
+            with self.job.blaming(*self.given.get("kernels", _STORE)):
+                names = K.names if "kernels" not in self.given else parse_names(self.values["kernels"]) or ()
+                K.select(names)
         for name, key in self.given.items():
             value = self.values[name]
-            if name in _PARSERS:
-                yield key, partial(_PARSERS[name], value)
-            elif name in _GRID and "grid" in self.values:
-                yield key, partial(parse_grid, [f"{name}={value}"])
-            elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
-                yield key, partial(self.learner[name].read, value, Names(names))
+            with self.job.blaming(*key):
+                if name in _PARSERS:
+                    _PARSERS[name](value)
+                elif name in _GRID and "grid" in self.values:
+                    parse_grid([f"{name}={value}"])
+                elif name in self.learner and name not in self.own and (names or name not in ("sigma", "A")):
+                    self.learner[name].read(value, Names(names))
         for text in self.values.get("grid") or ():
-            yield ("grid", text.partition("=")[0]), partial(parse_grid, [text])
+            with self.job.blaming("grid", text.partition("=")[0]):
+                parse_grid([text])
 
     # --- running ---
 
@@ -392,20 +383,15 @@ class _Step:
         """Whether this job has made the result already."""
         from dmkl.job_files import path_beside, read_job
 
-        if self.makes_store:
-            try:
+        with suppress(DmklError):
+            if self.makes_store:
                 dmkl.open(self.out)
-            except DmklError:
-                return False
-            return True
-        record = path_beside(self.out, self.job.path, "job.toml")
-        if not (as_place(self.out).exists() and record.exists()):
-            return False
-        try:
-            recorded = read_job(record, SECTIONS).sections.get("recorded", {})
-        except InputError:
-            return False
-        return bool(recorded.get("step", {}).get("digest") == self.digest)
+                return True
+            record = path_beside(self.out, self.job.path, "job.toml")
+            if as_place(self.out).exists() and record.exists():
+                recorded = read_job(record, SECTIONS).sections.get("recorded", {})
+                return bool(recorded.get("step", {}).get("digest") == self.digest)
+        return False
 
     def progress(self) -> tuple[int, ...]:
         """Numbers that change when the step makes progress: passes and solved problems, or files of a kernel set."""
