@@ -34,22 +34,15 @@ def _function(name: str) -> str:
     return f"{name}_" if iskeyword(name) else name
 
 
-def command(name: str) -> Callable[..., None]:
-    """Import the function of a command, with the options of its groups."""
-    from dmkl.cli.options import expand_groups
+def command(name: str, arguments: Sequence[str] | None = None) -> Callable[..., None]:
+    """Import the function of a command, with the options of its groups, and of the learner that its arguments name."""
+    from dmkl.cli.options import add_details, expand_groups
 
-    return expand_groups(getattr(import_module(f"dmkl.cli.{COMMANDS[name]}"), _function(name)))
+    made = expand_groups(getattr(import_module(f"dmkl.cli.{COMMANDS[name]}"), _function(name)))
+    if arguments is not None and name in LEARNING:
+        from dmkl.cli.learners import add_options, learner_in
 
-
-def with_options(name: str, arguments: Sequence[str]) -> Callable[..., None]:
-    """Import the function of a command, with the options of the learner that its arguments name."""
-    made = command(name)
-    if name in LEARNING:
-        from dmkl.cli.learners import command_for, learner_in
-
-        made = command_for(learner_in(arguments), made)
-    if "--help-all" not in arguments:
-        return made
-    from dmkl.cli.options import with_details
-
-    return with_details(made)
+        add_options(learner_in(arguments), made)
+    if "--help-all" in (arguments or ()):
+        add_details(made)
+    return made

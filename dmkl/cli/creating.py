@@ -6,6 +6,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,13 +31,32 @@ if TYPE_CHECKING:
     from dmkl.arrays import Index
     from dmkl.inputs.features import Features
     from dmkl.kernelset import KernelSet
-    from dmkl.names import Join
 
 _kernels_option = partial(option, panel="Kernels")
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewSet:
+    """The options of a set that is made from files; `unknown` and `duplicates` are settings while it is made."""
+
+    labels: options.Labels = None
+    samples: Path | None = labels_option("Name of each sample (row).", "FILE")
+    splits: Path | None = labels_option("0 training, 1 validation, 2 test, -1 none.", "FILE")
+    join: options.Join = "exact"
+    unknown: options.Unknown = None
+    duplicates: Literal["first", "max", "mean"] | None = storage_option(
+        'Take the "first", "max" or "mean" of values of one pair. [default: refuse them]', "HOW"
+    )
+    repair: Literal["clip", "flip", "shift"] | None = storage_option(
+        'Negative eigenvalues: "clip" them to zero, "flip" their sign, or "shift" all.', "HOW"
+    )
+    tile: int | None = storage_option("Side of a tile in samples.", "N", min=1)
+    overwrite: options.Overwrite = False
+
+
 def import_(
     out: options.NewStore,
+    given: NewSet,
     inputs: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -45,29 +65,22 @@ def import_(
         ),
     ] = None,
     mgrm: Path | None = option("Prefixes of relationship matrices, one a line.", "FILE", details="As GCTA has it."),
-    labels: options.Labels = None,
-    samples: options.SampleNames = None,
     train_samples: Path | None = labels_option(
         "Name of each training sample (column).", "FILE", details="Of rectangular kernels, new × training samples."
     ),
     order: Path | None = labels_option(
         "Names of the rows of files without names, in order.", "FILE", details="Labels are matched by these."
     ),
-    splits: options.Splits = None,
     diagonal: Path | None = labels_option("k(x, x) of new samples, for cosine.", "FILE"),
     names: str | None = option("Names of the kernels, in the order of reading.", "A,B,…"),
     variable: list[str] | None = option("Variable of the files with the kernels; repeatable.", "NAME"),
     kernel_axis: int | None = option("Axis of the kernels in three-dimensional arrays.", "AXIS", min=0, max=2),
     rectangular: bool = flag("Square kernels are new × training samples too.", "--rectangular"),
-    join: options.Join = "exact",
-    tile: options.Tile = None,
-    dtype: options.Dtype = None,
-    repair: options.Repair = None,
-    unknown: options.Unknown = None,
-    duplicates: options.Duplicates = None,  # a setting (see `dmkl.cli.options`)
+    dtype: Literal["float32", "float64"] | None = storage_option(
+        '"float32" or "float64". [default: as in the files]', "TYPE"
+    ),
     symmetrize: bool = flag("(K + Kᵀ)/2 if halves differ; mirror a triangle.", "--symmetrize", panel="Storage"),
     add: bool = flag("Add the kernels to those of OUT, in its order.", "--add"),
-    overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
 
@@ -94,7 +107,7 @@ def import_(
     files = [*(inputs or []), *([] if mgrm is None else [mgrm])]
     if not files:
         refuse("dmkl import needs files of kernels; give them after the set, or a list of them by --mgrm FILE")
-    place, written = as_place(out), out
+    place, written, tile = as_place(out), out, given.tile
     if add:
         before = dmkl.open(out)
         written, dtype = str(place.with_name(f"{place.name}.added")), dtype or before.dtype.name  # type: ignore[assignment]
@@ -104,24 +117,24 @@ def import_(
         kernel_axis=kernel_axis,
         variables=variable,
         names=parse_names(names),
-        labels=labels,
-        samples=samples,
+        labels=given.labels,
+        samples=given.samples,
         train_samples=train_samples,
-        splits=splits,
+        splits=given.splits,
         diagonal=diagonal,
         order=order,
-        join=join,
+        join=given.join,
         symmetric=False if rectangular else None,
     )
     for note in source.notes:
         say_aside("note", note)
-    storing: dict[str, Any] = {"tile": tile, "dtype": dtype, "repair": repair, "symmetrize": symmetrize}
+    storing: dict[str, Any] = {"tile": tile, "dtype": dtype, "repair": given.repair, "symmetrize": symmetrize}
     with keeping_kernels(out), ConsoleWatch():
-        ingest(written, source, side_data, **storing, overwrite=overwrite or add)
+        ingest(written, source, side_data, **storing, overwrite=given.overwrite or add)
         K = dmkl.open(written)
         if add:
             try:
-                dmkl.combine(out, out, written, join=join, overwrite=True)
+                dmkl.combine(out, out, written, join=given.join, overwrite=True)
             finally:
                 added = as_place(written)
                 remove(added) if isinstance(added, Url) else shutil.rmtree(added)
@@ -173,6 +186,7 @@ def build(
         typer.Argument(metavar="FEATURES…", help="Files of feature tables: .npz, .h5, .h5ad, .mat, .csv …"),
     ],
     resources: Resources,
+    given: NewSet,
     specs: Path | None = _kernels_option("Kernels to compute, a table [[kernel]] each.", "FILE.toml"),
     function: list[str] | None = _kernels_option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME"),
     bandwidth: str | None = _kernels_option(
@@ -209,28 +223,18 @@ def build(
         details="Mean distances, landmarks and transforms are learnt from them.",
     ),
     split: int | None = samples_option("Learn from this split. [default: 0]", "K", min=0),
-    labels: options.Labels = None,
-    samples: options.SampleNames = None,
-    splits: options.Splits = None,
-    join: options.Join = "exact",
     missing: options.Missing = None,
     missing_features: options.MissingFeatures = "refuse",
-    unknown: options.Unknown = None,
-    duplicates: options.Duplicates = None,
     transpose: bool = flag("Samples are columns of the tables.", "--transpose", panel="Samples"),
-    repair: options.Repair = None,
     storage: Literal["auto", "factors", "tiles"] = storage_option(
         '"tiles", "factors" (features alone), or "auto" (default): factors of few columns.',
         "HOW",
         default="auto",
-        show_default=False,
         details="That is, if all kernels are linear or cosine, of fewer columns than half the samples.",
     ),
-    tile: options.Tile = None,
     dtype: Literal["float16", "float32", "float64"] | None = storage_option(
         '"float32", "float64", or "float16" of factors.', "TYPE"
     ),
-    overwrite: options.Overwrite = False,
 ) -> None:
     """Compute kernels from feature tables, and store the features with them.
 
@@ -248,7 +252,7 @@ def build(
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
     started = time.monotonic()
-    refuse_existing(as_place(out), overwrite=overwrite)
+    refuse_existing(as_place(out), overwrite=given.overwrite)
     chosen: dict[str, Any] = {"--function": function, "--bandwidth": bandwidth, "--feature": feature}
     chosen |= {"--columns": columns, "--min-columns": min_columns, "--rank": rank, "--transform": transform}
     compute: Callable[..., KernelSet]
@@ -257,24 +261,23 @@ def build(
             refuse("--missing-features is for --against STORE, whose kernels use columns of these names; leave it out")
         kernels = _read_specs(specs, chosen)
         kernels += [{"function": "product", "of": parse_names(names)} for names in product or ()]
-        tables = _open_features(features, samples, join, transpose, labels=labels, splits=splits)
+        tables = _open_features(features, given, transpose, labels=given.labels, splits=given.splits)
         _note_unused_tables(kernels, tables)
         rows = _training_rows(tables, train, split)
-        compute = partial(
-            dmkl.build, out, tables, kernels, train=rows, repair=repair, storage=storage, tile=tile, dtype=dtype
-        )
+        how: dict[str, Any] = {"repair": given.repair, "storage": storage, "tile": given.tile, "dtype": dtype}
+        compute = partial(dmkl.build, out, tables, kernels, train=rows, **how)
     else:
         refused = {"--specs": specs, **chosen, "--product": product, "--train": train, "--split": split}
-        refused |= {"--splits": splits, "--repair": repair, "--storage": None if storage == "auto" else storage}
-        refused |= {"--tile": tile, "--dtype": dtype}
+        refused |= {"--splits": given.splits, "--repair": given.repair, "--tile": given.tile, "--dtype": dtype}
+        refused["--storage"] = None if storage == "auto" else storage
         _refuse(refused, f"--against takes kernels and training samples from {against}")
-        tables = _open_features(features, samples, join, transpose, labels=labels)
+        tables = _open_features(features, given, transpose, labels=given.labels)
         compute = partial(dmkl.build_cross, dmkl.open(against), tables, out, missing_features=missing_features)
     for note in tables.notes:
         say_aside("note", note)
     # Threads by default: a build releases Python's lock, and needs no copies between processes.
     with keeping_kernels(out), ConsoleWatch(), resources.computing():
-        K = compute(join=join, missing=missing, overwrite=overwrite)
+        K = compute(join=given.join, missing=missing, overwrite=given.overwrite)
     _say_written(out, K, started)
     if against is None and any(record.get("training_rows") == K.shape[2] for record in K.provenance):
         what = f"bandwidths (mean distances), landmarks and transforms are taken from all {K.shape[2]:,} samples"
@@ -326,14 +329,12 @@ def _note_unused_tables(specs: list[dict[str, Any]], tables: Features) -> None:
         tables.notes.append(f"no kernel uses {', '.join(map(repr, unused))}: left out")
 
 
-def _open_features(
-    features: list[Path], samples: Path | None, join: Join, transpose: bool, **files: Path | None
-) -> Features:
+def _open_features(features: list[Path], given: NewSet, transpose: bool, **files: Path | None) -> Features:
     from dmkl.inputs import as_features, read_names
     from dmkl.inputs.label_tables import given_data
 
-    names = None if samples is None else read_names(samples)
-    return as_features(features, samples=names, join=join, side_data=given_data(**files), transpose=transpose)
+    names = None if given.samples is None else read_names(given.samples)
+    return as_features(features, samples=names, join=given.join, side_data=given_data(**files), transpose=transpose)
 
 
 def _training_rows(tables: Features, train: Path | None, split: int | None) -> Index | None:

@@ -55,7 +55,7 @@ class Names(NamedTuple):
 class _OptionForm:
     """How an option is read, and its help, where the signature and the docstring of the parameter do not give them."""
 
-    read: Callable[[str, Names], dict[str, Any]] | None = None  # makes parameters of the constructor from the text
+    read: Callable[[str, Names], Any] | None = None  # makes the value from the text; of A those of A and b
     help: str = ""
     metavar: str | None = None
     options: tuple[str, ...] = ()
@@ -64,70 +64,70 @@ class _OptionForm:
 
 _FORMS = {
     "solver": _OptionForm(
-        lambda text, _: {"solver": import_module("dmkl.solvers.fisher.problem").parse_solver(text)},
+        lambda text, _: import_module("dmkl.solvers.fisher.problem").parse_solver(text),
         "Solver: auto, direct, cg, anchored, subspace, interleaved, dual, stacked or factors; or one with options: "
         '"subspace(basis=8GiB, finish=report)", "direct(master=taylor)", "cg(master=exact)", "dual(mu=0.1)". For '
         "mkcox, mkglm and mklogistic: auto, memory or subspace.",
         "SOLVER",
     ),
     "p": _OptionForm(
-        lambda text, _: {"p": parsing.parse_p(text)},
+        lambda text, _: parsing.parse_p(text),
         "Norm of the weights, from 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
         "P",
     ),
-    "steps": _OptionForm(lambda text, names: {"steps": parsing.parse_steps(text, names.samples)}, STEPS_HELP, "STEP,…"),
+    "steps": _OptionForm(lambda text, names: parsing.parse_steps(text, names.samples), STEPS_HELP, "STEP,…"),
     "offset": _OptionForm(
-        lambda text, names: {"offset": parsing.read_offset(text, names.samples)},
+        lambda text, names: parsing.read_offset(text, names.samples),
         "Numbers added to the predictor of each sample: a file, or log(FILE:COLUMN) of exposures such as years.",
         "FILE[:NAME]",
     ),
     "strata": _OptionForm(
-        lambda text, names: {"strata": parsing.read_strata(text, names.samples)},
+        lambda text, names: parsing.read_strata(text, names.samples),
         "Stratum of each sample, such as its center: strata have baseline hazards of their own.",
         "FILE[:NAME]",
     ),
     "priors": _OptionForm(
-        lambda text, _: {"priors": parsing.parse_priors(text)},
+        lambda text, _: parsing.parse_priors(text),
         'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '
         "one, in the order of the sorted classes or as class=number.",
         "Q,Q,…",
     ),
     "decision": _OptionForm(help='Labels by class "means" of scores (discriminants) or the "largest" (machines).'),
     "sigma": _OptionForm(
-        lambda text, names: {"sigma": parsing.read_prices(text, names.kernels)},
+        lambda text, names: parsing.read_prices(text, names.kernels),
         "Price of a unit of weight: a number, or a CSV file with kernel,price on each line.",
         "PRICE|FILE",
     ),
     "weights": _OptionForm(
-        lambda text, names: {"weights": text if text == "shared" else parsing.read_weights(text, names.kernels)},
+        lambda text, names: text if text == "shared" else parsing.read_weights(text, names.kernels),
         "Given weights, which are not learnt (multiple-kernel-kmeans starts from them): a CSV file with kernel,weight "
         "on each line. For mkridge also shared: random candidates, of which dmkl search chooses one for each target.",
         "FILE",
     ),
     "kernel_groups": _OptionForm(
-        lambda text, names: {"kernel_groups": parsing.read_kernel_groups(text, names.kernels)},
+        lambda text, names: parsing.read_kernel_groups(text, names.kernels),
         "Groups of kernels for a mixed norm: GROUP=PATTERN,… of their names, or a CSV file with kernel,group on each "
         "line.",
         "GROUP=PATTERN,…|FILE",
     ),
     "A": _OptionForm(
-        lambda text, names: dict(zip("Ab", parsing.read_constraints(text, names.kernels), strict=True)),
+        lambda text, names: parsing.read_constraints(text, names.kernels),
         "File of linear constraints on the weights, as above; other convex sets of weights are functions in Python.",
         "FILE.toml",
         options=("--constraints",),
         file=parsing.CONSTRAINTS_FORM,
     ),
     "cv": _OptionForm(
-        lambda text, _: {"cv": parsing.parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
+        lambda text, _: parsing.parse_cv(text), "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
     ),
     "n_groups": _OptionForm(
-        lambda text, _: {"n_groups": parsing.parse_counts(text)},
+        lambda text, _: parsing.parse_counts(text),
         "Number of groups in each class, or that of each as class=number; samples: each sample is a group.",
         "N|CLASS=N,…|samples",
         options=("--groups", "--n-groups"),
     ),
     "lams": _OptionForm(
-        lambda text, _: {"lams": text if text == "auto" else parsing.parse_numbers("lams", "0.01,0.1", text)},
+        lambda text, _: text if text == "auto" else parsing.parse_numbers("lams", "0.01,0.1", text),
         metavar="auto|L,L,…",
     ),
     "n_examples": _OptionForm(
@@ -175,9 +175,10 @@ class Parameter:
 
     def read(self, given: Any, names: Names) -> dict[str, Any]:
         """Parameters of the constructor, from the value of the option."""
-        if self.form.read is not None:
-            return self.form.read(given, names)
-        return {self.name: given if self.type or self.choices else parsing.parse_value(given)}
+        if self.form.read is None:
+            return {self.name: given if self.type or self.choices else parsing.parse_value(given)}
+        value = self.form.read(given, names)
+        return dict(zip("Ab", value, strict=True)) if self.name == "A" else {self.name: value}
 
     def as_option(self, panel: str | None, taken: Collection[str] = ()) -> inspect.Parameter:
         """The option as a parameter for Typer, in a panel of help or hidden; other options have the `taken` names."""
@@ -362,7 +363,7 @@ def _documented(documentation: str) -> dict[str, str]:
 
 
 def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
-    """Make a learner from options of `command_for` that are not None; an option of another learner is an InputError."""
+    """Make a learner from options of `add_options` that are not None; an option of another learner is an InputError."""
     values: dict[str, Any] = {}
     parameters = learners()[name].parameters
     for parameter, value in given.items():
@@ -386,8 +387,8 @@ def learner_in(arguments: Sequence[str]) -> str | None:
     return name if name in learners() else None
 
 
-def command_for(learner: str | None, command: Callable[..., None]) -> Callable[..., None]:
-    """A command with options for the parameters of a learner; None: help lists all learners.
+def add_options(learner: str | None, command: Callable[..., None]) -> None:
+    """Give a command options for the parameters of a learner; None: help lists all learners.
 
     It takes `model`, and the parameters of learners by ``**parameters``. Options of other learners are hidden, so that
     `make_learner` can say whose they are.
@@ -419,12 +420,8 @@ def command_for(learner: str | None, command: Callable[..., None]) -> Callable[.
         options.append(item)
         options += added if item.name == "model" else []
 
-    def run(**given: Any) -> None:
-        command(**given)
-
-    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
-    run.__doc__ = _help(learner, command)
-    return run
+    command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    command.__doc__ = _help(learner, command)
 
 
 def _help(learner: str | None, command: Callable[..., None]) -> str:

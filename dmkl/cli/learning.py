@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ _grid_option = partial(option, panel="Grid")
 _kernels_option = partial(option, panel="Kernels")
 _resamples_option = partial(option, panel="Resamples")
 _permutations_option = partial(option, panel="Permutations")
-_baselines_option = partial(folds_option, metavar="WHAT", default="sum", show_default=False)
+_baselines_option = partial(folds_option, metavar="WHAT", default="sum")
 
 _Predictions = Annotated[str | None, option("Held-out predictions: .csv, .parquet, .zarr.", "FILE")]
 
@@ -106,33 +106,32 @@ class GridOptions:
         return of_chains
 
 
+@dataclass
 class _Run:
     """A question that is being answered: opens the set, makes the learner, computes, saves and prints."""
 
-    def __init__(
-        self,
-        options: ResultOptions,
-        kind: str,
-        format_name: str,
-        parameters: Mapping[str, Any],
-        plot: Path | None = None,
-        predictions: str | None = None,
-    ) -> None:
+    options: ResultOptions
+    kind: str  # of its result, in words
+    format_name: str
+    parameters: Mapping[str, Any]  # those of the learner that are given
+    plot: Path | None = None
+    predictions: str | None = None
+    chosen: Index = field(init=False)  # the samples
+    on: str = field(init=False)  # these in words
+
+    def __post_init__(self) -> None:
         from dmkl.outputs import check_table
 
-        self.options, self.parameters, self.plot = options, parameters, plot
-        self.place = as_place(options.out)
-        self.folder = checkpoint_folder(self.place, kind, format_name, options.state, overwrite=options.overwrite)
-        output.lock_pictures(plot, overwrite=options.overwrite)
-        self.predictions = None if predictions is None else as_place(predictions)
+        given, overwrite = self.options, self.options.overwrite
+        self.place = as_place(given.out)
+        self.folder = checkpoint_folder(self.place, self.kind, self.format_name, given.state, overwrite=overwrite)
+        output.lock_pictures(self.plot, overwrite=overwrite)
         if self.predictions is not None:
-            check_table(self.predictions)
-            output.lock_output(self.predictions, overwrite=options.overwrite, what="file")
-        self.K = options.open(options.store, options.kernels)
-        model = getattr(options, "model", AUTO)
-        self.learner: Any = None if model == AUTO else make_learner(model, parameters, self.K)
-        self.chosen: Index
-        self.on: str  # the chosen samples in words
+            check_table(as_place(self.predictions))
+            output.lock_output(as_place(self.predictions), overwrite=overwrite, what="file")
+        self.K = given.open(given.store, given.kernels)
+        model = getattr(given, "model", AUTO)
+        self.learner: Any = None if model == AUTO else make_learner(model, self.parameters, self.K)
 
     def values(self, grid: GridOptions) -> Any:
         """The values of each parameter of the learner."""
@@ -166,7 +165,7 @@ class _Run:
         output.save_figure(lambda: result.plot(), self.plot)
         if self.predictions is not None:
             table = dmkl.prediction_table(result.predictions)
-            write_table(self.predictions, table, result.predictions, overwrite=options.overwrite)
+            write_table(as_place(self.predictions), table, result.predictions, overwrite=options.overwrite)
             say_aside("note", f"out-of-fold predictions are in {self.predictions}")
         return result
 
@@ -493,11 +492,10 @@ def importance(
         'Parameters are "held" (default), or "anew".',
         "HOW",
         default="held",
-        show_default=False,
         details="Fits without a kernel have those of all kernels, or choose their own.",
     ),
     shapley: int = _kernels_option("Random orders for Shapley values.", "N", default=0, min=0, show_default=False),
-    seed: int = _kernels_option("Seed of these. [default: 0]", "N", default=0, min=0, show_default=False),
+    seed: int = _kernels_option("Seed of these. [default: 0]", "N", default=0, min=0),
     cv: options.Folds = None,
     rule: options.Rule = "best",
     choice: options.Choice = None,
@@ -555,7 +553,6 @@ def stability(
         '"half" (default): random halves in pairs, "bootstrap": draws with replacement, "folds": all but a fold.',
         "HOW",
         default="half",
-        show_default=False,
     ),
     resamples: int | None = _resamples_option("Number of resamples. [default: 100; 10 folds]", "N"),
     selected: int | None = _resamples_option(
@@ -590,22 +587,19 @@ def stability(
 def permute(
     question: QuestionOptions,
     grid: GridOptions,
-    permutations: int = _permutations_option(
-        "Number B; p ≥ 1/(B + 1). [default: 199]", "B", default=199, show_default=False
-    ),
+    permutations: int = _permutations_option("Number B; p ≥ 1/(B + 1). [default: 199]", "B", default=199),
     choose: Literal["anew", "fixed"] = _permutations_option(
         'Point of the grid: "anew" for each (default), or "fixed" (p too small after a choice).',
         "HOW",
         default="anew",
-        show_default=False,
     ),
     blocks: Path | None = _permutations_option(
         "Block of each sample, within which labels are exchanged. [default: groups]", "FILE"
     ),
     exchange: Literal["samples", "groups"] = _permutations_option(
-        '"samples" (default) exchange labels, or "groups" of equal size.', "WHO", default="samples", show_default=False
+        '"samples" (default) exchange labels, or "groups" of equal size.', "WHO", default="samples"
     ),
-    seed: int = _permutations_option("Seed. [default: 0]", "N", default=0, show_default=False),
+    seed: int = _permutations_option("Seed. [default: 0]", "N", default=0),
     cv: options.Folds = None,
     plot: options.Plot = None,
     **parameters: Any,

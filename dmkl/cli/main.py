@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from dmkl import _version
-from dmkl.cli.commands import COMMANDS, line_of_help, with_options
+from dmkl.cli.commands import COMMANDS, command, line_of_help
 from dmkl.cli.interruption import Ended, orderly_end
 from dmkl.cli.output import command_line, locking_outputs, log_option, logging_to, plain_warnings, say_aside
 from dmkl.errors import DmklError
@@ -66,7 +66,7 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
     listed = next(iter(arguments), "") not in COMMANDS  # help or completion may list them
     for name in COMMANDS:
         if name == named:
-            app.command(name)(with_options(name, arguments))
+            app.command(name)(command(name, arguments))
         else:
             app.command(name, help=line_of_help(name) if listed else "")(lambda: None)
     return app

@@ -35,9 +35,10 @@ def option(
 ) -> Any:
     """Make an option from its help, the placeholder of its value, its names, and the panel of help that shows it.
 
-    It stands as the default value of a parameter, or in an annotated type, which states no `default`. `details` are
-    further sentences of its help, which --help-all shows.
+    It stands as the default value of a parameter, or in an annotated type, which states no `default`. Help adds the
+    default value, unless the text says it. `details` are further sentences of its help, which --help-all shows.
     """
+    more = {"show_default": "default" not in text, **more}
     made = typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, **more)
     made.details = details
     return made
@@ -88,20 +89,13 @@ Strata = Annotated[str | None, samples_option("Strata of new samples, for --time
 Unknown = Annotated[
     str | None, samples_option("Code of missing values, as -9999; 0, 1, -1: in labels of tasks.", "CODE")
 ]
-SampleNames = Annotated[Path | None, labels_option("Name of each sample (row).", "FILE")]
-Splits = Annotated[Path | None, labels_option("0 training, 1 validation, 2 test, -1 none.", "FILE")]
 Join = Annotated[
     Literal["exact", "inner", "outer"],
     samples_option(
         'Samples: "exact" (default), equal in all files; "inner": in all; "outer": in any.',
         "HOW",
-        show_default=False,
         details="They are matched by name.",
     ),
-]
-Repair = Annotated[
-    Literal["clip", "flip", "shift"] | None,
-    storage_option('Negative eigenvalues: "clip" them to zero, "flip" their sign, or "shift" all.', "HOW"),
 ]
 Missing = Annotated[
     Literal["refuse", "zero"] | None,
@@ -113,20 +107,7 @@ Missing = Annotated[
 ]
 MissingFeatures = Annotated[
     Literal["refuse", "zero", "mean"],
-    samples_option(
-        'Missing columns: "refuse" (default), "zero", or the training "mean".',
-        "HOW",
-        show_default=False,
-    ),
-]
-Duplicates = Annotated[
-    Literal["first", "max", "mean"] | None,
-    storage_option('Take the "first", "max" or "mean" of values of one pair. [default: refuse them]', "HOW"),
-]
-Tile = Annotated[int | None, storage_option("Side of a tile in samples.", "N", min=1)]
-Dtype = Annotated[
-    Literal["float32", "float64"] | None,
-    storage_option('"float32" or "float64". [default: as in the files]', "TYPE"),
+    samples_option('Missing columns: "refuse" (default), "zero", or the training "mean".', "HOW"),
 ]
 
 # --- folds and choice ----------------------------------------------------------------------------------------------
@@ -137,9 +118,7 @@ Folds = Annotated[
 ]
 Rule = Annotated[
     Literal["best", "one-standard-error"],
-    folds_option(
-        'The "best" point (default), or the simplest within "one-standard-error".', "RULE", show_default=False
-    ),
+    folds_option('The "best" point (default), or the simplest within "one-standard-error".', "RULE"),
 ]
 Choice = Annotated[
     Literal["fold", "joint"] | None,
@@ -204,7 +183,7 @@ def _annotated(item: Parameter) -> Parameter:
     return item.replace(kind=item.KEYWORD_ONLY, annotation=Annotated[item.annotation, info], default=default)
 
 
-def with_details(command: Callable[..., None]) -> Callable[..., None]:
+def add_details(command: Callable[..., None]) -> None:
     """Give the help of a command the details of its options, and those that are hidden."""
     described = []
     for item in signature(command).parameters.values():
@@ -214,7 +193,6 @@ def with_details(command: Callable[..., None]) -> Callable[..., None]:
         info.help, info.hidden = " ".join([text.strip(), getattr(info, "details", ""), default + rest]).strip(), False
         described.append(item.replace(annotation=Annotated[kind, info]))
     command.__signature__ = signature(command).replace(parameters=described)  # type: ignore[attr-defined]
-    return command
 
 
 def _rank(item: Parameter) -> int:

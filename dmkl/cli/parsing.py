@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -249,12 +250,10 @@ def _numbers_of_kernels(text: str, kernels: Sequence[str], rule: str, what: str)
     pairs = [(name, float(value)) for name, value in lines if is_numeral(value)]
     values = dict(pairs)
     _check_names(values, kernels, str(path))
-    if len(values) < len(pairs) or len(values) < len(kernels):
-        names = [name for name, _ in pairs]
-        twice = [name for name in names if names.count(name) > 1]
-        without = [name for name in kernels if name not in values]
+    twice = [name for name, n in Counter(name for name, _ in pairs).items() if n > 1]
+    if wrong := twice or [name for name in kernels if name not in values]:
         number_of = f"two {what}s" if twice else f"no {what}"
-        refuse(f"{path} has {number_of} for kernel {(twice or without)[0]!r}, expected one for each kernel of the set")
+        refuse(f"{path} has {number_of} for kernel {wrong[0]!r}, expected one for each kernel of the set")
     return [values[name] for name in kernels]
 
 

@@ -188,18 +188,16 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
     import xarray as xr
 
     from dmkl.arrays import is_known, refuse_codes
-    from dmkl.inputs import read_file
-    from dmkl.inputs.label_tables import matched
-    from dmkl.inputs.labels import SideData
+    from dmkl.inputs.label_tables import given_data, matched
 
-    n = len(samples)
+    n, notes = len(samples), list[str]()
     named = samples.astype(str).tolist() != [str(i) for i in range(n)]
-    table = read_file(file, samples=samples if named else None)
-    item, notes = SideData("groups", str(file), lambda _: table), list(table.notes)
-    if table.row_names is None:
+    (item,) = given_data(groups=file)
+    item.expected = samples if named else None
+    if item.table.row_names is None:
         item.drop_header(n, notes)
     table = item.table
-    for note in notes:
+    for note in (*table.notes, *notes):
         say_aside("note", note)
     if not named and table.row_names is not None and not set(map(str, samples)) <= set(table.row_names):
         first = repr(table.row_names[0])
