@@ -189,7 +189,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[_CheckedFile]:
     try:
         file = open(path, "rb", buffering=0)
     except FileNotFoundError as error:
-        refuse(f"{path} is missing; {_WAY_OUT}", error, DamagedFileError)
+        msg = f"{path} is missing; {_WAY_OUT}"
+        raise DamagedFileError(msg) from error
     with file:
         yield _CheckedFile(os.fspath(path), file.fileno())
 
