@@ -86,17 +86,15 @@ class Url:
             if not missing_ok or fs.exists(path):
                 fs.rm_file(path)
 
-    def upload(self, folder: Path, names: list[str]) -> None:
-        """Write files of a local folder as objects of this one, concurrently."""
+    def copy_from(self, folder: Place, names: list[str]) -> None:
+        """Copy files of a local folder, or objects of another within the same store, into this one, concurrently."""
         with self._file_system() as (fs, path):
-            if names:
-                fs.put([str(folder / name) for name in names], [f"{path}/{name}" for name in names])
-
-    def copy_from(self, other: Url, names: list[str]) -> None:
-        """Copy objects of another folder of the same store into this one, concurrently and within the store."""
-        with self._file_system() as (fs, path), other._file_system() as (_, source):
-            if names:
-                fs.copy([f"{source}/{name}" for name in names], [f"{path}/{name}" for name in names])
+            copies = [f"{path}/{name}" for name in names]
+            if isinstance(folder, Path):
+                fs.put([str(folder / name) for name in names], copies)
+                return
+            with folder._file_system() as (_, source):
+                fs.copy([f"{source}/{name}" for name in names], copies)
 
     @contextmanager
     def _file_system(self) -> Iterator[tuple[Any, str]]:

@@ -26,7 +26,7 @@ from dmkl.files.plain import TEXT_BYTES, check_chunks
 from dmkl.files.urls import Place, Url, as_place, resolved
 from dmkl.files.writing import current, lock, refuse_existing, remove_leftovers, replacing_path, reporting_full_disk
 from dmkl.settings import check_memory
-from dmkl.store.zarr_groups import CHECKSUM, check_version, consolidate, open_group, root_attributes, upload
+from dmkl.store.zarr_groups import CHECKSUM, check_version, consolidate, open_group, put, root_attributes
 from dmkl.variables import describe
 
 
@@ -52,7 +52,7 @@ def replace_group(path: Any, write: Callable[[Path], None], form: str, what: str
                 written = Path(folder) / "written"
                 with reporting_full_disk(folder, "Free some space, or choose another TMPDIR, and save it again"):
                     write(written)
-                upload(written, final, {"format": form})
+                put(written, final, {"format": form})
             return
         with replacing_path(final, "Free some space, or choose another path, and save it again") as written:
             write(written)

@@ -426,7 +426,7 @@ class StoreWriter:
                 replace_folder(self._place, self._final)
             remove_leftovers(self._final)  # of a run that was killed between the renames
         elif isinstance(self._place, Url) and isinstance(self._final, Url) and self._place != self._final:
-            zarr_groups.move(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
+            zarr_groups.put(self._place, self._final, {"format": FORMAT, "format_version": FORMAT_VERSION})
         return self.location
 
 

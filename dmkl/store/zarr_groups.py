@@ -213,16 +213,13 @@ def remove(url: Url) -> None:
     (url / ROOT).unlink(missing_ok=True)
 
 
-def upload(folder: Path, url: Url, attrs: Mapping[str, Any]) -> None:
-    """Replace the content of a URL by the group in a folder, its root last, which has `attrs` until then."""
+def put(folder: Place, url: Url, attrs: Mapping[str, Any]) -> None:
+    """Replace the content of a URL by a complete group, its root last, which has `attrs` until then.
+
+    The group is that of a local folder, or it is moved from another URL of the same store, by copies within the store.
+    """
     clear(url, attrs)
-    url.upload(folder, [name for name in sorted(files_in(folder)) if name != ROOT])
+    url.copy_from(folder, [name for name in sorted(files_in(folder)) if name != ROOT])
     (url / ROOT).write_bytes((folder / ROOT).read_bytes())
-
-
-def move(source: Url, url: Url, attrs: Mapping[str, Any]) -> None:
-    """Move a complete group to another URL of the same store, by copies within the store; see `upload`."""
-    clear(url, attrs)
-    url.copy_from(source, [name for name in source.files() if name != ROOT])
-    (url / ROOT).write_bytes((source / ROOT).read_bytes())
-    remove(source)
+    if isinstance(folder, Url):
+        remove(folder)

@@ -161,7 +161,7 @@ def test_a_model_is_replaced_only_where_it_is_asked(store, bucket, model, tmp_pa
     here = dmkl.load(tmp_path / "model")
     K = dmkl.open(store)
     np.testing.assert_array_equal(loaded.decision_function(K), here.decision_function(K))
-    with interrupted(Url, "upload"):
+    with interrupted(Url, "copy_from"):
         loaded.save(bucket)
     with pytest.raises(IncompleteStoreError, match="not finished"):
         dmkl.load(bucket)
