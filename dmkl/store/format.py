@@ -247,7 +247,12 @@ def check_metadata(group: Any, attrs: Mapping[str, Any], where: str) -> Header:
         if name in group and name not in ("gram", "gram_upper"):
             array = group[name]
             dims = (*node.dims, "task")[: max(len(node.dims), array.ndim if name in ("label", "target") else 0)]
-            _check_shape(name, array, dims, lengths, where)
+            if array.ndim != len(dims):
+                _refuse(where, f"{name!r} has {array.ndim} dimensions", f"({', '.join(dims)})")
+            # The first array with tasks or splits defines their number.
+            expected = tuple(lengths.setdefault(dim, length) for dim, length in zip(dims, array.shape, strict=True))
+            if array.shape != expected:
+                _refuse(where, f"{name!r} has the shape {array.shape}", f"{expected}, ({', '.join(dims)})")
             # The table of checksums is not read if no kernel has tiles.
             whole = name not in _READ_IN_PARTS and not (name == "tile_crc32c" and len(kept) == n_kernels)
             needed_bytes += _check_node(array, name, where, whole=whole, n_kernels=n_kernels)
@@ -268,15 +273,6 @@ def check_tables(values: Any, names: Any, center: Any, where: str) -> None:
             needed_bytes += _check_node(array, name, where)
     _check_node(values, "values", where, whole=False)
     _check_names_memory(needed_bytes, where)
-
-
-def _check_shape(name: str, array: Any, dims: Sequence[str], lengths: dict[str, int], where: str) -> None:
-    """Compare a shape with known lengths; the first array with tasks or splits defines their number."""
-    if array.ndim != len(dims):
-        _refuse(where, f"{name!r} has {array.ndim} dimensions", f"({', '.join(dims)})")
-    expected = tuple(lengths.setdefault(dim, length) for dim, length in zip(dims, array.shape, strict=True))
-    if array.shape != expected:
-        _refuse(where, f"{name!r} has the shape {array.shape}", f"{expected}, ({', '.join(dims)})")
 
 
 def _check_node(array: Any, name: str, where: str, *, whole: bool = True, n_kernels: int = 0) -> int:

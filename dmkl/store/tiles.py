@@ -111,18 +111,17 @@ async def _fetch(store: FsspecStore, name: str, n_bytes: int) -> tuple[npt.NDArr
     edges = [*range(0, n_bytes, _RANGE_BYTES), n_bytes + 1]
     if len(edges) > 2 and edges[-1] - edges[-2] < _RANGE_BYTES // 2:
         del edges[-2]
-    ranges = (_fetch_range(store, name, a, b, whole) for a, b in itertools.pairwise(edges))
-    size = sum(await asyncio.gather(*ranges))
+
+    async def fetch_range(start: int, stop: int) -> int:
+        buffer = await store.get(name, default_buffer_prototype(), RangeByteRequest(start, stop))
+        if buffer is None:
+            raise FileNotFoundError(name)
+        part = np.asarray(buffer.as_numpy_array(), dtype=np.uint8)[: n_bytes - start]
+        whole[start : start + len(part)] = part
+        return len(buffer)
+
+    size = sum(await asyncio.gather(*itertools.starmap(fetch_range, itertools.pairwise(edges))))
     return (whole, None) if size == n_bytes else size
-
-
-async def _fetch_range(store: FsspecStore, name: str, start: int, stop: int, whole: npt.NDArray[np.uint8]) -> int:
-    buffer = await store.get(name, default_buffer_prototype(), RangeByteRequest(start, stop))
-    if buffer is None:
-        raise FileNotFoundError(name)
-    part = np.asarray(buffer.as_numpy_array(), dtype=np.uint8)[: len(whole) - start]
-    whole[start : start + len(part)] = part
-    return len(buffer)
 
 
 class TileWriter:
