@@ -156,8 +156,9 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 def kept_arrays(path: str | os.PathLike[str]) -> dict[str, Array] | None:
     """The arrays that `save_arrays` wrote; None if there are none, or they are damaged, as after a power cut."""
-    with suppress(DamagedFileError):
-        return load_arrays(path)
+    if os.path.exists(path):
+        with suppress(DamagedFileError):
+            return load_arrays(path)
     return None
 
 

@@ -32,8 +32,10 @@ from dmkl.numerics.survival import Steps, concordance, cumulative_hazard, surviv
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.fisher.problem import FisherOptions, Subspace
 from dmkl.solvers.interface import Outcome
+from dmkl.solvers.jobs import Job
 from dmkl.solvers.smooth import SmoothProblem, solve_mkglm
 from dmkl.solvers.smooth_subspace import SmoothMethod
+from dmkl.solvers.weight_sets import WeightSet
 from dmkl.variables import describe
 
 SmoothSolver = Literal["auto", "memory", "factors", "subspace"] | Subspace
@@ -93,8 +95,13 @@ class SmoothLearner(KernelLearner, abstract=True):
         """The offsets of the predictors of samples, (rows,), or 0; `new` is given for some or all of them."""
         return 0.0
 
-    def _problem(self, data: TrainingSet, number: int) -> Any:
-        lam, weights, start, title = self._points(data)[number]
+    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+        points = self._points(data)
+        return data.jobs(lambda number: self._smooth_problem(data, number, *points[number]))
+
+    def _smooth_problem(
+        self, data: TrainingSet, number: int, lam: float, weights: WeightSet, start: Float | None, title: str
+    ) -> SmoothProblem:
         training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
         rows = data.problems.labeled[number]
         samples = data.kernels.samples if rows is None else data.kernels.samples[rows]

@@ -52,10 +52,15 @@ def p_text(values: Iterable[float]) -> str:
     return f"p ≤ 0.05 for {sum(value <= 0.05 for value in finite)} of {len(finite)}"
 
 
+def duration(seconds: float) -> str:
+    """Seconds with three significant digits, as 1,160 s."""
+    return f"{float(f'{seconds:.3g}'):,g} s"
+
+
 def cost_and_proof(n_passes: float, seconds: float, gap: float) -> str:
     """Passes and seconds; and a sentence about the largest proven relative gap, if anything is proven."""
     proof = f". Proven: each objective is within {100 * gap:.2g} % of the best possible" if math.isfinite(gap) else ""
-    return f"{count(n_passes, 'pass')}, {seconds:.3g} s{proof}"
+    return f"{count(n_passes, 'pass')}, {duration(seconds)}{proof}"
 
 
 def edge_notes(grid: Mapping[str, Sequence[Any]], edges: Mapping[str, Sequence[float]]) -> list[str]:
