@@ -81,14 +81,15 @@ def two(monkeypatch, request):
 @pytest.mark.parametrize("two", ["300s"], indirect=True)
 @pytest.mark.parametrize("first_seen", [True, False])
 def test_a_worker_that_is_suspended_before_a_pass_is_left_out(two, stored, monkeypatch, first_seen):
-    monkeypatch.setattr(execute, "_SECONDS", 0.5)
-    monkeypatch.setattr(execute, "_NAMED_SECONDS", 1.0)
     (address, pid), (good, _) = two.items()
     if not first_seen:
         machine()
     os.kill(pid, signal.SIGSTOP)
-    with pytest.warns(SilentWorkerWarning) as warned:
-        send_all({"one": 1, "two": 2}, broadcast=False)
+    with monkeypatch.context() as soon:
+        soon.setattr(execute, "_SECONDS", 0.5)
+        soon.setattr(execute, "_NAMED_SECONDS", 1.0)
+        with pytest.warns(SilentWorkerWarning) as warned:
+            send_all({"one": 1, "two": 2}, broadcast=False)
     assert f"waiting up to 5 s for workers without an answer ({address})" in str(warned[0].message)
     assert f"1 of 2 workers are given no tasks ({address}): they give no answer" in str(warned[-1].message)
     assert machine().workers == (good,)
