@@ -240,12 +240,14 @@ def by_problem(kind: str, scores: Float) -> list[Float]:
     return [scores[..., k : k + 1] for k in range(scores.shape[-1])] if kind == "multilabel" else [scores]
 
 
-def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
-    """Labels that a decision means: the largest of several classes, the sign for two, (rows,), and for tasks."""
-    if kind == "multilabel":
-        return (decision > 0).astype(np.int64)
-    index = (decision > 0).astype(np.int64) if kind == "binary" else np.argmax(decision, axis=1)
-    return np.asarray(classes[index])
+def predicted_numbers(decisions: Array, n_classes: int) -> Index:
+    """Numbers of the classes that decisions mean: the largest on the last axis, or the sign for two and for tasks."""
+    return (decisions > 0).astype(np.int64) if n_classes == 2 else np.argmax(decisions, axis=-1)
+
+
+def predicted_labels(classes: Array, decision: Array) -> Array:
+    """Labels that a decision means, (rows,), or (rows, tasks)."""
+    return np.asarray(classes[predicted_numbers(decision, len(classes))])
 
 
 @dataclass(frozen=True, eq=False)

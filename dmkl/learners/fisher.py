@@ -531,7 +531,7 @@ class SingleBest(FisherClassifier):
             of_fold = [outcomes[j, f] for j in range(len(scores))]
             targets, test = of_fold[0].data.problems.targets, held_out_among(fit, of_fold[0].data.fit)
             for j, decision in enumerate(self._decide(of_fold)):
-                predicted = predicted_labels(targets.kind, targets.classes, decision)
+                predicted = predicted_labels(targets.classes, decision)
                 scores[j, f] = label_accuracy(labels[test], predicted, weights[test])
         best = int(np.argmax(scores.mean(axis=1)))
         return replace(fit, kernels=np.array([best]), nested=scores)

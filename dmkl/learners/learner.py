@@ -836,7 +836,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def labels_of(self, scores: Array) -> Array:
         """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
-        return predicted_labels(self.kind_, self.classes_, self.decisions_of(scores))
+        return predicted_labels(self.classes_, self.decisions_of(scores))
 
     def decisions_of(self, scores: Array) -> Float:
         """Decision values in the shape of the scores: the class with the largest wins, or the second class by the sign.

@@ -433,7 +433,7 @@ class LPBoost(FunctionOfEachKernel, KernelClassifier):
         tested = np.flatnonzero(~np.isnan(scores[0, 0, :, 0]))
         labels = targets.labels[tested]
         decisions = (scores[..., 0] if targets.one_column else scores)[:, :, tested]
-        predicted = partial(predicted_labels, targets.kind, targets.classes)
+        predicted = partial(predicted_labels, targets.classes)
         accuracies = np.array([[label_accuracy(labels, predicted(f)) for f in of_price] for of_price in decisions])
         chosen = accuracies.argmax(axis=0), np.arange(n)
         signs = np.stack(Problems.binary(targets, fit.tasks).h, axis=1)[tested]

@@ -513,7 +513,7 @@ def _to_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
         counts = []
         for part in parts:
-            called = predicted_labels(part.targets.kind, part.targets.classes, part.decided)
+            called = predicted_labels(part.targets.classes, part.decided)
             counts.append(confusion(question.labels[part.rows], called, question.targets.classes, tasks))
         variables["confusion"] = xr.concat(counts, "fold")
     first = next(iter(searches.values())).scores

@@ -504,7 +504,7 @@ class Question:
                     columns["covariate_prediction"].append(of_covariates)
                     columns["kernel_prediction"].append(scores - of_covariates)
                 continue
-            columns["predicted_label"].append(predicted_labels(of_fold.kind, of_fold.classes, decided))
+            columns["predicted_label"].append(predicted_labels(of_fold.classes, decided))
             columns["score"].append(_in_columns(targets, of_fold, scores, np.nan))
             if self.by_means:
                 p = expit(decided) if targets.kind == "multilabel" else probabilities(decided)

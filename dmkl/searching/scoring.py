@@ -21,7 +21,7 @@ from sklearn.metrics import get_scorer
 
 from dmkl.arrays import Array, Float, is_known, plain_repr
 from dmkl.errors import InputError, refuse
-from dmkl.learners.decisions import index_of
+from dmkl.learners.decisions import index_of, predicted_numbers
 from dmkl.numerics.fisher import Kind, target_values
 from dmkl.numerics.survival import concordance, concordance_ipcw, mean_dynamic_auc
 
@@ -79,11 +79,6 @@ def _mean_of_table(
     # A label that was not learnt has no score.
     learnt = (truths >= 0).all(axis=1)
     return np.where(learnt, total / np.where(learnt, n_present if by_class else truths.shape[1], 1), np.nan)
-
-
-def predicted_numbers(decisions: Array, n_classes: int) -> Array:
-    """Numbers of the predicted classes, (point, row)."""
-    return (decisions > 0).astype(np.int64) if n_classes == 2 else np.argmax(decisions, axis=-1)
 
 
 def probabilities(decision: Array) -> Float:
