@@ -702,8 +702,7 @@ def _new_table(
     if name in training.tables:
         return _by_columns(name, given, training, missing_features)
     if function != "distance":
-        msg = f"the features {name!r} of the training samples are missing; build their kernels again"
-        raise StoreError(msg)
+        refuse(f"the features {name!r} of the training samples are missing; build their kernels again", kind=StoreError)
     new = _against(_find(name, (), given.blocks, training), list(training.samples))
     if new.shape[1] != len(training.samples):
         expected = f"the distances to the {len(training.samples):,} training samples in their order"

@@ -326,16 +326,14 @@ def check_stored(name: str, recipe: Mapping[str, Any]) -> None:
     """Refuse the stored recipe of a kernel as `Recipe.from_json` does."""
     function = recipe.get("function")
     if not isinstance(function, str) or function not in _STORED:
-        msg = f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have; "
-        msg += "install the version of dmkl that wrote it, or leave the kernel out"
-        raise StoreError(msg)
+        what = f"kernel {name!r} was computed by the function {function!r:.80}, which this dmkl does not have"
+        refuse(f"{what}; install the version of dmkl that wrote it, or leave the kernel out", kind=StoreError)
     try:
         _STORED[function].model_validate(_to_python(recipe), strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        place = ".".join(map(str, problem["loc"]))
-        msg = f"the recipe of kernel {name!r} is damaged: {place}: {problem['msg']}; build it again"
-        raise StoreError(msg) from error
+        key = ".".join(map(str, problem["loc"]))
+        refuse(f"the recipe of kernel {name!r} is damaged: {key}: {problem['msg']}; build it again", error, StoreError)
 
 
 def _check_specs(

@@ -11,7 +11,7 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import Array, Index
-from dmkl.errors import StoreError
+from dmkl.errors import StoreError, refuse
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
 from dmkl.passes.execute import on_disk
@@ -49,8 +49,8 @@ class FactorReader(StoreReader):
         """The kernels that are kept as factors, by their positions in the set; the others have no factors here."""
         recipes, tables = recipes_of(self.provenance), read_tables(self.location)
         if len(recipes) < len(self.names):
-            msg = f"{self.location} is damaged: a kernel has no recipe, and others are kept as factors; build it again"
-            raise StoreError(msg)
+            what = f"{self.location} is damaged: a kernel has no recipe, and others are kept as factors"
+            refuse(f"{what}; build it again", kind=StoreError)
         for k in self.kept:
             recipe, table = recipes[self.names[k]], tables.get(str(recipes[self.names[k]].feature))
             if recipe.factors:
@@ -65,8 +65,7 @@ class FactorReader(StoreReader):
             else:
                 continue
             kernel = f"kernel {self.names[k]!r} is kept as factors"
-            msg = f"{self.location} is damaged: {kernel}, and {problem}; build it again"
-            raise StoreError(msg)
+            refuse(f"{self.location} is damaged: {kernel}, and {problem}; build it again", kind=StoreError)
         axis = SampleAxis(self.samples, tables)
         return FeatureTiles(list(recipes.values()), axis, None, self.dtype, self.tiling.tile)
 
@@ -158,6 +157,5 @@ class FactorReader(StoreReader):
             return  # its factors are read on their own
         table = table_of(self.computed.recipes[kernel], self.computed.axes[0])
         if content_of(table) != table.content:
-            msg = f"the features {table.name!r} in {self.location} are not what was written: a chunk was replaced; "
-            msg += "build the kernels again"
-            raise StoreError(msg)
+            what = f"the features {table.name!r} in {self.location} are not what was written: a chunk was replaced"
+            refuse(f"{what}; build the kernels again", kind=StoreError)

@@ -20,7 +20,7 @@ from dmkl import progress
 from dmkl.arrays import Array, Float, Index, Mask, by_key
 from dmkl.errors import refuse
 from dmkl.features.recipes import Recipe, single
-from dmkl.features.tiles import FeatureTiles, MeanFill, RandomTable, SampleAxis
+from dmkl.features.tiles import FeatureTiles, MeanFill, SampleAxis, table_of
 from dmkl.files.arrays import crc32c
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, check_shared, machine, run_tasks, sync_on_hosts
@@ -262,11 +262,11 @@ def resolve_bandwidths(
     exact, in closed form for ‖x − y‖² and from computed tiles for the others. `train` are positions of the training
     samples. InputError if all of those that have the table are equal.
     """
-    statistics = dict.fromkeys(recipe.statistic for recipe in planned if "bandwidth" in recipe.parameters)
-    groups = by_key(statistics, lambda key: (key[0], key[1], key[3]))
+    measured = {recipe.statistic: recipe for recipe in planned if "bandwidth" in recipe.parameters}
+    groups = by_key(measured, lambda key: (*key[:2], key[3]))  # all but the columns
     means, results = dict[tuple[Any, ...], float](), list(planned)
     for group in groups.values():
-        means |= zip(group, _mean_distances(group, axis, train, dtype, tile), strict=True)
+        means |= zip(group, _mean_distances([measured[key] for key in group], axis, train, dtype, tile), strict=True)
     for k, recipe in enumerate(planned):
         parameters = dict(recipe.parameters)
         bandwidth = parameters.pop("bandwidth", None)
@@ -287,28 +287,27 @@ def resolve_bandwidths(
 
 
 def _mean_distances(
-    keys: Sequence[tuple[Any, ...]], axis: SampleAxis, train: Index, dtype: npt.DTypeLike, tile: int
+    planned: Sequence[Recipe], axis: SampleAxis, train: Index, dtype: npt.DTypeLike, tile: int
 ) -> Iterable[float]:
     """The mean distances of one statistic of one table, over several sets of its columns."""
-    statistic, feature, _, more = keys[0]
+    statistic, feature, *_ = planned[0].statistic
     rows = train if feature is None else train[~axis.absent(feature)[train]]
     if len(rows) < 2:
         rule = "a bandwidth is a multiple of the mean distance between training samples"
         refuse(f"{rule}, but {len(rows)} training samples have {feature!r}; give gamma as a number")
     if statistic in ("sqeuclidean", "differences"):
-        table = RandomTable.of(axis.samples, *more[3:5]) if feature is None else axis.tables[feature]
-        return _mean_squared_distances(keys, table, rows)
+        return _mean_squared_distances(planned, table_of(planned[0], axis), rows)
     tables = {feature: TableOfRows.of(axis.tables[feature], rows)}
     rows_axis = SampleAxis(axis.samples[rows], tables, rows if statistic == "given" else None)
-    scale = {} if more[2] is None else {"scale": more[2]}
-    recipes = [Recipe(str(k), f"mean-{statistic}", feature, key[2], scale) for k, key in enumerate(keys)]
+    scale = {key: value for key, value in planned[0].parameters.items() if key == "scale"}
+    recipes = [Recipe(str(k), f"mean-{statistic}", feature, r.columns, scale) for k, r in enumerate(planned)]
     source = FeatureTiles(recipes, rows_axis, None, dtype, tile)
     check_task_memory(source, "the mean distances of these bandwidths")
-    pairs, sums = list(source.tiling.pairs()), np.zeros(len(keys))
-    for batch in _batches(source, range(len(keys)), len(pairs)):
+    pairs, sums = list(source.tiling.pairs()), np.zeros(len(recipes))
+    for batch in _batches(source, range(len(recipes)), len(pairs)):
         for k, parts in run_batch(source, batch, pairs, _sum_entries, None, "distances").items():
             sums[k] = sum(parts)
-    diagonals = source.diagonal(np.arange(len(keys)))
+    diagonals = source.diagonal(np.arange(len(recipes)))
     means: list[float] = ((sums - diagonals.sum(axis=1)) / (len(rows) * (len(rows) - 1.0))).tolist()
     return means
 
@@ -321,7 +320,7 @@ def _sum_entries(kernels: tuple[int, ...], tile: TileIndex, source: FeatureTiles
     return [times * float(block.sum(dtype=np.float64)) for _, block in source.stream([(k, i, j) for k in kernels])]
 
 
-def _mean_squared_distances(keys: Sequence[tuple[Any, ...]], table: FeatureTable, rows: Index) -> list[float]:
+def _mean_squared_distances(planned: Sequence[Recipe], table: FeatureTable, rows: Index) -> list[float]:
     """2/(m−1) · Σ_k Σ_i (x_ik − x̄_k)², the mean of ‖x_i − x_j‖² over i ≠ j."""
     total, squares = np.zeros(table.shape[1]), np.zeros(table.shape[1])
     # Relative to one of the rows, so that the difference below loses few digits and is exactly zero for equal rows.
@@ -331,5 +330,6 @@ def _mean_squared_distances(keys: Sequence[tuple[Any, ...]], table: FeatureTable
         total += values.sum(axis=0)
         squares += np.einsum("ik,ik->k", values, values)
     by_column = 2.0 / (len(rows) - 1.0) * (squares - total**2 / len(rows))
-    chosen = [(by_column if c is None else by_column[list(c)], more[2]) for _, _, c, more in keys]
-    return [float((part if scale is None else part / np.square(scale)).sum()) for part, scale in chosen]
+    parts = [by_column if recipe.columns is None else by_column[list(recipe.columns)] for recipe in planned]
+    scales = [np.square(recipe.parameters.get("scale", 1.0)) for recipe in planned]
+    return [float((part / scale).sum()) for part, scale in zip(parts, scales, strict=True)]

@@ -155,10 +155,8 @@ class FeatureFactors:
             before = used.get(recipe.feature, np.empty(0, dtype=np.int64))
             columns = None if recipe.columns is None or before is None else np.union1d(before, recipe.columns)
             used[recipe.feature] = columns
-        values = dict[str | None, Array]()
-        for recipe in recipes:
-            if recipe.feature not in values:
-                values[recipe.feature] = table_of(recipe, self._axes[axis]).read(rows, used[recipe.feature])
+        tables = self._axes[axis].tables
+        values = {name: tables[str(name)].read(rows, columns) for name, columns in used.items()}
         widths, dtype = self.widths[kernels], np.result_type(*values.values())
         # Features of lower precision stay as they are: half the bytes are copied.
         exact = dtype.kind == "f" and np.can_cast(dtype, self._dtype)

@@ -428,11 +428,11 @@ def inverse_sizes(
             why = "The covariates that residualize takes out explain it wholly, or it is constant;"
         else:
             why = "It is constant, or its diagonal is zero;"
-        msg = (
+        refuse(
             f"kernel {names[j]!r} cannot be normalized: its {what} over these samples is {size[j]:.3g}, "
-            f"expected a positive number that its precision resolves. {why} leave it out with select()"
+            f"expected a positive number that its precision resolves. {why} leave it out with select()",
+            kind=DegenerateKernelError,
         )
-        raise DegenerateKernelError(msg)
     return np.divide(1.0, size, out=np.zeros(len(size)), where=~constant)
 
 
