@@ -36,9 +36,16 @@ def info(path: Anything, as_json: Json = False) -> None:
         dmkl info kernels.zarr --json
         dmkl info model
     """
-    kind = _kind_of(path)
+    kind, folder = _kind_of(path), as_place(path)
     if kind is not None:
-        _print_facts(path, kind, as_json=as_json)
+        facts = {"path": path, "kind": kind.title, **kind.facts(folder)}
+        facts |= {"bytes_on_disk": sum(files_in(folder).values()), "checksums": _has_checksums(folder, kind)}
+        if as_json:
+            print_json(facts)
+            return
+        facts["bytes_on_disk"] = size_text(facts["bytes_on_disk"])
+        say(path, style="bold")
+        show(facts_table({name.replace("_", " "): _as_text(value) for name, value in list(facts.items())[1:]}))
         return
     try:
         K = dmkl.open(path)
@@ -309,23 +316,6 @@ def _kind_of(path: str) -> _Kind | None:
             msg = f"there is nothing at {folder} yet; the checkpoint of an interrupted search of it is {partial}"
             raise StoreNotFoundError(msg)
     return _KINDS.get(str(root_attributes(folder).get("format")))
-
-
-def _print_facts(path: str, kind: _Kind, *, as_json: bool) -> None:
-    folder = as_place(path)
-    facts = {
-        "path": path,
-        "kind": kind.title,
-        **kind.facts(folder),
-        "bytes_on_disk": sum(files_in(folder).values()),
-        "checksums": _has_checksums(folder, kind),
-    }
-    if as_json:
-        print_json(facts)
-        return
-    facts["bytes_on_disk"] = size_text(facts["bytes_on_disk"])
-    say(path, style="bold")
-    show(facts_table({name.replace("_", " "): _as_text(value) for name, value in list(facts.items())[1:]}))
 
 
 def _as_text(value: Any) -> str:
