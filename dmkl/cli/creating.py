@@ -257,12 +257,18 @@ def build(
     chosen |= {"--columns": columns, "--min-columns": min_columns, "--rank": rank, "--transform": transform}
     compute: Callable[..., KernelSet]
     if against is None:
+        from dmkl.features.specs import plan
+
         if missing_features != "refuse":
             refuse("--missing-features is for --against STORE, whose kernels use columns of these names; leave it out")
         kernels = _read_specs(specs, chosen)
         kernels += [{"function": "product", "of": parse_names(names)} for names in product or ()]
         tables = _open_features(features, given, transpose, labels=given.labels, splits=given.splits)
-        _note_unused_tables(kernels, tables)
+        planned, _ = plan(kernels, tables.blocks)  # dmkl.build warns of what it leaves out
+        used = {item.feature for item in planned}
+        unused = [name for name, table in tables.blocks.items() if name not in used and not table.by_name]
+        if unused:
+            tables.notes.append(f"no kernel uses {', '.join(map(repr, unused))}: left out")
         rows = _training_rows(tables, train, split)
         how: dict[str, Any] = {"repair": given.repair, "storage": storage, "tile": given.tile, "dtype": dtype}
         compute = partial(dmkl.build, out, tables, kernels, train=rows, **how)
@@ -317,16 +323,6 @@ def _read_specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, 
     shared = {"feature": features, "columns": columns, "min_columns": min_columns, "rank": ranks}
     shared["transform"] = parse_names(transform)
     return [{"function": name, **shared, "bandwidth": widths if name in with_width else None} for name in functions]
-
-
-def _note_unused_tables(specs: list[dict[str, Any]], tables: Features) -> None:
-    from dmkl.features.specs import plan
-
-    planned, _ = plan(specs, tables.blocks)  # dmkl.build warns of what it leaves out
-    used = {item.feature for item in planned}
-    unused = [name for name, table in tables.blocks.items() if name not in used and not table.by_name]
-    if unused:
-        tables.notes.append(f"no kernel uses {', '.join(map(repr, unused))}: left out")
 
 
 def _open_features(features: list[Path], given: NewSet, transpose: bool, **files: Path | None) -> Features:

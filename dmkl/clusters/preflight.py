@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -80,24 +80,18 @@ def inspect_hosts(store: tuple[str, str] | None = None, state: Path | None = Non
                 slots = sum(worker.slots for worker in workers)
                 bound = [cores.get(worker.address) for worker in workers]
                 hosts.append(_compare(answers[address], workers[0].place[0], mark, len(workers), slots, bound))
-        return hosts + _hosts_of_another_dmkl(reports, others)
-
-
-def _hosts_of_another_dmkl(reports: Mapping[str, Any], versions: Mapping[str, str]) -> list[Host]:
-    """Hosts of workers that cannot take part, one for each version of dmkl there, as `workers_of_another_dmkl` says."""
-    of_host: dict[tuple[str, str], list[str]] = {}
-    for address, there in versions.items():
-        of_host.setdefault((reports[address]["host"], there), []).append(address)
-    hosts = []
-    for (host, there), addresses in of_host.items():
-        silent, threads = there == execute.NO_ANSWER, [reports[address]["nthreads"] for address in addresses]
-        problem = f"workers on {host} give no answer ({first_names(addresses, 3)}). {execute.NO_WAY_THERE}"
-        if not silent:
-            way_out = "install the same there, and start its workers again"
-            problem = f"{host} runs dmkl {there}, and this process runs dmkl {version()}; {way_out}"
-        packages = {} if silent else {"dmkl": there}
-        hosts.append(Host(host, "", 0, 0, "", 0, packages, len(threads), sum(threads), silent, (problem,)))
-    return hosts
+        unfit: dict[tuple[str, str], list[str]] = {}  # workers that cannot take part, by host and version of dmkl there
+        for address, there in others.items():
+            unfit.setdefault((reports[address]["host"], there), []).append(address)
+        for (name, there), addresses in unfit.items():
+            silent, threads = there == execute.NO_ANSWER, [reports[address]["nthreads"] for address in addresses]
+            problem = f"workers on {name} give no answer ({first_names(addresses, 3)}). {execute.NO_WAY_THERE}"
+            if not silent:
+                way_out = "install the same there, and start its workers again"
+                problem = f"{name} runs dmkl {there}, and this process runs dmkl {version()}; {way_out}"
+            packages = {} if silent else {"dmkl": there}
+            hosts.append(Host(name, "", 0, 0, "", 0, packages, len(threads), sum(threads), silent, (problem,)))
+        return hosts
 
 
 def check_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[str]:
