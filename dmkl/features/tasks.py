@@ -59,12 +59,8 @@ def _batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> list
     """
     slots, groups = machine().slots, list[tuple[int, ...]]()
     most = max(1, _PARTS_BYTES // (n_tiles * source.tiling.tile * 16))
-    by_table: dict[str, dict[str, list[int]]] = {}
-    for k in kernels:
-        recipe = source.recipes[k]
-        by_table.setdefault(str(recipe.feature), {}).setdefault(str(recipe.statistic), []).append(k)
-    for by_statistic in by_table.values():
-        sharing = list(by_statistic.values())
+    for of_table in by_key(kernels, lambda k: source.recipes[k].feature).values():
+        sharing = list(by_key(of_table, lambda k: source.recipes[k].statistic).values())
         for part in np.array_split(np.arange(len(sharing)), min(len(sharing), -(-4 * slots // n_tiles))):
             group = tuple(k for number in part for k in sharing[number])
             groups += [group[start : start + most] for start in range(0, len(group), most)]
