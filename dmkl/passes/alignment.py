@@ -190,7 +190,8 @@ def traces_by_factor(factor: FactorHandle) -> Float:
     The process that holds the factor writes A⁻¹ to a file, from which the tasks of the pass read what belongs to their
     tiles.
     """
-    lens, view = factor.lens, factor.lens.view
+    lens = factor.combination.lens
+    view = lens.view
     order, tiles = _samples_of_tiles(view)
     # A fixed number of partial sums, added in order: the result does not depend on the number of workers.
     cuts = np.array_split(np.arange(len(tiles)), min(len(tiles), _TASKS))

@@ -47,11 +47,17 @@ from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, co
 
 @dataclass(frozen=True)
 class Combination:
-    """Σ_j w_j K_j through one of the lenses of a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j."""
+    """Σ_j w_j K_j through a lens, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j.
 
-    lens: int  # Position of the lens; with `scales`, the steps of the lens are applied entry by entry.
+    The lenses of the combinations of a pass are square views of the same kernels.
+    """
+
+    lens: Lens  # With `scales`, its steps are applied entry by entry.
     weights: Float  # w, (n,)
     scales: Float | None = None  # The diagonals, (n, m).
+
+    def __sizeof__(self) -> int:
+        return self.lens.__sizeof__() + self.weights.nbytes  # Dask decides by it how combinations are sent
 
 
 class SumTile(NamedTuple):
@@ -65,6 +71,16 @@ class SumTile(NamedTuple):
 def for_sums(lens: Lens) -> Lens:
     """The lens with the statistics that sums need: those of products if the steps are applied to the whole sum."""
     return replace(lens, statistics=lens.fitted.for_products()) if lens.fitted.same_for_all else lens
+
+
+def _lenses(combinations: Sequence[Combination]) -> dict[int, Lens]:
+    """The lenses of combinations by their identity; those of one lens share its statistics and its order."""
+    return {id(c.lens): c.lens for c in combinations}
+
+
+def _through_lenses_for_sums(combinations: Sequence[Combination]) -> list[Combination]:
+    lenses = {key: for_sums(lens) for key, lens in _lenses(combinations).items()}
+    return [replace(c, lens=lenses[id(c.lens)]) for c in combinations]
 
 
 def sum_order(lens: Lens) -> StoreOrder:
@@ -92,11 +108,7 @@ _BESIDE = 8
 
 
 def _add_tiles(
-    lenses: Sequence[Lens],
-    combinations: Sequence[Combination],
-    tiles: tuple[TileTask, ...],
-    tasks_per_machine: int,
-    most_beside: int,
+    combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int, most_beside: int
 ) -> Iterator[tuple[TileTask, list[SumTile]]]:
     """Yield every combination over some tiles, in float64, tile by tile.
 
@@ -105,31 +117,31 @@ def _add_tiles(
     transformed entry by entry first. `most_beside` tiles may be held at once, which does not change the result: each
     entry receives the kernels one after another, in the same order.
     """
-    source, kernels = lenses[0].view.source, lenses[0].view.kernels
-    orders = [sum_order(lens) for lens in lenses]
+    view = combinations[0].lens.view
+    source, kernels, side = view.source, view.kernels, view.source.tiling.tile
+    of_lenses = {key: sum_order(lens) for key, lens in _lenses(combinations).items()}
+    orders = [of_lenses[id(c.lens)] for c in combinations]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
-    by_factors = lenses[0].view.factor_widths is not None and all(lens.fitted.same_for_all for lens in lenses)
-    if by_factors and all(c.scales is None for c in combinations):
+    if view.factor_widths is not None and all(c.lens.fitted.same_for_all and c.scales is None for c in combinations):
         for tile in tiles:
             with pinned_blas(blas_threads(tasks_per_machine)):
-                totals = [_empty(orders[c.lens], tile) for c in combinations]
-                _add_by_factors(lenses, combinations, orders, tile, used, totals)
+                totals = [_empty(order, tile) for order in orders]
+                _add_by_factors(combinations, orders, tile, used, totals)
                 yield tile, totals
         return
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
     # Small sets are added in plain NumPy: loading the compiled loops would take longer than the sums.
-    stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
-    alone = sorted({*range(len(combinations))} - {number for _, numbers, _ in stacks for number in numbers})
-    side = source.tiling.tile
+    stacks = _stacks(combinations) if source.tiling.rows > SMALL else []
+    alone = sorted({*range(len(combinations))} - {number for numbers, _ in stacks for number in numbers})
     together = most_beside if stacks else 1
     beside = np.empty((together, side, side) if stacks else 0, source.dtype)
     for tile in tiles:
         with pinned_blas(blas_threads(tasks_per_machine)):
-            totals = [_empty(orders[c.lens], tile) for c in combinations]
+            totals = [_empty(order, tile) for order in orders]
             # The sums of a stack are one array: they are added row by row, for several kernels at once.
             sums, places = [], []
-            for lens, numbers, _ in stacks:
-                order, total = orders[lens], totals[numbers[0]]
+            for numbers, _ in stacks:
+                order, total = orders[numbers[0]], totals[numbers[0]]
                 places.append([(order.stored[run] % order.side).astype(np.uint64) for run in (total.rows, total.cols)])
                 sums.append(np.zeros((len(numbers), *total.entries.shape)))
                 for number, entries in zip(numbers, sums[-1], strict=True):
@@ -141,54 +153,49 @@ def _add_tiles(
                         beside[place, : stored.shape[0], : stored.shape[1]] = stored
                     parts: dict[int, Array] = {}
                     for number in alone:
-                        _add_alone(combinations[number], lenses, orders, totals[number], k, stored, parts)
-                for (_, _, weights), (rows, cols), entries in zip(stacks, places, sums, strict=True):
+                        _add_alone(combinations[number], orders[number], totals[number], k, stored, parts)
+                for (_, weights), (rows, cols), entries in zip(stacks, places, sums, strict=True):
                     if entries.size:
                         of_group = np.ascontiguousarray(weights[:, group])
                         add_weighted(beside[: len(group)], rows, cols, of_group, entries)
             yield tile, totals
 
 
-def _stacks(lenses: Sequence[Lens], combinations: Sequence[Combination]) -> list[tuple[int, list[int], Float]]:
+def _stacks(combinations: Sequence[Combination]) -> list[tuple[list[int], Float]]:
     """For each lens, the combinations that add raw tiles, and their weights of the stored kernels."""
+    members: dict[int, list[int]] = {}
+    for number, c in enumerate(combinations):
+        if c.scales is None and c.lens.fitted.same_for_all:
+            members.setdefault(id(c.lens), []).append(number)
     stacks = []
-    for number, lens in enumerate(lenses):
-        numbers = [k for k, c in enumerate(combinations) if c.lens == number and c.scales is None]
-        if numbers and lens.fitted.same_for_all:
-            factors = np.array([lens.fitted.factor(k) for k in range(len(lens.view.kernels))])
-            stacks.append((number, numbers, np.stack([combinations[k].weights for k in numbers]) * factors))
+    for numbers in members.values():
+        lens = combinations[numbers[0]].lens
+        factors = np.array([lens.fitted.factor(k) for k in range(len(lens.view.kernels))])
+        stacks.append((numbers, np.stack([combinations[k].weights for k in numbers]) * factors))
     return stacks
 
 
 def _add_alone(
-    c: Combination,
-    lenses: Sequence[Lens],
-    orders: Sequence[StoreOrder],
-    total: SumTile,
-    k: int,
-    stored: Array,
-    parts: dict[int, Array],
+    c: Combination, order: StoreOrder, total: SumTile, k: int, stored: Array, parts: dict[int, Array]
 ) -> None:
     """Add a kernel's stored tile to one combination; `parts` keeps the transformed tile of each lens."""
     if not c.weights[k] or not total.entries.size:
         return
-    lens, order = lenses[c.lens], orders[c.lens]
-    if c.lens not in parts:
-        part = stored[order.inside(total.rows)][:, order.inside(total.cols)]
-        if not lens.fitted.same_for_all:
-            trail = lens.fitted.positions(order.order[total.rows], order.order[total.cols])
-            part = lens.fitted.elementwise(k, part, trail)
-        parts[c.lens] = part
-    weight = c.weights[k] * (lens.fitted.factor(k) if lens.fitted.same_for_all else 1.0)
+    fitted, key = c.lens.fitted, id(c.lens)
+    if key not in parts:
+        parts[key] = stored[order.inside(total.rows)][:, order.inside(total.cols)]
+        if not fitted.same_for_all:
+            trail = fitted.positions(order.order[total.rows], order.order[total.cols])
+            parts[key] = fitted.elementwise(k, parts[key], trail)
+    weight = c.weights[k] * (fitted.factor(k) if fitted.same_for_all else 1.0)
     if c.scales is None:
-        total.entries[:] += weight * parts[c.lens].astype(np.float64, copy=False)
+        total.entries[:] += weight * parts[key].astype(np.float64, copy=False)
     else:
         down, across = (c.scales[k][order.order[run]] for run in (total.rows, total.cols))
-        total.entries[:] += (weight * down[:, None]) * parts[c.lens] * across
+        total.entries[:] += (weight * down[:, None]) * parts[key] * across
 
 
 def _add_by_factors(
-    lenses: Sequence[Lens],
     combinations: Sequence[Combination],
     orders: Sequence[StoreOrder],
     tile: TileTask,
@@ -196,10 +203,10 @@ def _add_by_factors(
     totals: Sequence[SumTile],
 ) -> None:
     """Add Σ_k w_kX_kZ_kᵀ to a tile of each combination, by one product for some kernels side by side."""
-    view, factors, tiling = lenses[0].view, lenses[0].view.factors, lenses[0].view.source.tiling
+    view = combinations[0].lens.view
+    factors, tiling = view.factors, view.source.tiling
     scaled = [
-        np.array([c.weights[k] * lenses[c.lens].fitted.factor(k) if c.weights[k] else 0.0 for k in used])
-        for c in combinations
+        np.array([c.weights[k] * c.lens.fitted.factor(k) if c.weights[k] else 0.0 for k in used]) for c in combinations
     ]
     widths = factors.widths[view.kernels[used]]
     # Products are limited by arithmetic, and adding up one tile for each kernel by memory.
@@ -211,8 +218,8 @@ def _add_by_factors(
         # Triangular factors, as those of pseudo-samples, and indicators are zero in all rows of many tiles.
         used_columns = np.flatnonzero(X.any(axis=0) & Z.any(axis=0))
         X, Z = X[:, used_columns], Z[:, used_columns]
-        for c, weights, total in zip(combinations, scaled, totals, strict=True):
-            rows, cols = orders[c.lens].inside(total.rows), orders[c.lens].inside(total.cols)
+        for order, weights, total in zip(orders, scaled, totals, strict=True):
+            rows, cols = order.inside(total.rows), order.inside(total.cols)
             total.entries[:] += X[rows] * np.repeat(weights[group], widths[group])[used_columns] @ Z[cols].T
 
 
@@ -228,17 +235,17 @@ _COUNTER = itertools.count(1)
 
 
 def _sum_tasks(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], work: Callable[..., Any]
-) -> tuple[str, str, list[Any], list[tuple[Task, int]]]:
-    """Tasks of some tiles each, ``work(lenses, combinations, tiles, tasks per machine, kernels held at once)``.
+    combinations: Sequence[Combination], work: Callable[..., Any]
+) -> tuple[str, str, Any, list[tuple[Task, int]]]:
+    """Tasks of some tiles each, ``work(combinations, tiles, tasks per machine, kernels held at once)``.
 
     They are cut by the data alone: workers may come and go, and sums must be added in the same order. Returns prefix
-    and end of every key, lenses and combinations in the form that tasks take, and the tasks with the bytes they read.
+    and end of every key, the combinations in the form that tasks take, and the tasks with the bytes they read.
     """
     host = machine()
     name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
-    sent = send_all({f"{name}-lenses-{token}": lenses, f"{name}-weights-{token}": list(combinations)})
-    view = covering([lens.view for lens in lenses])
+    (sent,) = send_all({f"{name}-sums-{token}": list(combinations)})
+    view = covering([lens.view for lens in _lenses(combinations).values()])
     tiles = view.tile_tasks()
     used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
     n_bytes = len(tiles) * used * view.bytes_per_tile
@@ -248,7 +255,7 @@ def _sum_tasks(
     tasks = []
     for number, cut in enumerate(np.array_split(np.arange(len(tiles)), parts)):
         of_task, key = tuple(tiles[t] for t in cut), f"{name}-{number}-{token}"
-        tasks.append((task(work, *sent, of_task, *share, key=key), len(cut) * used * view.bytes_per_tile))
+        tasks.append((task(work, sent, of_task, *share, key=key), len(cut) * used * view.bytes_per_tile))
     return name, token, sent, tasks
 
 
@@ -274,7 +281,6 @@ class FactorHandle:
     """
 
     held: Any
-    lens: Lens
     combination: Combination
     lam: float
 
@@ -292,8 +298,7 @@ def by_factors(
     def run() -> list[Any]:
         # Factors of lost workers are made again, by one pass for all of them.
         if lost := [factor for factor in factors if factor.held.status != "finished"]:
-            combinations = [replace(factor.combination, lens=number) for number, factor in enumerate(lost)]
-            made = factor_pass([factor.lens for factor in lost], combinations, [factor.lam for factor in lost])
+            made = factor_pass([factor.combination for factor in lost], [factor.lam for factor in lost])
             for factor, new in zip(lost, made, strict=True):
                 factor.held = new.held
         sent = [send_all({f"{name}-{k}": b for k, b in enumerate(block)}, broadcast=False) for block in blocks]
@@ -318,24 +323,17 @@ def _factors_per_machine(n: int) -> int:
     return max(1, min(host.slots_per_host, -(-n * host.slots_per_host // host.slots)))
 
 
-def factor_pass(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
-) -> list[FactorHandle]:
-    """Factorize A for several combinations at once, each through one of the lenses and with its λ: one pass.
+def factor_pass(combinations: Sequence[Combination], lams: Sequence[float]) -> list[FactorHandle]:
+    """Factorize A for several combinations at once, each with its λ: one pass.
 
-    The lenses are square views of the same kernels. IndefiniteKernelError if one of the sums is not positive definite.
+    IndefiniteKernelError if one of the sums is not positive definite.
     """
-    made = _of_sums(_factor, "cholesky", lenses, combinations, lams, keep=True)
-    return [
-        FactorHandle(factor, lenses[c.lens], c, lam) for factor, c, lam in zip(made, combinations, lams, strict=True)
-    ]
+    made = _of_sums(_factor, "cholesky", combinations, lams, keep=True)
+    return [FactorHandle(*parts) for parts in zip(made, combinations, lams, strict=True)]
 
 
 def inverse_diagonals(
-    lenses: Sequence[Lens],
-    combinations: Sequence[Combination],
-    lams: Sequence[tuple[float, ...]],
-    vectors: Sequence[Float | None],
+    combinations: Sequence[Combination], lams: Sequence[tuple[float, ...]], vectors: Sequence[Float | None]
 ) -> tuple[list[Float], int]:
     """The diagonal of A⁻¹ − 2P at several λ for each combination, (λ, 1, m), and the passes; no factor is kept.
 
@@ -346,18 +344,19 @@ def inverse_diagonals(
     In one process the sums are added up in memory, as many in each pass as fit. Workers write them to disk and read
     them there if they share one: sending one another the tiles would take as long as the factors.
     """
-    host, needed = machine(), max(direct_bytes(lens.view, 1) for lens in lenses)
+    host, views = machine(), [lens.view for lens in _lenses(combinations).values()]
+    needed = max(direct_bytes(view, 1) for view in views)
     # Each sum or factor is held while it is used; tiles that are added up take a quarter of the memory.
     at_once = max(1, 3 * host.total_bytes // 4 // needed)
     arguments = list(zip(lams, vectors, strict=True))
     if active_client() is not None:
         with TemporaryDirectory(prefix="dmkl-", dir=temporary_root()) as folder:
             if not workers_without(Path(folder)):
-                tile = 8 * max(min(lens.view.source.tiling.tile, len(lens.view.rows)) ** 2 for lens in lenses)
+                tile = 8 * max(min(view.source.tiling.tile, len(view.rows)) ** 2 for view in views)
                 n_sums = max(1, min(shutil.disk_usage(folder).free // needed, host.task_bytes // tile) // 2)
                 n_factors = len(arguments) if needed <= host.task_bytes else at_once
-                return _in_parts(partial(_by_files, folder, n_factors, lenses), combinations, arguments, n_sums)
-    run = partial(_of_sums, _diagonals_of_tiles, "inverse-diagonal", lenses, keep=False)
+                return _in_parts(partial(_by_files, folder, n_factors), combinations, arguments, n_sums)
+    run = partial(_of_sums, _inverse_diagonals, "inverse-diagonal", keep=False)
     return _in_parts(run, combinations, arguments, at_once)
 
 
@@ -374,9 +373,9 @@ def _in_parts(
 
 
 def _by_files(
-    folder: str, at_once: int, lenses: Sequence[Lens], combinations: Sequence[Combination], arguments: Sequence[_Wanted]
+    folder: str, at_once: int, combinations: Sequence[Combination], arguments: Sequence[_Wanted]
 ) -> list[Float]:
-    sums = combine_pass(lenses, combinations, [f"{folder}/sum-{number}" for number in range(len(combinations))])
+    sums = combine_pass(combinations, [f"{folder}/sum-{number}" for number in range(len(combinations))])
     work = [
         partial(_inverse_diagonals, total.assembled, total.lens, argument)
         for total, argument in zip(sums, arguments, strict=True)
@@ -388,61 +387,56 @@ def _by_files(
 def _of_sums(
     function: Callable[..., Any],
     name: str,
-    lenses: Sequence[Lens],
     combinations: Sequence[Combination],
     arguments: Sequence[Any],
     *,
     keep: bool,
 ) -> list[Any]:
     """Apply a function to each combination and its argument: one pass, and a central task for each combination."""
-    through = [for_sums(lens) for lens in lenses]
+    through = _through_lenses_for_sums(combinations)
 
     def run() -> list[Any]:
-        prefix, token, (shared, _), tasks = _sum_tasks(through, combinations, _sum_tiles)
-        parts, wanted = [part for part, _ in tasks], list(enumerate(zip(combinations, arguments, strict=True)))
-        threads = max(factor_threads(through[c.lens].view.shape[1]) for c in combinations)
+        prefix, token, sent, tasks = _sum_tasks(through, _sum_tiles)
+        parts, of_tiles = [part for part, _ in tasks], partial(_of_tiles, function)
+        threads = max(factor_threads(c.lens.view.shape[1]) for c in through)
         # On this machine the factors are made one after another. Large ones gain from all cores; a small one takes less
         # time than a task of its own.
-        if active_client() is None and (threads > 1 or through[0].view.source.tiling.rows <= SMALL):
+        if active_client() is None and (threads > 1 or through[0].lens.view.source.tiling.rows <= SMALL):
             tile_parts = execute(parts, tasks, prefix)
-            return [function(tile_parts, number, through, c.lens, 1, argument) for number, (c, argument) in wanted]
-        per_machine = _factors_per_machine(len(wanted))
+            return [of_tiles(tile_parts, number, through, argument, 1) for number, argument in enumerate(arguments)]
+        per_machine = _factors_per_machine(len(arguments))
         results = [
-            task(function, parts, number, shared, c.lens, per_machine, argument, key=f"{name}-{number}-{token}")
-            for number, (c, argument) in wanted
+            task(of_tiles, parts, number, sent, argument, per_machine, key=f"{name}-{number}-{token}")
+            for number, argument in enumerate(arguments)
         ]
         return list(execute(results, tasks, prefix, keep=keep))
 
     return list(again(run, "combine"))
 
 
-def _sum_tiles(lenses: Sequence[Lens], combinations: Sequence[Combination], *work: Any) -> list[list[SumTile]]:
+def _sum_tiles(combinations: Sequence[Combination], *work: Any) -> list[list[SumTile]]:
     """For each combination, the tiles that one task adds up."""
-    totals_of_tiles = [totals for _, totals in _add_tiles(lenses, combinations, *work)]
+    totals_of_tiles = [totals for _, totals in _add_tiles(combinations, *work)]
     return [[totals[number] for totals in totals_of_tiles] for number in range(len(combinations))]
 
 
-def _factor(
-    parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens], lens: int, per_machine: int, lam: float
-) -> Factor:
-    """Assemble the tiles of one combination and factorize it: the central task of the direct α-step."""
-    with pinned_blas(factor_threads(lenses[lens].view.shape[1], per_machine)):
-        total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
-        return Factor(total.entries, lam, total.order)
-
-
-def _diagonals_of_tiles(
+def _of_tiles(
+    function: Callable[..., Any],
     parts: list[list[list[SumTile]]],
     number: int,
-    lenses: Sequence[Lens],
-    lens: int,
-    per_machine: int,
-    wanted: _Wanted,
-) -> Float:
-    def assembled() -> LowerTriangle:
-        return put_together((tile for part in parts for tile in part[number]), lenses[lens])
+    combinations: Sequence[Combination],
+    *arguments: Any,
+) -> Any:
+    """Apply a function to one combination, which it assembles from the tiles of all tasks, and its arguments."""
+    lens = combinations[number].lens
+    return function(lambda: put_together((tile for part in parts for tile in part[number]), lens), lens, *arguments)
 
-    return _inverse_diagonals(assembled, lenses[lens], wanted, per_machine)
+
+def _factor(assembled: Callable[[], LowerTriangle], lens: Lens, lam: float, per_machine: int) -> Factor:
+    """The central task of the direct α-step."""
+    with pinned_blas(factor_threads(lens.view.shape[1], per_machine)):
+        total = assembled()
+        return Factor(total.entries, lam, total.order)
 
 
 def _inverse_diagonals(assembled: Callable[[], LowerTriangle], lens: Lens, wanted: _Wanted, per_machine: int) -> Float:
@@ -514,21 +508,21 @@ def _tile_file(stem: str, i: int, j: int) -> str:
     return f"{stem}-{i}-{j}.npy"
 
 
-def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> list[StoredSum]:
+def combine_pass(combinations: Sequence[Combination], stems: Sequence[str]) -> list[StoredSum]:
     """Add up several combinations and write them to disk: one pass, with one tile of each in memory.
 
-    The lenses are square views of the same kernels; the stems are the paths of the combinations, in a folder that all
-    workers share (see `StoredSum`).
+    The stems are the paths of the combinations, in a folder that all workers share (see `StoredSum`).
     """
-    through = [for_sums(lens) for lens in lenses]
+    through = _through_lenses_for_sums(combinations)
 
     def run() -> None:
-        prefix, _, _, tasks = _sum_tasks(through, combinations, partial(_write_tiles, list(stems)))
+        prefix, _, _, tasks = _sum_tasks(through, partial(_write_tiles, list(stems)))
         execute([unit for unit, _ in tasks], tasks, prefix)
 
     again(run, "combine")
-    tiles = tuple((tile.i, tile.j) for tile in covering([lens.view for lens in lenses]).tile_tasks())
-    return [StoredSum(stem, tiles, through[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
+    view = covering([lens.view for lens in _lenses(combinations).values()])
+    tiles = tuple((tile.i, tile.j) for tile in view.tile_tasks())
+    return [StoredSum(stem, tiles, c.lens) for c, stem in zip(through, stems, strict=True)]
 
 
 def _write_tiles(stems: Sequence[str], *work: Any) -> None:

@@ -144,13 +144,12 @@ def _each(answer: Callable[[Lens, Any], Any]) -> Answer:
     return lambda requests: ([answer(*asked) for asked in requests], float(len(requests)))
 
 
-def _sums(requests: Asked) -> tuple[list[Lens], list[Combination]]:
-    lenses, places = _lenses(requests)
-    return lenses, [Combination(place, r.weights) for place, (_, r) in zip(places, requests, strict=True)]
+def _sums(requests: Asked) -> list[Combination]:
+    return [Combination(lens, request.weights) for lens, request in requests]
 
 
 def _factors(requests: Asked) -> tuple[list[Any], float]:
-    return list(factor_pass(*_sums(requests), [request.lam for _, request in requests])), 1.0
+    return list(factor_pass(_sums(requests), [request.lam for _, request in requests])), 1.0
 
 
 def _of_factors(requests: Asked) -> tuple[list[Any], float]:
@@ -167,13 +166,7 @@ def _inverse_diagonals(requests: Asked) -> tuple[list[Any], float]:
     if all(has_thin_factors(lens.view) for lens, _ in requests):
         views = [lens.view for lens, _ in requests]
         return inverse_diagonals_by_factors(views, [r.weights for _, r in requests], lams, vectors)
-    return inverse_diagonals(*_sums(requests), lams, vectors)
-
-
-def _machines(requests: Asked) -> tuple[list[Any], float]:
-    lenses, places = _lenses(requests)
-    solutions, passes = train_together(lenses, list(zip(places, (request for _, request in requests), strict=True)))
-    return solutions, float(passes)
+    return inverse_diagonals(_sums(requests), lams, vectors)
 
 
 def _entries(requests: Asked) -> tuple[list[Any], float]:
@@ -189,7 +182,7 @@ def _kernels(requests: Asked) -> tuple[list[Any], float]:
     # Through files: a task holds a tile of each sum, and one kernel after the other is put together here.
     with shared_folder("where sums of kernels are written") as folder:
         stems = [f"{folder}/sum-{number}" for number in range(len(requests))]
-        return [total.whole() for total in combine_pass(*_sums(requests), stems)], 1.0
+        return [total.whole() for total in combine_pass(_sums(requests), stems)], 1.0
 
 
 def _tasks(requests: Asked) -> tuple[list[Any], float]:
@@ -257,7 +250,7 @@ ANSWERS: list[tuple[type[Request], str, Answer]] = [
     (interface.FactorTraces, "traces", _each(lambda _, r: traces_by_factor(r.factor))),
     (interface.InnerProducts, "alignment", _each(lambda lens, r: projected_inner_products(lens, r.basis, r.products))),
     (interface.InverseDiagonals, "leave-out", _inverse_diagonals),
-    (interface.SVM, "train", _machines),
+    (interface.SVM, "train", train_together),
     (interface.CombinedEntries, "entries", _entries),
     (interface.CombinedKernel, "combine", _kernels),
     (ProductRequest, "products", _products),

@@ -198,9 +198,8 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, thin: b
         for first in range(0, n_kernels, width):
             group = np.eye(n_kernels)[first : first + width]
             with tempfile.TemporaryDirectory(prefix="sums-", dir=folder) as sums:
-                combinations = [Combination(place, single) for place in range(len(lenses)) for single in group]
-                stems = [f"{sums}/{number}" for number in range(len(combinations))]
-                totals = combine_pass(lenses, combinations, stems)
+                combinations = [Combination(lens, single) for lens in lenses for single in group]
+                totals = combine_pass(combinations, [f"{sums}/{number}" for number in range(len(combinations))])
                 # Each file has one writer: on a network file system, pages that two machines write to would be lost.
                 shares = [totals[k : k + len(group)] for k in range(0, len(totals), len(group))]
                 run_tasks("place", [partial(_place, *parts, first) for parts in zip(shares, stacks, strict=True)])

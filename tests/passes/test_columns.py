@@ -27,7 +27,7 @@ def test_columns_are_those_of_the_dense_matrix(name, tile, tmp_path):
     features = {"a": rng.random((50, 4)), "b": rng.random((50, 3))}
     K = VIEWS[name](dmkl.build(None, features, {"function": ["rbf", "linear"]}, tile=tile), rng.permutation(50)[:33])
     weights = rng.random(4)
-    (total,) = combine_pass([K.lens()], [Combination(0, weights)], [str(tmp_path / "sum")])
+    (total,) = combine_pass([Combination(K.lens(), weights)], [str(tmp_path / "sum")])
     columns, dense = SumColumns(total), np.tensordot(weights, np.asarray(K), axes=1)
     asked = rng.integers(0, len(dense), 9)
     vector = rng.standard_normal(len(dense))

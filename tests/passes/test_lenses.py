@@ -242,15 +242,16 @@ def test_parts_after_any_steps(seed, tile, square, kinds):
 
 # --- combined kernels ---------------------------------------------------------------------------------------
 def check_sums(kernels, combinations, totals):
-    for c, total in zip(combinations, totals, strict=True):
-        reference = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
+    for c, name, total in zip(combinations, 2 * SQUARE, totals, strict=True):
+        reference = np.tensordot(c.weights, dense(kernels, name), axes=1)
         assert error(total.whole()[None], reference[None]) < 1e-12
 
 
-def weightings(n_lenses):
-    rng = np.random.default_rng(8)
+def weightings(K):
+    """Two combinations through each of the lenses of square views."""
+    rng, lenses = np.random.default_rng(8), [lens(K, name) for name in SQUARE]
     weights = [rng.random(N), np.array([0.0, 2.0, 0.0]), np.ones(N)]
-    return [Combination(k, weights[(k + turn) % 3]) for turn in range(2) for k in range(n_lenses)]
+    return [Combination(through, weights[(k + turn) % 3]) for turn in range(2) for k, through in enumerate(lenses)]
 
 
 def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
@@ -258,12 +259,10 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
     K, source = in_memory(kernels, 7), None
     if scheduler != "processes":
         K, source = over(K, Counting)
-    lenses = [lens(K, name) for name in SQUARE]
+    combinations = weightings(K)
     if source is not None:
         source.reads.clear()
-    combinations = weightings(len(lenses))
-    stems = [str(tmp_path / f"sum-{k}") for k in range(len(combinations))]
-    totals = combine_pass(lenses, combinations, stems)
+    totals = combine_pass(combinations, [str(tmp_path / f"sum-{k}") for k in range(len(combinations))])
     if source is not None:
         assert set(source.reads.values()) == {1}
     check_sums(kernels, combinations, totals)
@@ -278,9 +277,9 @@ def test_diagonals_of_inverses_take_one_pass_if_workers_share_a_disk(kernels, cl
     if not shared:
         monkeypatch.setattr("dmkl.passes.sums.workers_without", lambda folder: ["tcp://elsewhere"])
     lenses, rng = [lens(in_memory(kernels, 7), name) for name in SQUARE], np.random.default_rng(3)
-    combinations = [Combination(k, rng.random(N)) for k in range(len(lenses))]
+    combinations = [Combination(seen, rng.random(N)) for seen in lenses]
     vectors, lams = [rng.standard_normal(seen.view.shape[1]) for seen in lenses], (0.3, 2.0)
-    answers, n_passes = inverse_diagonals(lenses, combinations, [lams] * len(lenses), vectors)
+    answers, n_passes = inverse_diagonals(combinations, [lams] * len(lenses), vectors)
     assert n_passes == (1 if shared else len(lenses))
     for seen, name, c, v, answer in zip(lenses, SQUARE, combinations, vectors, answers, strict=True):
         null = seen.null_vectors()
@@ -298,11 +297,9 @@ def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
     monkeypatch.setattr("dmkl.passes.sums.SMALL", 0)
     monkeypatch.setattr("dmkl.passes.sums._BESIDE", beside)
     kernels = kernels.astype(dtype)
-    K = in_memory(kernels, 7)
-    lenses = [lens(K, name) for name in SQUARE]
-    combinations = weightings(len(lenses))
+    combinations = weightings(in_memory(kernels, 7))
     stems = [str(tmp_path / f"sum-{k}") for k in range(len(combinations))]
-    check_sums(kernels.astype(np.float64), combinations, combine_pass(lenses, combinations, stems))
+    check_sums(kernels.astype(np.float64), combinations, combine_pass(combinations, stems))
 
 
 # --- passes inside tasks ------------------------------------------------------------------------------------

@@ -121,13 +121,12 @@ def test_workers_that_come_and_go(opened, reference):
 
 
 def test_factors_that_left_with_their_workers_are_made_again(opened):
-    view = opened().center()
-    rng = np.random.default_rng(1)
-    combinations, lams = [Combination(0, rng.random(3)) for _ in range(2)], [0.1, 1.0]
+    lens, rng = opened().center().lens(), np.random.default_rng(1)
+    combinations, lams = [Combination(lens, rng.random(3)) for _ in range(2)], [0.1, 1.0]
     blocks = [rng.standard_normal((60, 2)) for _ in combinations]
-    expected = by_factors("solve", Factor.solve, factor_pass([view.lens()], combinations, lams), blocks)
+    expected = by_factors("solve", Factor.solve, factor_pass(combinations, lams), blocks)
     with local_cluster(1, processes=False, protocol="tcp://", memory_limit=0) as cluster, Client(cluster) as client:
-        factors = factor_pass([view.lens()], combinations, lams)
+        factors = factor_pass(combinations, lams)
         first = [factor.held for factor in factors]
         agree(by_factors("solve", Factor.solve, factors, blocks), expected)
         assert [factor.held for factor in factors] == first

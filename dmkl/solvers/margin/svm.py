@@ -196,29 +196,35 @@ def solve_among_free(kernel: Float, right: Float) -> Float:
 # --- training, as tasks -----------------------------------------------------------------------------------------------
 
 
-def train_together(lenses: Sequence[Lens], requests: Sequence[tuple[int, SVM]]) -> tuple[list[SVMSolution], int]:
-    """Train several SVMs, each with the position of its lens; returns the solutions in their order.
+def train_together(requests: Sequence[tuple[Lens, SVM]]) -> tuple[list[SVMSolution], float]:
+    """Train several SVMs, each through its lens; returns the solutions in their order.
 
     SVMs with the same weights share a sum; sums share a pass, as many as a task can add up at once. Also returns the
     number of passes over the stored kernels.
     """
     host = machine()
     sums: dict[tuple[int, bytes, bytes], list[int]] = {}
-    for number, (place, request) in enumerate(requests):
+    for number, (lens, request) in enumerate(requests):
         groups = b"" if request.groups is None else request.groups.tobytes()
-        sums.setdefault((place, request.weights.tobytes(), groups), []).append(number)
+        sums.setdefault((id(lens), request.weights.tobytes(), groups), []).append(number)
     # Entries of composite kernels have their own weights, which apply after the steps: through separate lenses.
-    seen = [*lenses, *(Lens(lens.view, replace(lens.fitted, entrywise=True)) for lens in lenses)]
-    side = lenses[0].view.source.tiling.tile
+    composite = [lens for lens, request in requests if request.groups is not None]
+    entrywise = {id(lens): Lens(lens.view, replace(lens.fitted, entrywise=True)) for lens in composite}
+    side = requests[0][0].view.source.tiling.tile
     most = max(1, host.task_bytes // 4 // (8 * side * side))
     shared = list(sums.values())
     solutions: dict[int, SVMSolution] = {}
     batches = [shared[start : start + most] for start in range(0, len(shared), most)]
     for batch in batches:
         with shared_folder("where the combined kernels of this step are written") as folder:
-            combinations = [_combination(*requests[numbers[0]], len(lenses)) for numbers in batch]
+            combinations = [
+                Combination(lens, request.weights)
+                if request.groups is None
+                else Combination(entrywise[id(lens)], np.ones(len(request.weights)), request.weights[:, request.groups])
+                for lens, request in (requests[numbers[0]] for numbers in batch)
+            ]
             # Sums are written by the workers, so the folder must be one that all of them can reach.
-            totals = combine_pass(seen, combinations, [f"{folder}/sum-{k}" for k in range(len(batch))])
+            totals = combine_pass(combinations, [f"{folder}/sum-{k}" for k in range(len(batch))])
             members = [(k, number) for k, numbers in enumerate(batch) for number in numbers]
             # A machine with few tasks gives each of them more than its usual share of memory.
             allowed = max(host.task_bytes, host.total_bytes // min(len(members), host.slots_per_host))
@@ -227,13 +233,7 @@ def train_together(lenses: Sequence[Lens], requests: Sequence[tuple[int, SVM]]) 
             ]
             machines = run_tasks("train", work)
         solutions |= {number: trained for (_, number), trained in zip(members, machines, strict=True)}
-    return [solutions[number] for number in range(len(requests))], len(batches)
-
-
-def _combination(place: int, request: SVM, n_lenses: int) -> Combination:
-    if request.groups is None:
-        return Combination(place, request.weights)
-    return Combination(n_lenses + place, np.ones(len(request.weights)), request.weights[:, request.groups])
+    return [solutions[number] for number in range(len(requests))], float(len(batches))
 
 
 def train(kernel: Float, request: SVM) -> SVMSolution:

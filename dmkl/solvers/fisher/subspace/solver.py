@@ -433,8 +433,7 @@ class SubspaceSolver:
         following = [itertools.count(1 + max((p.number for p in s.preconditioners), default=-1)) for s in spaces]
         numbers = [next(following[f]) for f, _ in chosen]
         stems = [spaces[f].stem(number) for number, (f, _) in zip(numbers, chosen, strict=True)]
-        lenses, combinations = [space.training.square for space in spaces], [Combination(f, beta) for f, beta in chosen]
-        sums = combine_pass(lenses, combinations, stems)
+        sums = combine_pass([Combination(spaces[f].training.square, beta) for f, beta in chosen], stems)
         for (f, beta), number, total in zip(chosen, numbers, sums, strict=True):
             spaces[f].preconditioners.append(Preconditioner(number, beta, total))
         self._record("anchor")
