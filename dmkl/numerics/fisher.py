@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import filterfalse
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -403,9 +403,7 @@ class Certificate:
     rest: float  # ‖H − ½α‖², which is ‖H‖² − |S| − βᵀq for any α; infinite if it is unknown
 
     @classmethod
-    def of(
-        cls, beta: Float, gradient: Float, linear: float, weights: Support, residual_sq: float, rest: float
-    ) -> Certificate:
+    def of(cls, beta: Float, gradient: Float, linear: float, weights: Support, residual_sq: float, rest: float) -> Self:
         """The certificate from q(α), ¼‖α‖² − tr(Hᵀα) (`linear`) and ‖H − ½α‖² (`rest`)."""
         kernel_part = float(beta @ gradient)
         support = weights.support(gradient)
@@ -417,19 +415,24 @@ class Certificate:
         return self.objective + (self.support - self.kernel_part)
 
     @property
+    def size(self) -> float:
+        """|S|, positive."""
+        return abs(self.objective) or _TINY
+
+    @property
     def scale(self) -> float:
         """min(|S|, ‖H‖² − |S|), to which gaps are relative.
 
         The objective is between −‖H‖², that of kernels without effect, and 0. For large λ weights can change
         ‖H‖² − |S| alone, which is of the order of 1/λ: a gap relative to |S| would be small for any weights.
         """
-        return gap_scale(abs(self.objective) or _TINY, self.rest + self.kernel_part)
+        return gap_scale(self.size, self.rest + self.kernel_part)
 
     @property
     def weights_gap(self) -> float:
         """The part of the gap that better weights would close."""
         # F − S as a difference of forms: that of F and S has the rounding of ‖H‖², which can be larger.
-        return relative_gap(self.support, self.kernel_part, self.objective, self.rest + self.kernel_part)
+        return relative_gap(self.support, self.kernel_part, self.size, self.rest + self.kernel_part)
 
     @property
     def alpha_gap(self) -> float:

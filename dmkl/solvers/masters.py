@@ -19,6 +19,7 @@ newton
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ import scipy.linalg
 
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere
-from dmkl.solvers.weight_sets import Ball, ConicProgram, WeightSet
+from dmkl.solvers.weight_sets import Ball, ConicError, ConicProgram, WeightSet
 
 WEIGHTS_ERROR = 1e-3  # Newton's last step, relative to the largest weight
 FLAT = 1e-10  # A gap of weights at which Newton's next step is rounding, or leads to weights that are as good
@@ -42,8 +43,7 @@ class LineSearch:
 
     The start has a gradient and a value of the objective. If only an interval of the value is known, `value` is its
     lower end, or another value that may be too high by `slack`. The first step is `length` times the direction, and a
-    refused step is shortened by `factor` unless `shorten` gets a gradient. `share` is that of gradient times step by
-    which the objective has to rise.
+    refused step is shortened by `factor`. `share` is that of gradient times step by which the objective has to rise.
 
     `point` is the next point to evaluate, or None when steps have become too short to matter.
     """
@@ -76,20 +76,9 @@ class LineSearch:
         promised = float(np.vdot(self.gradient, self.point - self.start))
         return value >= self.value + self.share * promised - self.slack - slack
 
-    def shorten(self, gradient: Float | None = None) -> None:
-        """Shorten a step that was refused: by the factor, or by means of the gradient at the point.
-
-        With a gradient, the derivative along the direction is interpolated linearly between the two ends, and the step
-        is cut to its zero, within 0.1 and 0.9 of its length; to half if the derivative at the point is not negative.
-        """
-        if gradient is None:
-            self._go(self.factor * self.length)
-            return
-        # The derivative along the direction is positive at the start, but for rounding; at the point it is −after.
-        before = max(float(np.vdot(self.gradient, self.direction)), 0.0)
-        after = -float(np.vdot(gradient, self.direction))
-        cut = float(np.clip(before / (before + after), 0.1, 0.9)) if after > 0 else 0.5
-        self._go(cut * self.length)
+    def shorten(self) -> None:
+        """Shorten a step that was refused, by the factor."""
+        self._go(self.factor * self.length)
 
 
 _SAME_SUM = 1e-14  # Rounding of sums of weights
@@ -206,9 +195,19 @@ def _maximize_smooth(q: Float, root: Float, beta: Float, weights: WeightSet) -> 
     return onto_sphere(np.exp(u - u.max()), p)
 
 
-def newton_direction(q: Float, curvature: Float | Factored, beta: Float, weights: WeightSet) -> Float:
-    """The direction from β to the maximizer of the quadratic model; see `newton_master` and `ascent_direction`."""
-    return ascent_direction(newton_master(q, curvature, beta, weights), q, beta, weights)
+def newton_direction(q: Float, curvature: Float | Factored | None, beta: Float, weights: WeightSet) -> Float:
+    """The direction from β to the maximizer of the quadratic model; see `newton_master` and `ascent_direction`.
+
+    On a ball, without a curvature or where Clarabel fails, it is that of the closed form for the present w_j,
+    β_j ∝ (β_j²q_j)^(1/(p+1)), ‖w_j‖² ∝ β_j²q_j (Kloft et al., JMLR 12, 2011, Eq. 25), along which J rises slowly.
+    """
+    if curvature is not None:
+        with suppress(*[ConicError] if isinstance(weights, Ball) else []):
+            return ascent_direction(newton_master(q, curvature, beta, weights), q, beta, weights)
+    # The scale of the squares cancels on the sphere; dividing by the largest keeps the power in [0, 1].
+    squares = beta**2 * np.maximum(q, 0.0)
+    aim = onto_sphere((squares / (squares.max() or 1.0)) ** (1.0 / (weights.p + 1.0)), weights.p)
+    return ascent_direction(aim, q, beta, weights)
 
 
 def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> Float:

@@ -6,7 +6,7 @@ import pytest
 from helpers.optima import norm
 
 from dmkl.numerics.fisher import onto_sphere
-from dmkl.solvers.masters import CuttingPlane, LineSearch, exact_master, taylor_master
+from dmkl.solvers.masters import CuttingPlane, exact_master, taylor_master
 from dmkl.solvers.weight_sets import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0, np.inf]
@@ -45,10 +45,3 @@ def test_masters_of_cutting_planes(master, p, rounds):
         best = cp.Problem(cp.Maximize(height), [beta >= 0, size <= 1, *planes]).solve(solver=cp.CLARABEL)
         lowest = min(cut.constant + cut.gradient @ weights for cut in cuts)
         assert lowest == pytest.approx(best, rel=1e-7, abs=1e-8)
-
-
-@pytest.mark.parametrize("before", [0.0, -1e-9, -2e-9])
-def test_a_direction_that_does_not_rise_at_its_start_is_shortened_most(before):
-    search = LineSearch(np.zeros(1), np.ones(1), np.array([before]), 0.0)
-    search.shorten(np.array([-1e-9]))
-    np.testing.assert_array_equal(search.point, [0.1])

@@ -247,8 +247,8 @@ def test_the_bounds_of_machines_are_the_optimum_at_the_optimum(p, C):
     beta, t, optimum = margin_optimum(p, C)
     u = pairs(np.full(PAIRS, t))
     for weights in (Ball(p), GivenWeights(tuple(beta))):
-        c = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, weights)
-        assert (c.upper, c.objective, c.lower) == pytest.approx((optimum,) * 3, rel=1e-12)
+        c, _ = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, weights)
+        assert (c.size, -c.objective, -c.upper) == pytest.approx((optimum,) * 3, rel=1e-12)
         assert c.gap <= 1e-12
     solution = run_with(mk_svm(SIGNS, C, Ball(p), PAIRS, tol=1e-9), partial(answer, MACHINES))
     assert (solution.objective, solution.bound) == pytest.approx((optimum,) * 2, rel=1e-8)
@@ -260,12 +260,12 @@ def test_gaps_of_machines_are_those_of_their_definitions(C, beta):
     rng, beta, p = np.random.default_rng(0), np.array(beta), 1.5
     beta = beta / norm(beta, p)
     u = pairs(C * rng.uniform(0.2, 0.9, PAIRS))
-    c = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, Ball(p))
+    c, _ = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, Ball(p))
     forms = np.array([u @ kernel @ u for kernel in MACHINES])
     scores, alpha = np.tensordot(beta, MACHINES, 1) @ u, np.abs(u).sum()
     losses = min(C * np.maximum(0, 1 - SIGNS * (scores + b)).sum() for b in SIGNS - scores)
     upper, lower = 0.5 * beta @ forms + losses, alpha - 0.5 * norm(forms, conjugate(p))
-    assert (c.upper, c.lower, c.objective) == pytest.approx((upper, lower, alpha - 0.5 * beta @ forms), rel=1e-12)
+    assert (c.size, -c.upper, -c.objective) == pytest.approx((upper, lower, alpha - 0.5 * beta @ forms), rel=1e-12)
     assert c.gap == pytest.approx((upper - lower) / min(upper, 0.5 * beta @ forms), rel=1e-9)
 
 

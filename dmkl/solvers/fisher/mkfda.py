@@ -148,8 +148,8 @@ class Oracle(Protocol):
         `careful` says that the error of α shows in the gradient: ‖R‖ itself, not ‖R‖², has to stay below the gap.
         """
 
-    def curvature(self, evaluation: Evaluation) -> Generator[Any, Any, Float | Factored]:
-        """C at the weights of an evaluation, (n, n) or by a factor, or a positive semidefinite model of it."""
+    def curvature(self, evaluation: Evaluation) -> Generator[Any, Any, Float | Factored | None]:
+        """C at the weights of an evaluation, (n, n) or by a factor, or a positive semidefinite model of it, if any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +180,7 @@ def maximize(
     max_steps: int = 200,
     master: Master = "newton",
     of_kernels: bool = False,
+    kink: float = -math.inf,
     name: str | None = None,
 ) -> Generator[Any, Any, Solution]:
     """Maximize J over a set of weights; yields what the oracle asks for, and the restricted master as a `Task`.
@@ -188,8 +189,9 @@ def maximize(
     relative gap `tol` is proven and, with Newton's master, the next step is at most `WEIGHTS_ERROR` of the largest
     weight, or J rises by rounding alone. `master` chooses the next weights: "newton", or by the cutting planes of JMLR,
     "exact" or in Taylor's form. With `of_kernels` the gap is relative to βᵀq, the part of S that the kernels make,
-    which a subspace knows and which is at most `Certificate.scale`, and the next step is not computed. Progress is
-    shown of a problem with a `name`.
+    which a subspace knows and which is at most `Certificate.scale`, and the next step is not computed. A step of which
+    S − ‖R‖² rises by no more than the share `kink` of the scale, with an open gap, ends it: J is not smooth there, and
+    no model of one α leads on. Progress is shown of a problem with a `name`.
     """
     # A set of one element (one kernel, p = ∞) leaves only the α-step to be solved.
     fixed = weights.is_fixed(len(start))
@@ -198,7 +200,7 @@ def maximize(
     steps: list[Step] = []
     planes: list[CuttingPlane] = []
     search: LineSearch | None = None
-    beta, careful, status = start, False, Status.ITERATIONS
+    beta, careful, status, reached = start, False, Status.ITERATIONS, -math.inf
     while len(steps) < max_steps:
         # S(α, β) ≤ J(β) + error of α and F(α) ≥ the optimum hold for the same α, so the certificate needs no exact α.
         evaluation = yield from oracle.evaluate(beta, tol, careful=careful)
@@ -233,11 +235,18 @@ def maximize(
             # ‖R‖² bounds the error that an inexact α leaves in S, the second term its rounding.
             slack = certificate.residual_sq + 1e-14 * abs(objective)
             if search is None or search.accepts(objective, slack):
+                lower = objective - certificate.residual_sq
+                if gap > tol and lower - reached <= kink * certificate.scale:
+                    status = Status.CERTIFIED if status == Status.CERTIFIED else Status.STALLED
+                    break
+                reached = lower
                 # A new model is made only at accepted weights: C costs as much as an α-step.
                 curvature = yield from oracle.curvature(evaluation)
                 direction = yield Task("restricted-master", masters.newton_direction, (q, curvature, beta, weights))
                 search = LineSearch(beta, direction, q, objective, slack=slack)
                 if gap <= tol:
+                    if curvature is None:  # the direction estimates no error
+                        break
                     error = float(np.abs(direction).max()) / (float(beta.max()) or 1.0)
                     best = Solution(evaluation.alpha, beta, certificate, status, weights_error=error)
                     # Of equal kernels any mixture is optimal: the step may be long where J is flat.
