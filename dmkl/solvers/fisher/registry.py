@@ -27,7 +27,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -246,14 +246,6 @@ _NEARLY_ZERO = 1e-12
 """Lower bound of s and 1 − P_ii, so that quotients and logarithms stay finite in spite of rounding."""
 
 
-class _Sum(NamedTuple):
-    """Factored points of a training set with equal weights, and their problems."""
-
-    lens: Lens
-    request: InverseDiagonals
-    members: list[list[int]]  # The problems of each λ of the request
-
-
 def with_inverse_diagonals(
     jobs: Sequence[Job], outcomes: Sequence[Outcome], context: Context, factored: Sequence[int] | None = None
 ) -> list[Outcome]:
@@ -272,14 +264,17 @@ def with_inverse_diagonals(
     if not missing or not (sum(operations) <= _LEVERAGE_OPERATIONS if thin else can_solve(DIRECT.check, jobs)):
         return list(outcomes)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
-    pairs = []
-    for total in _sums(jobs, outcomes, missing, every=factored is not None):
-        content = numbers[id(total.lens)].encode() + total.request.weights.tobytes()
-        key = hashlib.sha256(content + np.array(total.request.lams).tobytes()).hexdigest()[:32]
-        pairs.append((key, total))
+    by_kernels = by_key(missing, lambda k: jobs[k].kernels_key)
+    groups = [_Group.of(jobs, outcomes, members) for members in by_kernels.values()]
+    cost = sum(len(group.numbers) * _operations(group.lens.view) for group in groups)
+    asked = []  # Choices of kernels may have the same weights, and so the same key
+    for group in groups:
+        for request, members in group.requests(np.inf if factored is not None else _OPERATIONS, cost):
+            content = numbers[id(group.lens)].encode() + request.weights.tobytes() + np.array(request.lams).tobytes()
+            asked.append((hashlib.sha256(content).hexdigest()[:32], group.lens, request, members))
     file = context.workspace.path / "inverse-diagonals.npz"
     diagonals = (None if context.workspace.temporary else kept_arrays(file)) or {}
-    new = {key: (total.lens, ask(total.request)) for key, total in pairs if key not in diagonals}
+    new = {key: (lens, ask(request)) for key, lens, request, _ in asked if key not in diagonals}
     before = float(diagonals.pop("n_passes", 0.0))
     if factored is None:  # of an earlier run, which includes those of points that it factored later
         context.tally.n_passes += before
@@ -287,46 +282,19 @@ def with_inverse_diagonals(
     diagonals |= zip(new, answers, strict=True)
     if new and not context.workspace.temporary:
         save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)}, synced=True)
-    complete, projected = list(outcomes), dict[int, Float | float]()
-    for lens in {id(job.training.square): job.training.square for job in jobs}.values():
-        vectors = lens.null_vectors()  # the diagonal of 2P is not part of the answers
-        projected[id(lens)] = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
     exact: dict[int, Float] = {}
-    for key, total in pairs:
-        for members, rows in zip(total.members, diagonals[key], strict=True):
-            exact |= dict.fromkeys(members, rows if rows.ndim == 2 else rows[None])  # version 0.1 kept one row
-    for k, (diagonal, *solved) in (exact | _interpolated(jobs, outcomes, missing, exact, projected)).items():
-        diagonal = diagonal + projected[id(jobs[k].training.square)]
-        inverse = np.column_stack([diagonal, *solved]) if solved else diagonal
-        complete[k] = replace(outcomes[k], inverse=inverse, interpolated=k not in exact)
+    for key, *_, members in asked:
+        for same, rows in zip(members, diagonals[key], strict=True):
+            exact |= dict.fromkeys(same, rows if rows.ndim == 2 else rows[None])  # version 0.1 kept one row
+    complete = list(outcomes)
+    for group in groups:
+        vectors = group.lens.null_vectors()  # the diagonal of 2P is not part of the answers
+        projected = 0.0 if vectors is None else 2.0 * null_leverages(vectors)
+        for k, (diagonal, *solved) in group.completed(exact, projected).items():
+            diagonal = diagonal + projected
+            inverse = np.column_stack([diagonal, *solved]) if solved else diagonal
+            complete[k] = replace(outcomes[k], inverse=inverse, interpolated=k not in exact)
     return complete
-
-
-def _groups(jobs: Sequence[Job], missing: Sequence[int]) -> list[list[int]]:
-    """The problems of each training set and choice of kernels."""
-    return list(by_key(missing, lambda k: jobs[k].kernels_key).values())
-
-
-def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int], *, every: bool) -> list[_Sum]:
-    """The points whose A is factored, for each training set, those of equal weights together; `every` one if asked."""
-    groups = _groups(jobs, missing)
-    cost = sum(len(members) * _operations(jobs[members[0]].training.square.view) for members in groups)
-    sums = []
-    for members in groups:
-        points = by_key(members, lambda k: (outcomes[k].weights.tobytes(), float(jobs[k].problem.lam)))
-        lens, firsts = jobs[members[0]].training.square, [same[0] for same in points.values()]
-        if every or cost <= _OPERATIONS:
-            chosen: Sequence[int] = range(len(firsts))
-        else:
-            least = min(_LEAST_FACTORS, max(1, int(_LEAST_OPERATIONS / _operations(lens.view))))
-            n_factors = min(_MOST_FACTORS, max(least, int(_NODE_OPERATIONS / cost * len(members))))
-            chosen = _spread(_coordinates(jobs, outcomes, firsts), n_factors)
-        by_weights = by_key((firsts[at] for at in sorted(chosen)), lambda k: outcomes[k].weights.tobytes())
-        for content, same in by_weights.items():
-            lams = tuple(float(jobs[k].problem.lam) for k in same)
-            request = InverseDiagonals(outcomes[same[0]].weights, lams, vector=lens.unit_vector())
-            sums.append(_Sum(lens, request, [points[content, lam] for lam in lams]))
-    return sums
 
 
 def _operations(view: View) -> float:
@@ -338,11 +306,74 @@ def _operations(view: View) -> float:
     return 2.0 * m * width**2 + 10.0 * width**3
 
 
-def _coordinates(jobs: Sequence[Job], outcomes: Sequence[Outcome], members: Sequence[int]) -> Float:
-    """log(1 + β_j tr K_j/λ) of some problems of a training set, (problems, kernels)."""
-    diagonal = jobs[members[0]].training.square.diagonal()
-    trace = 1.0 if diagonal is None else diagonal.sum(axis=1)
-    return np.array([np.log1p(np.maximum(outcomes[k].weights, 0.0) * trace / jobs[k].problem.lam) for k in members])
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Problems of one training set and choice of kernels, by their numbers, with β, (problems, n), and λ of each."""
+
+    lens: Lens
+    numbers: list[int]
+    weights: Float
+    lams: list[float]
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], outcomes: Sequence[Outcome], members: list[int]) -> _Group:
+        """The problems with some numbers."""
+        weights, lams = [outcomes[k].weights for k in members], [float(jobs[k].problem.lam) for k in members]
+        return cls(jobs[members[0]].training.square, members, np.array(weights), lams)
+
+    def requests(self, most: float, cost: float) -> list[tuple[InverseDiagonals, list[list[int]]]]:
+        """Requests for the points whose A is factored, those of equal weights together; all if `cost` is affordable.
+
+        Each has the numbers of the problems at each of its λ.
+        """
+        places = range(len(self.numbers))
+        points = by_key(places, lambda place: (self.weights[place].tobytes(), self.lams[place]))
+        firsts = [same[0] for same in points.values()]
+        if cost > most:
+            least = min(_LEAST_FACTORS, max(1, int(_LEAST_OPERATIONS / _operations(self.lens.view))))
+            n_factors = min(_MOST_FACTORS, max(least, int(_NODE_OPERATIONS / cost * len(self.numbers))))
+            firsts = [firsts[at] for at in sorted(_spread(self.coordinates()[firsts], n_factors))]
+        by_weights = by_key(firsts, lambda place: self.weights[place].tobytes())
+        requests = []
+        for content, same in by_weights.items():
+            lams = tuple(self.lams[place] for place in same)
+            members = [[self.numbers[place] for place in points[content, lam]] for lam in lams]
+            requests.append((InverseDiagonals(self.weights[same[0]], lams, vector=self.lens.unit_vector()), members))
+        return requests
+
+    def coordinates(self) -> Float:
+        """log(1 + β_j tr K_j/λ), (problems, n)."""
+        diagonal = self.lens.diagonal()
+        trace = 1.0 if diagonal is None else diagonal.sum(axis=1)
+        return np.asarray(np.log1p(np.maximum(self.weights, 0.0) * trace / np.array(self.lams)[:, None]))
+
+    def completed(self, exact: dict[int, Float], projected: Float | float) -> dict[int, Float]:
+        """The diagonals of all problems, (1 or 2, m), by their numbers, from those whose A was factored.
+
+        `projected` is the diagonal of 2P. A second row, A⁻¹D^{1/2}1, is interpolated itself.
+        """
+        others = [place for place, k in enumerate(self.numbers) if k not in exact]
+        known = {k: exact[k] for k in self.numbers if k in exact}
+        if not others:
+            return known
+        from scipy.interpolate import RBFInterpolator
+
+        # One problem of each factored point.
+        nodes = list({id(known[k]): place for place, k in enumerate(self.numbers) if k in known}.values())
+        at_points = [known[self.numbers[place]] for place in nodes]
+        free = np.maximum(1.0 - 0.5 * projected, _NEARLY_ZERO)
+        # Σ_j β_j k_j(x_i, x_i)/λ(1 − P_ii), (problems, m).
+        coordinates, diagonal = self.coordinates(), self.lens.diagonal()
+        weights = np.maximum(self.weights, 0.0) / np.array(self.lams)[:, None]
+        sums = weights.sum(axis=1, keepdims=True) if diagonal is None else weights @ diagonal
+        largest = np.maximum(sums / free, _NEARLY_ZERO)
+        sizes = np.maximum(2.0 * free / np.array([rows[0] for rows in at_points]) - 1.0, _NEARLY_ZERO)
+        ratios = np.log(sizes / largest[nodes])
+        values = np.stack([ratios, *zip(*(rows[1:] for rows in at_points), strict=True)], axis=1)
+        function = RBFInterpolator(coordinates[nodes], values.reshape(len(nodes), -1), kernel="linear")
+        at = function(coordinates[others]).reshape(len(others), *values.shape[1:])
+        at[:, 0] = 2.0 * free / (1.0 + np.exp(np.minimum(at[:, 0], 0.0)) * largest[others])
+        return known | dict(zip((self.numbers[place] for place in others), at, strict=True))
 
 
 def _spread(points: Float, n: int) -> list[int]:
@@ -355,45 +386,3 @@ def _spread(points: Float, n: int) -> list[int]:
         distance[chosen] = -1.0
         at = int(np.argmax(distance))
     return chosen
-
-
-def _largest_sizes(jobs: Sequence[Job], outcomes: Sequence[Outcome], members: Sequence[int], free: Float) -> Float:
-    """Σ_j β_j k_j(x_i, x_i)/λ(1 − P_ii) of some problems of a training set, (problems, m)."""
-    diagonal = jobs[members[0]].training.square.diagonal()
-    weights = np.array([np.maximum(outcomes[k].weights, 0.0) / jobs[k].problem.lam for k in members])
-    sums = weights.sum(axis=1, keepdims=True) if diagonal is None else weights @ diagonal
-    return np.maximum(sums / free, _NEARLY_ZERO)
-
-
-def _interpolated(
-    jobs: Sequence[Job],
-    outcomes: Sequence[Outcome],
-    missing: Sequence[int],
-    exact: dict[int, Float],
-    projected: dict[int, Float | float],
-) -> dict[int, Float]:
-    """The diagonals of problems whose A was not factored, (1 or 2, m), from those of their training set that were.
-
-    `projected` is the diagonal of 2P by the identity of the lens. A second row, A⁻¹D^{1/2}1, is interpolated itself.
-    """
-    interpolated: dict[int, Float] = {}
-    for members in _groups(jobs, missing):
-        others = [k for k in members if k not in exact]
-        if not others:
-            continue
-        from scipy.interpolate import RBFInterpolator
-
-        # One problem of each factored point.
-        nodes = list({id(exact[k]): k for k in members if k in exact}.values())
-        free = np.maximum(1.0 - 0.5 * projected[id(jobs[members[0]].training.square)], _NEARLY_ZERO)
-        sizes = np.maximum(2.0 * free / np.array([exact[k][0] for k in nodes]) - 1.0, _NEARLY_ZERO)
-        ratios = np.log(sizes / _largest_sizes(jobs, outcomes, nodes, free))
-        at_nodes = np.stack([ratios, *zip(*(exact[k][1:] for k in nodes), strict=True)], axis=1)
-        function = RBFInterpolator(
-            _coordinates(jobs, outcomes, nodes), at_nodes.reshape(len(nodes), -1), kernel="linear"
-        )
-        at = function(_coordinates(jobs, outcomes, others)).reshape(len(others), *at_nodes.shape[1:])
-        logs = np.minimum(at[:, 0], 0.0)
-        at[:, 0] = 2.0 * free / (1.0 + np.exp(logs) * _largest_sizes(jobs, outcomes, others, free))
-        interpolated |= dict(zip(others, at, strict=True))
-    return interpolated

@@ -35,7 +35,7 @@ All programs over the weights run as tasks, on arrays that do not grow with the 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -167,7 +167,7 @@ def gmkl(
     """
     watch, n_kernels = progress.current(), len(weights.sigma)
     steps: list[Step] = []
-    planes: list[_Planes] = []
+    planes: list[_Plane] = []
     hull = _Hull(y, C, weights)
     candidate, violation = yield Task("restricted-master", _project, (weights, np.full(n_kernels, 1.0 / n_kernels)))
     best: _Trial | None = None
@@ -181,14 +181,18 @@ def gmkl(
         # Every lower bound holds for the same optimum, so the largest one is kept.
         lower = max(lower, proven)
         steps.append(Step(candidate, {"objective": trial.objective, "lower": lower}))
-        planes.append(_Planes(_share_of_box(trial.u, C), float(y @ trial.u), trial.v))
+        planes.append((_share_of_box(trial.u, C), float(y @ trial.u), trial.v))
         falls = best is None or trial.objective < best.objective
         if best is not None:  # Armijo's rule; along an ascent direction nothing is promised
             promised = max(float(best.gradient @ (best.d - trial.d)), 0.0)
             falls = falls and trial.objective <= best.objective - 1e-4 * promised
         length = _spectral_length(best, trial) if falls else 0.25 * length
         best = trial if best is None or falls else best
-        outcome = best.outcome(lower, steps)
+        # Relative to T: prices may leave all weights at zero, where the kernels have no part in T. Weights outside the
+        # set prove nothing.
+        gap = relative_gap(best.objective, lower, best.objective) if best.violation <= _FEASIBLE else np.inf
+        pair = best.d, best.u[:, None], best.objective
+        outcome = Outcome(Status.ITERATIONS, *pair, lower, gap, np.array([best.bias]), steps)
         watch.note(f"{title}{progress.error_text(outcome.gap)}")
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
@@ -292,13 +296,6 @@ class _Trial:
     v: Float
     curvature: Float | None
 
-    def outcome(self, lower: float, steps: Sequence[Step]) -> Outcome:
-        """The pair (d, u) as an outcome with a lower bound of the optimum; a d outside the set proves nothing."""
-        # Relative to T: prices may leave all weights at zero, where the kernels have no part in T.
-        gap = relative_gap(self.objective, lower, self.objective) if self.violation <= _FEASIBLE else np.inf
-        dual, bias = self.u[:, None], np.array([self.bias])
-        return Outcome(Status.ITERATIONS, self.d, dual, self.objective, lower, gap, bias, steps)
-
 
 def _evaluate(
     y: Float, C: Bounds, sigma: Float, d: Float, violation: float, tol: float, near: _Trial | None, facts: KernelFacts
@@ -320,22 +317,8 @@ def _share_of_box(u: Float, C: Bounds) -> float:
     return float(np.max(np.abs(u) / C)) or 1.0
 
 
-class _Planes(NamedTuple):
-    """Linear functions below T, from the u of an SVM and its multiples, as far as these are in the box.
-
-    The multiples describe a common change of all weights, which the first guess of their size needs.
-    """
-
-    share: float  # the largest α/C
-    total: float  # Σα
-    v: Float  # uᵀK_ju, (n,)
-
-    def of(self, sigma: Float) -> tuple[Float, Float]:
-        """Constants (r,) and gradients (r, n)."""
-        # For tu the dual objective is tΣα − ½t²Σ_j d_j uᵀK_ju, a lower bound of W(d) for every d as long as tu is
-        # feasible: any dual point gives a plane below T.
-        t = _SCALES[_SCALES * self.share <= 1.0]
-        return t * self.total, sigma - 0.5 * (t * t)[:, None] * self.v
+_Plane = tuple[float, float, Float]
+"""Linear functions below T from the u of an SVM: the largest α/C, Σα, and uᵀK_ju, (n,)."""
 
 
 class _Model(NamedTuple):
@@ -345,7 +328,7 @@ class _Model(NamedTuple):
     objective: float
     gradient: Float
     curvature: Float
-    planes: list[_Planes]
+    planes: list[_Plane]
 
 
 def _next_weights(weights: PricedSet, model: _Model, lowest: Float | None, refused: bool) -> tuple[Float, float]:
@@ -388,11 +371,14 @@ def _master(weights: PricedSet, at: _Model) -> Float:
     constant = float(at.gradient @ at.d) / size - at.objective / size
     # The quadratic model bounds θ from below as well: ½‖root (d − d₀)‖² ≤ θ − T(d₀) − gradientᵀ(d − d₀).
     program.bounded_square(root, root[:, :n] @ at.d / unit, wide, constant)
-    # Each plane bounds θ from below: constants + gradientsᵀd ≤ θ.
-    for planes in at.planes:
-        constants, gradients = planes.of(weights.sigma)
-        rows = np.hstack([gradients * unit / size, -np.ones((len(gradients), 1))])
-        program.at_most(rows, -constants / size)
+    for share, total, v in at.planes:
+        # For tu the dual objective is tΣα − ½t²Σ_j d_j uᵀK_ju, a lower bound of W(d) for every d as long as tu is in
+        # the box, so that it bounds θ from below. The multiples describe a common change of all weights, which the
+        # first guess of their size needs.
+        t = _SCALES[_SCALES * share <= 1.0]
+        gradients = weights.sigma - 0.5 * (t * t)[:, None] * v
+        rows = np.hstack([gradients * unit / size, -np.ones((len(t), 1))])
+        program.at_most(rows, -t * total / size)
     d = program.minimize(np.eye(program.width)[n])[0][:n]
     return without_rounding(d) * unit
 
@@ -465,19 +451,13 @@ class _Hull:
 
         `widest` is the last such bound, infinite at first, and `objective` bounds T*. See `_lower_bound`.
         """
-        given = self._weights, self._V, self._y @ self._U, self._share
-        lower, d, mixture, widest = yield Task("restricted-master", _bounds, (*given, widest, objective))
+        # The optimum has σᵀd ≤ T(d') for every d' evaluated, so one finite bound of Σd serves all further steps.
+        if not np.isfinite(widest):
+            widest = yield Task("restricted-master", largest_sum, (self._weights, objective))
+        given = self._weights, self._V, self._y @ self._U, self._share, widest
+        lower, d, mixture = yield Task("restricted-master", _lower_bound, given)
         self._mixture = self._mixture if mixture is None else mixture
         return lower, d, widest
-
-
-def _bounds(
-    weights: PricedSet, V: Float, totals: Float, share: Float, widest: float, objective: float
-) -> tuple[float, Float | None, Float | None, float]:
-    """The result of `_lower_bound`, and the bound of Σd that it takes."""
-    # The optimum has σᵀd ≤ T(d') for every d' evaluated, so one finite bound of Σd serves all further steps.
-    widest = widest if np.isfinite(widest) else largest_sum(weights, objective)
-    return *_lower_bound(weights, V, totals, share, widest), widest
 
 
 def _lower_bound(
