@@ -210,47 +210,46 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
     on_rows = [number for number in range(len(views)) if number not in on_sums]
     fitted, n_passes = fit_row_maps([views[n] for n in on_rows])
     maps = dict(zip(on_rows, fitted, strict=True))
-    members, sums, works = list[list[int]](), list[list[Any]](), dict[int, _Work]()
-    columns_of_parts = []
+    parts = list[_Part]()
     for rows, numbers, positions in _parts(views, on_sums):
         # Side by side: a product for each training set would read the rows again.
         columns = np.concatenate([targets[n][at] for n, at in zip(numbers, positions, strict=True)], axis=1)
-        gram, product = _earlier_sums(views[0], rows, columns)
-        if gram is None or product is None:
-            work = partial(_part_of_gram, columns, partial(_shift, shift), with_gram=gram is None)
-            works[len(members)] = rows, work
-        columns_of_parts.append(columns)
-        sums.append([gram, product])
-        members.append(numbers)
-    new = [k for k, (gram, _) in enumerate(sums) if gram is None]
+        parts.append(_Part(rows, columns, numbers, partial(_shift, shift), *_earlier_sums(views[0], rows, columns)))
+    new = [part for part in parts if part.gram is None]
     for n, row_map in maps.items():
         places = row_map.places(1)
-        fill = partial(_map, row_map, places, 1)
-        works[len(members)] = places[-1], partial(_part_of_gram, targets[n], fill, with_gram=True)
-        sums.append([None, None])
-        members.append([n])
-    n_grams = sum(gram is None for gram, _ in sums)
-    computed = _over_rows("gram", views[0], [*works.values()], 1, _sum_of_parts, 8 * n_grams * (1 + len(shift)) ** 2)
-    for k, (gram, product) in zip(works, computed, strict=True):
-        sums[k] = [gram if sums[k][0] is None else sums[k][0], product]
+        parts.append(_Part(places[-1], targets[n], [n], partial(_map, row_map, places, 1)))
+    missing = [part for part in parts if part.product is None]
+    works = [
+        (part.samples, partial(_part_of_gram, part.targets, part.fill, with_gram=part.gram is None)) for part in missing
+    ]
+    n_bytes = 8 * sum(part.gram is None for part in missing) * (1 + len(shift)) ** 2
+    for part, (gram, product) in zip(
+        missing, _over_rows("gram", views[0], works, 1, _sum_of_parts, n_bytes), strict=True
+    ):
+        part.gram, part.product = gram if part.gram is None else part.gram, product
     if new:
-        kept = [_PartSums(works[k][0], on_disk(columns_of_parts[k]), on_disk(sums[k][0]), sums[k][1]) for k in new]
+        kept = [replace(part, targets=on_disk(part.targets), gram=on_disk(part.gram)) for part in new]
         _LAST_SUMS[views[0].source] = views[0].kernels.tobytes(), kept
-    widths = [h.shape[1] for h in targets]
-    return _grams(views, sums, members, maps, shift, widths), bool(works) + n_passes
+    return _grams(views, parts, maps, shift, [h.shape[1] for h in targets]), bool(works) + n_passes
 
 
-@dataclass(frozen=True)
-class _PartSums:
-    """Sums over some samples of a source, with targets H (samples, C) there."""
+@dataclass(eq=False)
+class _Part:
+    """Some samples of a source with the targets H (samples, C) of the views that have them, and their sums, if known.
+
+    `members` are the numbers of the views, and `fill` writes the rows of the factors after the steps.
+    """
 
     samples: Index
     targets: Float
-    gram: Float  # [1, Z]ᵀ[1, Z], (1 + D, 1 + D), its upper triangle.
-    product: Float  # [1, Z]ᵀH, (1 + D, C)
+    members: list[int]
+    fill: Callable[[Array, Index, Float], None]
+    gram: Any = None  # [1, Z]ᵀ[1, Z], (1 + D, 1 + D), its upper triangle.
+    product: Any = None  # [1, Z]ᵀH, (1 + D, C)
 
 
-_LAST_SUMS: WeakKeyDictionary[Any, tuple[bytes, list[_PartSums]]] = WeakKeyDictionary()
+_LAST_SUMS: WeakKeyDictionary[Any, tuple[bytes, list[_Part]]] = WeakKeyDictionary()
 """For each source the kernels of its last pass, and the sums over each part, while the source exists.
 
 The samples of a refit are the parts of the folds together: their products take some hundred times the time of a pass
@@ -276,10 +275,10 @@ def _earlier_sums(view: View, rows: Index, targets: Float) -> tuple[Float | None
     return np.asarray(gram), sum(present[1:], start=present[0]) if len(present) == len(products) else None
 
 
-def _earlier_product(part: _PartSums, targets: Float) -> Float | None:
+def _earlier_product(part: _Part, targets: Float) -> Float | None:
     """[1, Z]ᵀH of a part for other targets, if these are linear combinations of its own and of a constant."""
     if np.array_equal(part.targets, targets):
-        return part.product
+        return np.asarray(part.product)
     if part.targets.shape[1] ** 2 > len(part.gram):
         return None  # finding the combinations would take longer than reading the rows
     # Targets of classes are constant on each class, and centered targets differ between training sets by a constant.
@@ -295,22 +294,16 @@ _SAME_TARGETS = 1e-13  # Relative differences of targets up to this are rounding
 
 
 def _grams(
-    views: Sequence[View],
-    sums: Sequence[Sequence[Float]],
-    members: Sequence[Sequence[int]],
-    maps: Mapping[int, RowMap],
-    shift: Float,
-    widths: Sequence[int],
+    views: Sequence[View], parts: Sequence[_Part], maps: Mapping[int, RowMap], shift: Float, widths: Sequence[int]
 ) -> Iterator[Gram]:
     """The sums of each view, from those of the parts that it has; `widths` are the columns of the views' targets."""
     for n, view in enumerate(views):
-        parts = []
-        for (gram, product), numbers in zip(sums, members, strict=True):
-            if n in numbers:
-                start = sum(widths[k] for k in numbers[: numbers.index(n)])
-                parts.append((gram, product[:, start : start + widths[n]]))
-        gram, product = (arrays[0].copy(order="K") for arrays in zip(*parts, strict=True))
-        for gram_of_part, product_of_part in parts[1:]:
+        own = []
+        for part in (part for part in parts if n in part.members):
+            start = sum(widths[k] for k in part.members[: part.members.index(n)])
+            own.append((part.gram, part.product[:, start : start + widths[n]]))
+        gram, product = (arrays[0].copy(order="K") for arrays in zip(*own, strict=True))
+        for gram_of_part, product_of_part in own[1:]:
             gram += gram_of_part
             product += product_of_part
         for start in range(0, len(gram), _GRAM_COLUMNS):

@@ -261,7 +261,7 @@ def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSe
     units = weights.units(n)
     program = ConicProgram(n + 1)
     linear = _cutting_planes(program, planes, units)
-    program.at_most(np.eye(n, program.width) * -1.0, np.zeros(n))
+    program.nonnegative(n)
     # For p < 2 the form is infinite at zero; this floor keeps it finite, so that a weight can become positive again.
     floored = np.maximum(beta / units, 1e-6 * float((beta / units).max()))
     a, slope = 0.5 * p * (p - 1.0) * floored ** (p - 2.0), -p * (p - 2.0) * floored ** (p - 1.0)

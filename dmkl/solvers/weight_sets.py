@@ -80,6 +80,38 @@ class ConicProgram:
         copy._height = self._height
         return copy
 
+    def nonnegative(self, n: int) -> None:
+        """Require the first n variables to be 0 or more."""
+        self.at_most((np.arange(n), np.arange(n), np.full(n, -1.0)), np.zeros(n))
+
+    def norm_at_most(self, p: float, members: Index, size: int | None = None) -> None:
+        """Require ‖x_members‖_p ≤ x_size, or ≤ 1 where None, of x_members ≥ 0; some p take more variables."""
+        k, each = len(members), np.arange(len(members))
+
+        def add(rows: Index, columns: Index, sign: float, of_size: Index, height: int, *cones: Any) -> None:
+            values, b = np.full(len(rows), sign), np.zeros(height)
+            if size is None:
+                b[of_size] = 1.0
+            else:
+                rows, columns = np.append(rows, of_size), np.append(columns, np.full(len(of_size), size))
+                values = np.append(values, np.full(len(of_size), -1.0))
+            self.add((rows, columns, values), b, *cones)
+
+        if np.isinf(p) or k == 1:
+            add(each, members, 1.0, each, k, clarabel.NonnegativeConeT(k))
+        elif p == 1:
+            add(0 * each, members, 1.0, each[:1], 1, clarabel.NonnegativeConeT(1))
+        elif p == 2:
+            add(1 + each, members, -1.0, each[:1], k + 1, clarabel.SecondOrderConeT(k + 1))
+        else:
+            # Σ t_j ≤ s with (t_j, s, x_j) in the power cone of exponent 1/p: t_j s^(p−1) ≥ x_j^p.
+            # They are homogeneous in (t, s, x), so that with s = 0 all are zero.
+            t = self.width + each
+            self.width += k
+            add(0 * each, t, 1.0, each[:1], 1, clarabel.NonnegativeConeT(1))
+            rows, columns = np.append(3 * each, 3 * each + 2), np.append(t, members)
+            add(rows, columns, -1.0, 3 * each + 1, 3 * k, *[clarabel.PowerConeT(1.0 / p)] * k)
+
     def bounded_square(self, root: Float, shift: Float, row: Float, constant: float) -> None:
         """Require ½‖root x − shift‖² ≤ row x + constant."""
         # With z = root x − shift and s = row x + constant: (s + ½, s − ½, z) is in the second-order cone if and only if
@@ -246,24 +278,9 @@ class Ball(WeightSet):
         return self
 
     def new_program(self, n: int) -> ConicProgram:
-        p = self.p
-        # For a general p there are further variables t_j ≥ β_j^p.
-        program = ConicProgram(n if p in (1, 2) or np.isinf(p) else 2 * n)
-        program.at_most(_diagonal(n), np.zeros(n))
-        if np.isinf(p):
-            program.at_most(_diagonal(n, 1.0), np.ones(n))
-        elif p == 1:
-            program.at_most(_total(0, n), 1.0)
-        elif p == 2:
-            i, j, signs = _diagonal(n)
-            # (1, β) in the second-order cone is ‖β‖_2 ≤ 1.
-            program.add((1 + i, j, signs), np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
-        else:
-            # (t_j, 1, β_j) in the power cone of exponent 1/p is β_j^p ≤ t_j, so that Σ β_j^p ≤ Σ t_j ≤ 1.
-            program.at_most(_total(n, n), 1.0)
-            first = 3 * np.arange(n)
-            rows = np.append(first, first + 2), np.append(n + np.arange(n), np.arange(n)), np.full(2 * n, -1.0)
-            program.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
+        program = ConicProgram(n)
+        program.nonnegative(n)
+        program.norm_at_most(self.p, np.arange(n))
         return program
 
     def clean(self, x: Float) -> Float:
@@ -316,32 +333,13 @@ class GroupBall(WeightSet):
         return grouped(self.p, [group for group in kept if group])
 
     def new_program(self, n: int) -> ConicProgram:
-        # After β come s_g ≥ ‖β_g‖_p of each group, then t_j ≥ β_j^p/s_g^(p−1) for a general p.
-        powers = 0 if self.p == 2 or np.isinf(self.p) else sum(len(group) for group in self.groups if len(group) > 1)
-        program = ConicProgram(n + len(self.groups) + powers)
+        # After β come s_g ≥ ‖β_g‖_p of each group.
         sizes = n + np.arange(len(self.groups))
-        program.at_most(_diagonal(n), np.zeros(n))
-        program.at_most(_total(n, len(self.groups)), 1.0)
-        last = n + len(self.groups)
-        for size, group in zip(sizes, self._members(), strict=True):
-            k = len(group)
-            each, size_columns = np.arange(k), np.full(k, size)
-            if np.isinf(self.p) or k == 1:  # β_j ≤ s_g
-                signs = np.repeat([1.0, -1.0], k)
-                program.at_most((np.tile(each, 2), np.append(group, size_columns), signs), np.zeros(k))
-            elif self.p == 2:
-                rows = np.append(0, 1 + each), np.append(size, group), np.full(k + 1, -1.0)
-                program.add(rows, np.zeros(k + 1), clarabel.SecondOrderConeT(k + 1))
-            else:
-                # Σ t_j ≤ s with (t_j, s, β_j) in the power cone of exponent 1/p: t_j s^(p−1) ≥ β_j^p.
-                # They are homogeneous in (t, s, β), so that a group with s = 0 has no weight.
-                t = last + each
-                columns = np.append(t, size)
-                program.at_most((np.zeros(k + 1, dtype=np.int64), columns, np.append(np.ones(k), -1.0)), 0.0)
-                triples = np.concatenate([3 * each, 3 * each + 1, 3 * each + 2])
-                entries = triples, np.concatenate([t, size_columns, group]), np.full(3 * k, -1.0)
-                program.add(entries, np.zeros(3 * k), *[clarabel.PowerConeT(1.0 / self.p)] * k)
-                last += k
+        program = ConicProgram(n + len(sizes))
+        program.nonnegative(n)
+        program.norm_at_most(1.0, sizes)
+        for size, group in zip(sizes.tolist(), self._members(), strict=True):
+            program.norm_at_most(self.p, group, size)
         return program
 
     def clean(self, x: Float) -> Float:
@@ -401,14 +399,6 @@ class GivenWeights(WeightSet):
                 "of the set by select(), or give them a weight"
             )
         return GivenWeights(beta)
-
-
-def _diagonal(n: int, sign: float = -1.0) -> Entries:
-    return np.arange(n), np.arange(n), np.full(n, sign)
-
-
-def _total(first: int, n: int) -> Entries:
-    return np.zeros(n, dtype=np.int64), first + np.arange(n), np.ones(n)
 
 
 def without_rounding(x: Float) -> Float:

@@ -114,7 +114,7 @@ class PricedSet:
         n, cones = len(self.sigma), self.cones
         width = n + n_more
         program = ConicProgram(width if cones is None else width + cones.width - cones.n)
-        program.at_most((np.arange(n), np.arange(n), np.full(n, -1.0)), np.zeros(n))
+        program.nonnegative(n)
         # Without columns of zeros at the end.
         program.at_most(-self.A, np.zeros(len(self.b)) if recession else -self.b / unit)
         if cones is not None:
