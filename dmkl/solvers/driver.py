@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from dask.utils import apply
 
 from dmkl.arrays import Float, Index
 from dmkl.passes.alignment import projected_inner_products, traces_by_factor
@@ -188,14 +189,10 @@ def _kernels(requests: Asked) -> tuple[list[Any], float]:
 def _tasks(requests: Asked) -> tuple[list[Any], float]:
     tasks = {id(request): request for _, request in requests}
     # The arguments of each task are sent apart from the graph if they are large.
-    work = [partial(_apply, task.function) for task in tasks.values()]
+    work = [partial(apply, task.function) for task in tasks.values()]
     results = run_tasks(requests[0][1].name, work, own=[task.arguments for task in tasks.values()])
     by_task = dict(zip(tasks, results, strict=True))
     return [by_task[id(request)] for _, request in requests], 0.0
-
-
-def _apply(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    return function(*arguments)
 
 
 def _products(requests: Asked) -> tuple[list[Any], float]:
@@ -216,7 +213,10 @@ def _products(requests: Asked) -> tuple[list[Any], float]:
             weights = np.repeat(weights[:, None], request.block.shape[1], axis=1)
         number = place if part is None else len(seen) - 1
         columns.append(Columns(request.block, request.want, weights, dtype, number))
-    products, passes = run_pass(seen, columns, _verb([request for _, request in requests]))
+    # The name of the pass on a dashboard: blocks of every kernel, predictions, or products in conjugate gradients.
+    exact = any(request.exact for _, request in requests)
+    verb = "apply" if any(c.want != "sum" for c in columns) else "predict" if exact else "cg"
+    products, passes = run_pass(seen, columns, verb)
     answers = [
         answer if part is None else _finish_columns(lens, part, request.block, answer)
         for (lens, request), part, answer in zip(requests, parts, products, strict=True)
@@ -234,13 +234,6 @@ def _finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float
         _, carried = chain.right(j, block)
         products[j] = chain.left(j, raw[j], carried)
     return products
-
-
-def _verb(requests: Sequence[ProductRequest]) -> str:
-    """The name of the pass on a dashboard."""
-    if any(request.want != "sum" for request in requests):
-        return "apply"
-    return "predict" if any(request.exact for request in requests) else "cg"
 
 
 ANSWERS: list[tuple[type[Request], str, Answer]] = [
