@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,22 +30,14 @@ tasks to run in parallel."""
 
 def scores(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> list[Float]:
     """Compute Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c)."""
-    if not pairs:
-        return []
     # Held-out rows follow the training rows in the products K_jV, which are made for both in one pass.
-    parts = _combined(space, "scores", pairs, (space.training.n_train, space.training.n_rows), None)
-    widths = _widths(pairs)
-    whole = np.concatenate(parts) if parts else np.zeros((0, sum(widths)))
-    return np.split(whole, np.cumsum(widths)[:-1], axis=1)
+    rows = space.training.n_train, space.training.n_rows
+    return [part.array() for part in _combined(space, "scores", pairs, rows, None)]
 
 
 def products(space: TrainingSubspace, pairs: Sequence[tuple[Float, Float]]) -> list[Strips]:
     """Compute Σ_j w_j K_j V Z over the training rows, (m, c) for each pair."""
-    if not pairs:
-        return []
-    m = space.training.n_train
-    parts = _combined(space, "residuals", pairs, (0, m), space.round_file())
-    return Strips.side_by_side(parts, m, _widths(pairs))
+    return _combined(space, "residuals", pairs, (0, space.training.n_train), space.round_file())
 
 
 def duals(space: TrainingSubspace, coefficients: Sequence[Float]) -> list[Float]:
@@ -57,12 +49,14 @@ def duals(space: TrainingSubspace, coefficients: Sequence[Float]) -> list[Float]
 
 def _combined(
     space: TrainingSubspace, what: str, pairs: Sequence[tuple[Float, Float]], rows: tuple[int, int], kept: str | None
-) -> list[Any]:
+) -> list[Strips]:
+    if not pairs:
+        return []
     compute = partial(tasks.combined_products, space.product_files, tasks_per_machine=machine().slots_per_host)
     columns = _side_by_side(pairs)
     cuts = strips(*rows, sum(columns[1].shape))
     work = [partial(compute, strip, numbered(kept, k)) for k, strip in enumerate(cuts)]
-    return tasks.run_checked(what, work, *columns)
+    return Strips.side_by_side(tasks.run_checked(what, work, *columns), rows[1] - rows[0], _widths(pairs))
 
 
 def strips(first: int, last: int, sides: int) -> list[slice]:

@@ -93,7 +93,7 @@ class Strips:
         """The columns as an array (rows, columns), which must not be written to."""
         chosen = slice(*self.columns)
         strips = [_loaded(part)[:, chosen] for part in self.parts]
-        return strips[0] if len(strips) == 1 else np.concatenate(strips)
+        return strips[0] if len(strips) == 1 else np.concatenate([*strips, np.zeros((0, self.width))])
 
 
 # --- widening the basis --------------------------------------------------------------------------------------------
