@@ -1,7 +1,8 @@
 """Progress of long work: problems solved, the certified gap so far, passes, times, and the seconds of each phase.
 
 A `Watch` shows progress, and the logger "dmkl" records it: notes at level INFO, the begin of each pass and the seconds
-of each phase at DEBUG. The logger is silent unless a program adds a handler.
+of each phase at DEBUG. The logger is silent unless a program adds a handler. A `Tally` adds up what a plan
+of fits costs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from multiprocessing import current_process
 from typing import Any, Self, TypeVar
 
@@ -280,3 +282,45 @@ def shown() -> Iterator[None]:
     wanted = not side_by_side and (attached if setting == "auto" else setting)
     with nullcontext() if current() is not _SILENT else ConsoleWatch() if wanted else watching(Watch()):
         yield
+
+
+# --- costs of plans --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Round:
+    """One pass over the kernels, or the passes of one step, for the history of a plan.
+
+    `kind` is its purpose, and `n_bytes` are the stored bytes that were read. `basis` counts the vectors of the largest
+    basis, if there is one, and `certified` the problems that are certified, if known; `worst_gap` is the largest gap of
+    the others.
+    """
+
+    kind: str
+    seconds: float
+    n_bytes: float
+    basis: int = 0
+    certified: int = 0
+    worst_gap: float = math.nan
+
+
+class Tally:
+    """The passes that a piece of work took (a part of a pass counts as a fraction), and the purpose of each."""
+
+    def __init__(self, n_passes: float = 0.0) -> None:
+        self.n_passes = n_passes
+        self.rounds: list[Round] = []
+        self.phases = dict.fromkeys(PHASES, 0.0)
+        """Seconds of each phase of the work, set at its end."""
+
+    def add(self, kind: str, passes: float, seconds: float, bytes_per_pass: int) -> None:
+        """Add a step of the work."""
+        self.n_passes += passes
+        if passes:
+            self.rounds.append(Round(kind, seconds, passes * bytes_per_pass))
+
+    def include(self, other: Tally) -> None:
+        """Add the costs of other work."""
+        self.n_passes += other.n_passes
+        self.rounds += other.rounds
+        self.phases = {name: seconds + other.phases[name] for name, seconds in self.phases.items()}

@@ -35,8 +35,9 @@ from dmkl.learners.plan import Answers, Fit, FitOutcome, Problems, TrainingSet, 
 from dmkl.passes.execute import computing_here, machine, scheduler
 from dmkl.passes.run import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, View, covering, has_thin_factors
-from dmkl.solvers.driver import Tally, drive
-from dmkl.solvers.interface import Outcome, Round, Solver, spread
+from dmkl.progress import Round, Tally
+from dmkl.solvers.driver import drive
+from dmkl.solvers.interface import Outcome, Solver, spread
 from dmkl.solvers.jobs import Context, Job, Method, Training, check_constant, tell_constant
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.memory import MemorySet

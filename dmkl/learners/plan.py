@@ -25,7 +25,7 @@ from dmkl.kernelset import KernelSet, given_labels
 from dmkl.numerics.fisher import Targets, encode_targets, with_unknown
 from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.numerics.steps import FittedStep
-from dmkl.solvers.driver import Tally
+from dmkl.progress import Tally
 from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Job, Training
 

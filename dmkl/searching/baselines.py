@@ -29,12 +29,12 @@ from dmkl.learners.engine import run
 from dmkl.learners.learner import KernelClassifier
 from dmkl.learners.plan import Answers, Fit
 from dmkl.passes.execute import check_memory, machine
+from dmkl.progress import Tally
 from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exact_choices
 from dmkl.searching.grid import Choice, Rule, best_index, joint_choices, mean_and_margin, mean_over_folds, points
 from dmkl.searching.paired import TESTS, rows_test
 from dmkl.searching.scoring import limits
 from dmkl.searching.texts import point_text
-from dmkl.solvers.driver import Tally
 from dmkl.solvers.workspace import Workspace
 from dmkl.store.saved import task_dim
 from dmkl.variables import describe

@@ -37,7 +37,7 @@ from dmkl.learners.plan import Answers, Fit, FitOutcome, labeled_targets
 from dmkl.numerics.covariates import Covariates, regress
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
-from dmkl.progress import PHASES
+from dmkl.progress import PHASES, Round, Tally
 from dmkl.searching.chance import chance
 from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import (
@@ -57,8 +57,7 @@ from dmkl.searching.grid import (
     with_chains,
 )
 from dmkl.searching.scoring import Metric, OfProbabilities, as_metrics, evaluate, evaluate_each, probabilities
-from dmkl.solvers.driver import Tally
-from dmkl.solvers.interface import WORDS, Round, worst
+from dmkl.solvers.interface import WORDS, worst
 from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.variables import variable
 

@@ -24,35 +24,13 @@ from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, by_factors, combine_pass, factor_pass, inverse_diagonals
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, covering, has_thin_factors
-from dmkl.progress import PHASES
+from dmkl.progress import Tally
 from dmkl.solvers import interface
-from dmkl.solvers.interface import ProductRequest, Request, Result, Round, Solver, check_finite
+from dmkl.solvers.interface import ProductRequest, Request, Result, Solver, check_finite
 from dmkl.solvers.margin.svm import train_together
 
 Asked = Sequence[tuple[Lens, Any]]  # Requests of one kind, each with the lens of its solver
 Answer = Callable[[Asked], tuple[list[Any], float]]
-
-
-class Tally:
-    """The passes that a piece of work took (a part of a pass counts as a fraction), and the purpose of each."""
-
-    def __init__(self, n_passes: float = 0.0) -> None:
-        self.n_passes = n_passes
-        self.rounds: list[Round] = []
-        self.phases = dict.fromkeys(PHASES, 0.0)
-        """Seconds of each phase of the work, set at its end."""
-
-    def add(self, kind: str, passes: float, seconds: float, bytes_per_pass: int) -> None:
-        """Add a step of the work."""
-        self.n_passes += passes
-        if passes:
-            self.rounds.append(Round(kind, seconds, passes * bytes_per_pass))
-
-    def include(self, other: Tally) -> None:
-        """Add the costs of other work."""
-        self.n_passes += other.n_passes
-        self.rounds += other.rounds
-        self.phases = {name: seconds + other.phases[name] for name, seconds in self.phases.items()}
 
 
 def drive(

@@ -331,23 +331,6 @@ class Outcome:
             raise ValueError(msg)
 
 
-@dataclass(frozen=True)
-class Round:
-    """One pass over the kernels, or the passes of one step, for the history of a plan.
-
-    `kind` is its purpose, and `n_bytes` are the stored bytes that were read. `basis` counts the vectors of the largest
-    basis, if there is one, and `certified` the problems that are certified, if known; `worst_gap` is the largest gap of
-    the others.
-    """
-
-    kind: str
-    seconds: float
-    n_bytes: float
-    basis: int = 0
-    certified: int = 0
-    worst_gap: float = np.nan
-
-
 def worst(outcomes: Sequence[Outcome]) -> int:
     """The position of the outcome that ended worst: by its word, then by its gap."""
     # The first of equals, so that the answer does not depend on more than the outcomes.

@@ -19,7 +19,8 @@ from dmkl.arrays import Float, Index, Mask
 from dmkl.errors import ConstantKernelWarning, DegenerateKernelError, InputError, MemoryBudgetError, warn
 from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.passes.view import Lens
-from dmkl.solvers.driver import Tally, drive
+from dmkl.progress import Tally
+from dmkl.solvers.driver import drive
 from dmkl.solvers.interface import Outcome, Request, Solver, Translated, spread
 from dmkl.solvers.workspace import Workspace
 

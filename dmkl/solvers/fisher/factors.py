@@ -23,7 +23,7 @@ from dmkl.passes.execute import machine
 from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, means_function, row_products
 from dmkl.passes.statistics import keep_means
 from dmkl.passes.view import View, covering, has_thin_factors
-from dmkl.solvers.driver import Tally
+from dmkl.progress import Tally
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver, Solve
 from dmkl.solvers.in_memory import batches
 from dmkl.solvers.interface import Outcome

@@ -43,6 +43,7 @@ from dmkl.passes.run import pass_bytes
 from dmkl.passes.sums import Combination, combine_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
+from dmkl.progress import Round
 from dmkl.solvers.fisher import cg
 from dmkl.solvers.fisher.mkfda import certificate_step
 from dmkl.solvers.fisher.problem import FisherOptions, FisherSolver
@@ -64,7 +65,7 @@ from dmkl.solvers.fisher.subspace.space import (
 )
 from dmkl.solvers.fisher.subspace.tasks import Strips, lowest, run_checked
 from dmkl.solvers.fisher.wrapper import DIRECT, check_direct
-from dmkl.solvers.interface import Outcome, Round, Status
+from dmkl.solvers.interface import Outcome, Status
 from dmkl.solvers.jobs import Context, Job, Training, can_solve
 from dmkl.solvers.workspace import Workspace
 
