@@ -210,15 +210,15 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
     on_rows = [number for number in range(len(views)) if number not in on_sums]
     fitted, n_passes = fit_row_maps([views[n] for n in on_rows])
     maps = dict(zip(on_rows, fitted, strict=True))
-    parts = list[_Part]()
+    parts = list[_PartSums]()
     for rows, numbers, positions in _parts(views, on_sums):
         # Side by side: a product for each training set would read the rows again.
         columns = np.concatenate([targets[n][at] for n, at in zip(numbers, positions, strict=True)], axis=1)
-        parts.append(_Part(rows, columns, numbers, partial(_shift, shift), *_earlier_sums(views[0], rows, columns)))
+        parts.append(_PartSums(rows, columns, numbers, partial(_shift, shift), *_earlier_sums(views[0], rows, columns)))
     new = [part for part in parts if part.gram is None]
     for n, row_map in maps.items():
         places = row_map.places(1)
-        parts.append(_Part(places[-1], targets[n], [n], partial(_map, row_map, places, 1)))
+        parts.append(_PartSums(places[-1], targets[n], [n], partial(_map, row_map, places, 1)))
     missing = [part for part in parts if part.product is None]
     works = [
         (part.samples, partial(_part_of_gram, part.targets, part.fill, with_gram=part.gram is None)) for part in missing
@@ -235,7 +235,7 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
 
 
 @dataclass(eq=False)
-class _Part:
+class _PartSums:
     """Some samples of a source with the targets H (samples, C) of the views that have them, and their sums, if known.
 
     `members` are the numbers of the views, and `fill` writes the rows of the factors after the steps.
@@ -249,7 +249,7 @@ class _Part:
     product: Any = None  # [1, Z]ᵀH, (1 + D, C)
 
 
-_LAST_SUMS: WeakKeyDictionary[Any, tuple[bytes, list[_Part]]] = WeakKeyDictionary()
+_LAST_SUMS: WeakKeyDictionary[Any, tuple[bytes, list[_PartSums]]] = WeakKeyDictionary()
 """For each source the kernels of its last pass, and the sums over each part, while the source exists.
 
 The samples of a refit are the parts of the folds together: their products take some hundred times the time of a pass
@@ -275,7 +275,7 @@ def _earlier_sums(view: View, rows: Index, targets: Float) -> tuple[Float | None
     return np.asarray(gram), sum(present[1:], start=present[0]) if len(present) == len(products) else None
 
 
-def _earlier_product(part: _Part, targets: Float) -> Float | None:
+def _earlier_product(part: _PartSums, targets: Float) -> Float | None:
     """[1, Z]ᵀH of a part for other targets, if these are linear combinations of its own and of a constant."""
     if np.array_equal(part.targets, targets):
         return np.asarray(part.product)
@@ -294,7 +294,7 @@ _SAME_TARGETS = 1e-13  # Relative differences of targets up to this are rounding
 
 
 def _grams(
-    views: Sequence[View], parts: Sequence[_Part], maps: Mapping[int, RowMap], shift: Float, widths: Sequence[int]
+    views: Sequence[View], parts: Sequence[_PartSums], maps: Mapping[int, RowMap], shift: Float, widths: Sequence[int]
 ) -> Iterator[Gram]:
     """The sums of each view, from those of the parts that it has; `widths` are the columns of the views' targets."""
     for n, view in enumerate(views):

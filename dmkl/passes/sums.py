@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, by_key
 from dmkl.files.arrays import read_array, save_array
 from dmkl.numerics.cholesky import Factor, LowerTriangle, RoughFactor
 from dmkl.numerics.compiling import SMALL, add_weighted
@@ -163,12 +163,9 @@ def _add_tiles(
 
 def _stacks(combinations: Sequence[Combination]) -> list[tuple[list[int], Float]]:
     """For each lens, the combinations that add raw tiles, and their weights of the stored kernels."""
-    members: dict[int, list[int]] = {}
-    for number, c in enumerate(combinations):
-        if c.scales is None and c.lens.fitted.same_for_all:
-            members.setdefault(id(c.lens), []).append(number)
+    raw = (k for k, c in enumerate(combinations) if c.scales is None and c.lens.fitted.same_for_all)
     stacks = []
-    for numbers in members.values():
+    for numbers in by_key(raw, lambda k: id(combinations[k].lens)).values():
         lens = combinations[numbers[0]].lens
         factors = np.array([lens.fitted.factor(k) for k in range(len(lens.view.kernels))])
         stacks.append((numbers, np.stack([combinations[k].weights for k in numbers]) * factors))

@@ -79,7 +79,7 @@ def _solve(solve: Solve, jobs: Sequence[Job], options: FisherOptions, context: C
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part]]:
+def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_TargetPart]]:
     """The jobs by training set and targets, as many together as their sums fit in memory.
 
     A part has not many more targets than components, since each target may add a pseudo-sample.
@@ -88,19 +88,19 @@ def _batches(jobs: Sequence[Job], numbers: Sequence[int]) -> Iterator[list[_Part
     for number in numbers:
         h = jobs[number].problem.h
         by_set.setdefault(jobs[number].training, {}).setdefault(id(h), (h, []))[1].append(number)
-    parts, sizes = list[_Part](), list[int]()
+    parts, sizes = list[_TargetPart](), list[int]()
     for training, blocks in by_set.items():
         of_kernels, widths = training.square.view.factor_widths, [h.shape[1] for h, _ in blocks.values()]
         assert of_kernels is not None
         n_columns = int(of_kernels.sum())
         for part in batches(list(blocks.values()), widths, max(n_columns, _TARGETS)):
-            parts.append(_Part(training, part))
+            parts.append(_TargetPart(training, part))
             sizes.append(8 * n_columns**2)
     return batches(parts, sizes, machine().total_bytes // 2)
 
 
 @dataclass(eq=False)
-class _Part:
+class _TargetPart:
     """A training set with some of its targets, and their solutions, from which scores and dual variables follow."""
 
     training: Training

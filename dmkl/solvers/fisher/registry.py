@@ -265,7 +265,7 @@ def with_inverse_diagonals(
         return list(outcomes)
     numbers = {key: str(number) for number, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
     by_kernels = by_key(missing, lambda k: jobs[k].kernels_key)
-    groups = [_Group.of(jobs, outcomes, members) for members in by_kernels.values()]
+    groups = [_ProblemSet.of(jobs, outcomes, members) for members in by_kernels.values()]
     cost = sum(len(group.numbers) * _operations(group.lens.view) for group in groups)
     asked = []  # Choices of kernels may have the same weights, and so the same key
     for group in groups:
@@ -307,7 +307,7 @@ def _operations(view: View) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _ProblemSet:
     """Problems of one training set and choice of kernels, by their numbers, with β, (problems, n), and λ of each."""
 
     lens: Lens
@@ -316,7 +316,7 @@ class _Group:
     lams: list[float]
 
     @classmethod
-    def of(cls, jobs: Sequence[Job], outcomes: Sequence[Outcome], members: list[int]) -> _Group:
+    def of(cls, jobs: Sequence[Job], outcomes: Sequence[Outcome], members: list[int]) -> _ProblemSet:
         """The problems with some numbers."""
         weights, lams = [outcomes[k].weights for k in members], [float(jobs[k].problem.lam) for k in members]
         return cls(jobs[members[0]].training.square, members, np.array(weights), lams)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, by_key
 from dmkl.files.arrays import load_array, read_array, save_array
 from dmkl.numerics.cholesky import Cholesky, RoughFactor
 
@@ -224,11 +224,8 @@ def choose_kept(folders: Iterable[Path], wanted: dict[str, int]) -> set[str]:
 
 def _all_kept(folders: Iterable[Path]) -> list[_Kept]:
     """The factors in some folders, the least recently used first."""
-    files: dict[str, list[Path]] = {}
-    for folder in folders:
-        for path in folder.glob(f"anchor-*{_MARK}*.npy"):
-            files.setdefault(str(folder / path.stem.rpartition("-")[0]), []).append(path)
-    factors = []
+    paths_of_all = (path for folder in folders for path in folder.glob(f"anchor-*{_MARK}*.npy"))
+    files, factors = by_key(paths_of_all, lambda path: str(path.parent / path.stem.rpartition("-")[0])), []
     for stem, paths in files.items():
         stats = [path.stat() for path in paths]
         factors.append(_Kept(max(stat.st_mtime for stat in stats), stem, paths, sum(stat.st_size for stat in stats)))
