@@ -68,7 +68,6 @@ from dmkl.searching.texts import (
     chosen_text,
     cost_and_proof,
     data_notes,
-    duration,
     edge_notes,
     p_text,
     point_text,
@@ -617,7 +616,7 @@ class SearchResult(GridResult):
         sentences["costs"] = [f"{sum(fits.values())} fits ({statuses}) in {costs}"]
         if "phase_seconds" in scores:  # results of older versions have none
             phases = scores["phase_seconds"].to_series().sort_values(ascending=False)
-            most = [f"{phase} {duration(s)}" for phase, s in phases.items() if s >= 0.01 * phases.sum()]
+            most = [f"{phase} {number(s)} s" for phase, s in phases.items() if s >= 0.01 * phases.sum()]
             sentences["time"] = [f"Time: {', '.join(most)}"]
         title, folds = f"Search of {attrs['estimator']}", count(scores.sizes["fold"], "fold")
         pictures = {

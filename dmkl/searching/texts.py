@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dmkl.description import count, listed
+from dmkl.description import count, listed, number
 
 _MOST_VALUES = 12  # Most values of a parameter that are listed.
 _MOST_CLASSES = 6  # Most classes whose values are listed.
@@ -52,15 +52,10 @@ def p_text(values: Iterable[float]) -> str:
     return f"p ≤ 0.05 for {sum(value <= 0.05 for value in finite)} of {len(finite)}"
 
 
-def duration(seconds: float) -> str:
-    """Seconds with three significant digits, as 1,160 s."""
-    return f"{float(f'{seconds:.3g}'):,g} s"
-
-
 def cost_and_proof(n_passes: float, seconds: float, gap: float) -> str:
     """Passes and seconds; and a sentence about the largest proven relative gap, if anything is proven."""
     proof = f". Proven: each objective is within {100 * gap:.2g} % of the best possible" if math.isfinite(gap) else ""
-    return f"{count(n_passes, 'pass')}, {duration(seconds)}{proof}"
+    return f"{count(n_passes, 'pass')}, {number(seconds)} s{proof}"
 
 
 def edge_notes(grid: Mapping[str, Sequence[Any]], edges: Mapping[str, Sequence[float]]) -> list[str]:
