@@ -151,7 +151,7 @@ def _of_curves(summary: Callable[[Float, Float], Float], positive: Array, scores
 
 
 def _area(precision: Float, recall: Float) -> Float:
-    """Average precision Σ_i (r_i − r_{i−1}) p_i, in place of recall: new memory would take as long as the sums."""
+    """Average precision Σ_i (r_i − r_{i−1}) p_i; overwrites recall, since new memory takes as long as the sums."""
     recall[:, :-1] -= recall[:, 1:]
     recall *= precision
     return np.asarray(recall.sum(axis=1))

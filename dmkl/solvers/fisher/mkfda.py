@@ -189,9 +189,9 @@ def maximize(
     relative gap `tol` is proven and, with Newton's master, the next step is at most `WEIGHTS_ERROR` of the largest
     weight, or J rises by rounding alone. `master` chooses the next weights: "newton", or by the cutting planes of JMLR,
     "exact" or in Taylor's form. With `of_kernels` the gap is relative to βᵀq, the part of S that the kernels make,
-    which a subspace knows and which is at most `Certificate.scale`, and the next step is not computed. A step of which
-    S − ‖R‖² rises by no more than the share `kink` of the scale, with an open gap, ends it: J is not smooth there, and
-    no model of one α leads on. Progress is shown of a problem with a `name`.
+    which a subspace knows and which is at most `Certificate.scale`, and the next step is not computed. If S − ‖R‖²
+    rises by no more than the share `kink` of the scale in a step while the gap is open, the iteration ends: J is not
+    smooth there, and Newton's model does not describe it. Progress is shown of a problem with a `name`.
     """
     # A set of one element (one kernel, p = ∞) leaves only the α-step to be solved.
     fixed = weights.is_fixed(len(start))

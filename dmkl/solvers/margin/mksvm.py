@@ -80,7 +80,7 @@ def certify_margin(
 
 
 _UNKNOWN_GAP = 0.3
-_KINK = 1e-8  # A fall of P relative to its part that weights change, with an open gap, that no smooth function has
+_KINK = 1e-8  # While the gap is open, a smooth P falls by more than this share of the part that weights change
 _FINEST_MACHINE = 1e-13
 
 
