@@ -35,7 +35,6 @@ from dmkl.solvers.interface import Outcome
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.smooth import SmoothProblem, solve_mkglm
 from dmkl.solvers.smooth_subspace import SmoothMethod
-from dmkl.solvers.weight_sets import WeightSet
 from dmkl.variables import describe
 
 SmoothSolver = Literal["auto", "memory", "factors", "subspace"] | Subspace
@@ -97,23 +96,23 @@ class SmoothLearner(KernelLearner, abstract=True):
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         points = self._points(data)
-        return data.jobs(lambda number: self._smooth_problem(data, number, *points[number]))
 
-    def _smooth_problem(
-        self, data: TrainingSet, number: int, lam: float, weights: WeightSet, start: Float | None, title: str
-    ) -> SmoothProblem:
-        training, y, d = data.trainings[number], self._labels_of(data, number), self._sample_weights(data, number)
-        rows = data.problems.labeled[number]
-        samples = data.kernels.samples if rows is None else data.kernels.samples[rows]
-        loss, offset, of_new = self._loss(samples), self._offset_of(samples), self._offset_of(data.new.samples)
-        width = int(loss.has_intercept)
-        fixed, new = np.ones((len(y), width)), np.ones((len(data.new.samples), width)) if np.ndim(of_new) else None
-        if self._covariates() is not None:
-            step, first = residualizing(training.whole.fitted.steps), 1 - width  # the first column is constant
-            assert step.row_basis is not None
-            fixed, new = step.basis[:, first:], step.row_basis[training.n_train :, first:]
-        given = y.reshape(len(y), -1), loss, lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
-        return SmoothProblem(*given, offset, title, start, self.tol, self.max_iter, data.facts, new, of_new)
+        def problem(number: int) -> SmoothProblem:
+            (lam, weights, start, title), training = points[number], data.trainings[number]
+            y, d = self._labels_of(data, number), self._sample_weights(data, number)
+            rows = data.problems.labeled[number]
+            samples = data.kernels.samples if rows is None else data.kernels.samples[rows]
+            loss, offset, of_new = self._loss(samples), self._offset_of(samples), self._offset_of(data.new.samples)
+            width = int(loss.has_intercept)
+            fixed, new = np.ones((len(y), width)), np.ones((len(data.new.samples), width)) if np.ndim(of_new) else None
+            if self._covariates() is not None:
+                step, first = residualizing(training.whole.fitted.steps), 1 - width  # the first column is constant
+                assert step.row_basis is not None
+                fixed, new = step.basis[:, first:], step.row_basis[training.n_train :, first:]
+            given = y.reshape(len(y), -1), loss, lam, weights, fixed, data.n_kernels, 1.0 if d is None else d
+            return SmoothProblem(*given, offset, title, start, self.tol, self.max_iter, data.facts, new, of_new)
+
+        return data.jobs(problem)
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         if self._covariates() is not None:
@@ -383,17 +382,12 @@ class MKGLM(SmoothRegressor):
     def _offset_of(self, samples: Array, new: Any = None) -> Float | float:
         if self.offset is None and new is None:
             return 0.0
-        rule, more = (
-            "an offset is a number for every sample",
-            "predict(offset=, --offset), where 0 is an exposure of one unit",
-        )
+        rule = "an offset is a number for every sample"
+        more = "predict(offset=, --offset), where 0 is an exposure of one unit"
         values = np.array(_of_samples(samples, self.offset, new, float, rule, more))
-        if not np.isfinite(values).all():
-            k = np.flatnonzero(~np.isfinite(values))[0]
-            refuse(
-                f"an offset is a finite number, and that of {str(samples[k])!r} is {values[k]}; leave out samples "
-                "without one"
-            )
+        if not (finite := np.isfinite(values)).all():
+            found = f"that of {str(samples[~finite][0])!r} is {values[~finite][0]}"
+            refuse(f"an offset is a finite number, and {found}; leave out samples without one")
         return values
 
     def _offsets(self, samples: Array, *, offset: Any = None, **more: Any) -> Float:

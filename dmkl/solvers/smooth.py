@@ -108,15 +108,13 @@ class SmoothProblem:
         """
         start = self.weights.start(self.n_kernels) if self.start is None else self.start
         how: dict[str, Any] = {"max_steps": self.max_iter, "name": self.name}
-        return self.outcome(
-            self.solved((yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)))
-        )
+        return self.solved((yield from maximize(SmoothOracle(self), self.weights, start, self.tol, **how)))
 
-    def solved(self, solution: Solution) -> Outcome:
-        """A solution, of which α has α, b and η, with P and D."""
+    def solved(self, solution: Solution, scores: Float | None = None) -> Outcome:
+        """The outcome of a solution, of which α has α, b and η, with P and D, and scores without the bias."""
         (alpha, effects, eta), c = solution.alpha, solution.certificate
-        outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects, "predictor": eta})
-        return replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper)
+        outcome = replace(solution, alpha=alpha).outcome(extra={"effects": effects, "predictor": eta}, scores=scores)
+        return self.outcome(replace(outcome, objective=c.residual_sq - c.objective, bound=-c.upper))
 
 
 class _Whole:

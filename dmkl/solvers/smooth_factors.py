@@ -31,7 +31,6 @@ from dmkl.arrays import Float
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import Certificate
 from dmkl.numerics.losses import Huber, Logistic, Poisson
-from dmkl.numerics.semidefinite import UNKNOWN
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.rows import Gram, RowFunction, RowMap, fit_row_maps, row_products, weighted_sums
 from dmkl.passes.view import covering, has_thin_factors
@@ -40,7 +39,7 @@ from dmkl.solvers.interface import Outcome, Root, Status, run_with
 from dmkl.solvers.jobs import Context, Job, Training, together
 from dmkl.solvers.margin.svm import FactoredKernels
 from dmkl.solvers.pseudo_samples import PseudoSamples, times
-from dmkl.solvers.smooth import Column, linear_part
+from dmkl.solvers.smooth import Column, SmoothProblem, linear_part
 
 _ENOUGH = 0.25  # The share of the last gap that a step may leave before its curvatures are computed anew
 _FIRST_GAP = 0.1  # The gap that is assumed of the first step of a problem
@@ -196,11 +195,10 @@ def _path(jobs: dict[int, Job], row_map: RowMap, keep: Callable[[int, Outcome], 
             model, last = (model if gap < _ENOUGH * last else None), gap
         if best is None:
             refuse(f"{problem.name}no step of the loss could be proven: raise max_iter, or take solver='subspace'")
-        outcome = problem.solved(replace(best, steps=steps))
+        scores = None
         if job.training.n_rows > job.training.n_train:
-            scores = yield _product(job.training, row_map, best_v, new=True)
-            outcome = replace(outcome, scores=scores[:, None])
-        keep(number, problem.outcome(outcome))
+            scores = (yield _product(job.training, row_map, best_v, new=True))[:, None]
+        keep(number, problem.solved(replace(best, steps=steps), scores))
 
 
 def _quadratic_model(column: Column, row_map: RowMap) -> Generator[_Sums, Any, _QuadraticModel]:
@@ -220,23 +218,13 @@ def _minimized(
     job: Job, model: _QuadraticModel, row_map: RowMap, v: Float, g: Float, beta: Float, last: float
 ) -> tuple[Outcome, Float]:
     """The minimum of the model with its ridge, to a tenth of the last gap, and Z_jᵀα, (D,)."""
-    pseudo = model.pseudo
+    pseudo, problem = model.pseudo, job.problem
     target = pseudo.columns((model.G @ v + g)[:, None], np.zeros((0, 1)))
     widths = np.bincount(row_map.kernel_of)
     kernels = FactoredKernels.of(pseudo.factors, widths, job.kernels, None)
-    least_squares = replace(
-        job.problem,
-        y=target,
-        loss=_SQUARE,
-        fixed=np.zeros((len(target), 0)),
-        sample_weight=1.0,
-        offset=0.0,
-        start=beta,
-        tol=0.1 * max(job.problem.tol, min(last, _FIRST_GAP)),
-        facts=UNKNOWN,
-        name="",
-        new=None,
-    )
+    given = target, _SQUARE, problem.lam, problem.weights, np.zeros((len(target), 0)), job.n_kernels
+    tol = 0.1 * max(problem.tol, min(last, _FIRST_GAP))
+    least_squares = SmoothProblem(*given, start=beta, tol=tol, max_iter=problem.max_iter)
     with pinned_blas(factor_threads(len(model.G))):
         outcome = run_with(least_squares(), partial(_answer_dense, kernels))
     return outcome, np.asarray(pseudo.factors.T @ np.asarray(outcome.dual)[:, 0])

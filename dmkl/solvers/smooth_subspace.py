@@ -204,14 +204,12 @@ def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> list[Float]:
     u, ends = np.hstack(blocks), np.cumsum([0, *(block.shape[1] for block in blocks)])[:-1]
     diagonal = space.training.square.diagonal()
     assert diagonal is not None  # sets of square kernels have it
-    ((inside, rest),) = run_checked("split", [partial(_split, space.file("basis"))], own=[u])
-    work = [partial(_inner_forms, space.gram, diagonal.sum(axis=1))]
-    ((forms, left),) = run_checked("forms", work, own=[inside])
+    work = [partial(_inner_forms, space.file("basis"), space.gram, diagonal.sum(axis=1))]
+    ((inside, rest, bounds),) = run_checked("forms", work, own=[u])
     rows = certify.strips(0, len(u), u.shape[1] + len(inside))
     crossing = [partial(_cross_forms, space.product_files, strip, space.n_kernels, inside) for strip in rows]
     cross = run_checked("forms", crossing, own=[rest[strip] for strip in rows])
-    bounds = forms + 2.0 * np.sum(cross, axis=0) + left[:, None] * np.sum(rest * rest, axis=0)
-    return list(np.add.reduceat(bounds, ends, axis=1).T)
+    return list(np.add.reduceat(bounds + 2.0 * np.sum(cross, axis=0), ends, axis=1).T)
 
 
 _Given = tuple[int, SmoothProblem, Index | None]
@@ -339,20 +337,15 @@ def _answers(files: ProductFiles, shape: tuple[int, int], requests: Sequence[_We
     return [answers[id(r)] for r in requests]
 
 
-def _split(basis: str, u: Float) -> tuple[Float, Float]:
-    """C and R with u = VC + R, (r, k) and (m, k)."""
-    v = load_array(basis)
+def _inner_forms(basis: str, gram: str, traces: Float, u: Float) -> tuple[Float, Float, Float]:
+    """C and R with u = VC + R, (r, k) and (m, k), and cᵀG_jc + ‖r‖² (tr K_j − tr G_j) of every column, (n, k)."""
+    v, g = load_array(basis), load_array(gram)
     with pinned_blas(1):
         inside = v.T @ u
-        return inside, u - v @ inside
-
-
-def _inner_forms(gram: str, traces: Float, inside: Float) -> tuple[Float, Float]:
-    """cᵀG_jc of every column, (n, k), and tr K_j − tr G_j, at least the rounding of the two, (n,)."""
-    g = load_array(gram)
-    with pinned_blas(1):
+        rest = u - v @ inside
         forms = np.stack([np.sum(inside * (of @ inside), axis=0) for of in g])
-    return forms, np.maximum(traces - np.einsum("jkk->j", g), 1e-12 * traces)
+    left = np.maximum(traces - np.einsum("jkk->j", g), 1e-12 * traces)  # at least the rounding of the two
+    return inside, rest, forms + left[:, None] * np.sum(rest * rest, axis=0)
 
 
 def _cross_forms(files: ProductFiles, rows: slice, n_kernels: int, inside: Float, rest: Float) -> Float:
@@ -375,12 +368,13 @@ class SmoothMethod(WithWholeKernels):
     options: FisherOptions = field(default_factory=FisherOptions)
 
     def check(self, jobs: Sequence[Job]) -> None:
-        if self._takes_factors(jobs):
-            smooth_factors.check(jobs)
-        elif self._takes_subspace(jobs):
-            solver.SOLVER.check(_as_points(jobs))
-        else:
-            self._check_memory(jobs)
+        match self._chosen(jobs):
+            case "factors":
+                smooth_factors.check(jobs)
+            case "subspace":
+                solver.SOLVER.check(_as_points(jobs))
+            case _:
+                self._check_memory(jobs)
         # The second derivative of a loss that is no sum over samples may be a matrix, whatever the kernels are.
         sizes = [
             8 * _JOINT * len(job.problem.y) ** 2 for job in jobs if not isinstance(job.problem.loss, Loss | Ordinal)
@@ -402,26 +396,27 @@ class SmoothMethod(WithWholeKernels):
         m, columns = job.problem.y.shape
         return 8 * int(m * (4 * m + 2 * job.n_kernels * columns))
 
-    def _takes_factors(self, jobs: Sequence[Job]) -> bool:
-        if self.solver != "auto" or not smooth_factors.takes(jobs):
-            return self.solver == "factors"
-        # A fit in memory takes some twenty times mD² operations; one from sums takes some 20 short passes.
-        views = [training.square.view for training in {job.training for job in jobs}]
-        sizes = [v.shape[1] * int(np.sum(v.factor_widths)) ** 2 for v in views if v.factor_widths is not None]
-        return max(sizes) > _LARGE or not can_solve(self._check_memory, jobs)
-
-    def _takes_subspace(self, jobs: Sequence[Job]) -> bool:
-        if self.solver != "auto" or not can_solve(self._check_memory, jobs):
-            return self.solver in ("auto", "subspace")
-        if not all(
-            isinstance(job.problem.loss, Loss) and not has_thin_factors(job.training.square.view) for job in jobs
-        ):
-            return False
+    def _chosen(self, jobs: Sequence[Job]) -> str:
+        """The solver by name."""
+        if self.solver != "auto":
+            return self.solver
+        fits, trainings = can_solve(self._check_memory, jobs), {job.training for job in jobs}
+        views = [training.square.view for training in trainings]
+        if smooth_factors.takes(jobs):
+            # A fit in memory takes some twenty times mD² operations; one from sums takes some 20 short passes.
+            sizes = [view.shape[1] * int(view.factors.widths[view.kernels].sum()) ** 2 for view in views]
+            if max(sizes) > _LARGE or not fits:
+                return "factors"
+        if not fits:
+            return "subspace"
+        if any(map(has_thin_factors, views)) or not all(isinstance(job.problem.loss, Loss) for job in jobs):
+            return "memory"
         # Operations. In memory each problem takes some ten factors of B. In a subspace a training set takes a dozen
         # blocks of products, and each problem some fifteen weight vectors, with a triangular solve and a factor or two.
         of_memory = sum(10 * job.training.n_train**3 / 3 for job in jobs)
-        of_passes = sum(12 * 2 * _WIDTH * t.n_kernels * t.n_train**2 for t in {job.training for job in jobs})
-        return of_memory > of_passes + sum(40 * job.training.n_train * _RANK**2 for job in jobs)
+        of_passes = sum(12 * 2 * _WIDTH * t.n_kernels * t.n_train**2 for t in trainings)
+        of_points = sum(40 * job.training.n_train * _RANK**2 for job in jobs)
+        return "subspace" if of_memory > of_passes + of_points else "memory"
 
     def chains(self, jobs: Sequence[Job]) -> list[list[Job]]:
         # From equal weights to sparse ones: the solutions of neighboring p are close. Problems with fixed weights, such
@@ -434,13 +429,11 @@ class SmoothMethod(WithWholeKernels):
         return list(chains.values())
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
-        if self._takes_factors(jobs):
-            context.solver = "factors"
+        context.solver = self._chosen(jobs)
+        if context.solver == "factors":
             return smooth_factors.solve(jobs, context)
-        if not self._takes_subspace(jobs):
-            context.solver = "memory"
+        if context.solver == "memory":
             return super().solve(jobs, context)
-        context.solver = solver.SOLVER.name
         restriction = partial(_SmoothRestriction, problems=[job.problem for job in jobs])
         solved = solver.solve_in_subspaces(_as_points(jobs), self.options, context, restriction=restriction)
         outcomes = [job.problem.outcome(outcome) for job, outcome in zip(jobs, solved, strict=True)]
