@@ -9,7 +9,6 @@ import cvxpy as cp
 import numpy as np
 
 from dmkl.numerics.fisher import encode_targets
-from dmkl.numerics.losses import Loss
 from helpers.references import dense_view, digits
 
 
@@ -115,19 +114,3 @@ def case(kind):
     kernels, y = few_digits()
     labels = LABELS[kind](y)
     return dense_view(kernels, steps=STEPS), labels, encode_targets(labels, len(y)).problems
-
-
-class Square(Loss):
-    """½(y − η)², as a loss of a user."""
-
-    def __repr__(self):
-        return "Square()"
-
-    def value(self, y, eta):
-        return 0.5 * (y - eta) ** 2
-
-    def gradient(self, y, eta):
-        return eta - y
-
-    def curvature(self, y, eta):
-        return np.ones_like(eta)

@@ -13,6 +13,10 @@ import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.searching.scoring import as_metrics, evaluate
 
+TRAIN, TEST, ONES = np.arange(60), np.arange(60, 90), np.ones(60)
+CENTERS = np.where(np.arange(90) % 3, "a", "b")
+PARTS = [CENTERS[TRAIN] == name for name in "ab"]
+
 
 @pytest.fixture(scope="module")
 def study():
@@ -79,20 +83,19 @@ def test_scores_of_curves_are_those_of_scikit_survival():
 
 def test_a_fit_is_that_of_plain_arrays_and_has_the_score_of_a_search(study):
     K, y = study
-    train, test = np.arange(60), np.arange(60, 90)
-    model = dmkl.MKCox(p=1.5, lam=2.0, steps=("center",), tol=1e-8).fit(K[train, train], y[train])
-    kernels = K[train, train].center().to_dask().compute()
-    plain = dmkl.solve_mkglm(kernels, y[train], "cox", p=1.5, lam=2.0, tol=1e-8)
+    model = dmkl.MKCox(p=1.5, lam=2.0, steps=("center",), tol=1e-8).fit(K[TRAIN, TRAIN], y[TRAIN])
+    kernels = K[TRAIN, TRAIN].center().to_dask().compute()
+    plain = dmkl.solve_mkglm(kernels, y[TRAIN], "cox", p=1.5, lam=2.0, tol=1e-8)
     np.testing.assert_allclose(model.weights_, plain.weights, atol=1e-5)
     assert model.gap_ <= 1e-8
-    score = model.score(K[test, train], y[test])
-    assert score == pytest.approx(brute_force(y[test], model.predict(K[test, train]).values))
+    score = model.score(K[TEST, TRAIN], y[TEST])
+    assert score == pytest.approx(brute_force(y[TEST], model.predict(K[TEST, TRAIN]).values))
     assert score > 0.75
     grid = {"p": [1.5], "lam": [2.0]}
-    search = dmkl.search(model, K, y, grid=grid, cv=[(train, test)], baselines="none")
+    search = dmkl.search(model, K, y, grid=grid, cv=[(TRAIN, TEST)], baselines="none")
     assert search.scores.attrs["scoring"] == "concordance_index"
     assert float(search.scores["score"].max()) == pytest.approx(score, abs=1e-9)
-    assert float(dmkl.assess(model, K[test, train], y[test])["score"][0]) == pytest.approx(score, abs=1e-12)
+    assert float(dmkl.assess(model, K[TEST, TRAIN], y[TEST])["score"][0]) == pytest.approx(score, abs=1e-12)
 
 
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
@@ -118,75 +121,70 @@ def test_survival_curves_are_those_of_breslow(study, tmp_path, ties):
 def test_strata_have_risk_sets_and_baseline_hazards_of_their_own(study, tmp_path):
     """The loss is the sum of partial likelihoods of the strata, in a fit and in a search."""
     K, y = study
-    train, test = np.arange(60), np.arange(60, 90)
-    centers = pd.Series(np.where(np.arange(90) % 3, "a", "b"), K.samples)
-    times = np.where(centers == "a", 1.0, 7.0) * y  # of which those of all together would say little
-    model = dmkl.MKCox(p=1.5, lam=2.0, strata=centers, steps=("center",), tol=1e-9).fit(K[train, train], times[train])
-    kernels = K[train, train].center().to_dask().compute()
-    parts = [centers[:60] == name for name in ("a", "b")]
-
-    kernel, ones = np.tensordot(model.weights_.values, kernels, 1), np.ones(60)
+    centers = pd.Series(CENTERS, K.samples)
+    times = np.where(CENTERS == "a", 1.0, 7.0) * y  # of which those of all together would say little
+    model = dmkl.MKCox(p=1.5, lam=2.0, strata=centers, steps=("center",), tol=1e-9).fit(K[TRAIN, TRAIN], times[TRAIN])
+    kernels = K[TRAIN, TRAIN].center().to_dask().compute()
+    kernel = np.tensordot(model.weights_.values, kernels, 1)
 
     def objective(alpha):
         f, cox = kernel @ alpha, dmkl.Cox()
         slopes = np.zeros(60)
-        for of in parts:
-            slopes[of] = cox.slope(y[:60][of], f[of], ones[of])
-        loss = sum(cox.total(y[:60][of], f[of], ones[of]) for of in parts)
+        for of in PARTS:
+            slopes[of] = cox.slope(y[:60][of], f[of], ONES[of])
+        loss = sum(cox.total(y[:60][of], f[of], ONES[of]) for of in PARTS)
         return loss + alpha @ f, kernel @ (slopes + 2.0 * alpha)
 
     best = minimize(objective, np.zeros(60), jac=True, options={"gtol": 1e-8})
     assert model.objective_ == pytest.approx(best.fun, rel=1e-7)
-    plain = dmkl.solve_mkglm(kernels, times[train], dmkl.Cox(strata=centers[:60]), p=1.5, lam=2.0, tol=1e-9)
+    plain = dmkl.solve_mkglm(kernels, times[TRAIN], dmkl.Cox(strata=centers[:60]), p=1.5, lam=2.0, tol=1e-9)
     np.testing.assert_allclose(model.weights_, plain.weights, atol=1e-5)
-    f = model.predict(K[train, train]).values
+    f = model.predict(K[TRAIN, TRAIN]).values
     assert model.baseline_hazard_.dims == ("stratum", "time")
     model.save(tmp_path / "model")
     for fitted in (model, dmkl.load(tmp_path / "model")):
         at = [0.5, 3.0, 14.0, 40.0]
-        survival = fitted.predict_survival(K[test, train], at)
-        for name, of in zip("ab", parts, strict=True):
+        survival = fitted.predict_survival(K[TEST, TRAIN], at)
+        for name, of in zip("ab", PARTS, strict=True):
             own, risk = times[:60][of], np.exp(f[of])
             seen = [(t, np.sum(own == t) / risk[np.abs(own) >= t].sum()) for t in np.unique(own[own > 0])]
             hazard = [sum(step for t, step in seen if t <= until) for until in at]
             rows = (centers[60:] == name).values
-            expected = np.exp(-np.outer(np.exp(fitted.predict(K[test, train]).values[rows]), hazard))
+            expected = np.exp(-np.outer(np.exp(fitted.predict(K[TEST, TRAIN]).values[rows]), hazard))
             np.testing.assert_allclose(survival[rows], expected, rtol=1e-6)
     model.set_params(strata=centers[:60])
     with pytest.raises(InputError, match=r"30 of 30 have none, .*predict_survival\(strata=, --strata\)"):
-        model.predict_survival(K[test, train], at)
+        model.predict_survival(K[TEST, TRAIN], at)
     with pytest.raises(InputError, match="'c' had no training samples"):
-        model.predict_survival(K[test, train], at, strata="c")
+        model.predict_survival(K[TEST, TRAIN], at, strata="c")
     np.testing.assert_array_equal(
-        model.predict_survival(K[test, train], at, strata=centers[60:].values),
-        fitted.predict_survival(K[test, train], at),
+        model.predict_survival(K[TEST, TRAIN], at, strata=centers[60:].values),
+        fitted.predict_survival(K[TEST, TRAIN], at),
     )
 
 
 @pytest.mark.slow
 def test_strata_go_with_covariates_and_folds(study):
     K, y = study
-    train, test, ones = np.arange(60), np.arange(60, 90), np.ones(60)
-    centers = np.where(np.arange(90) % 3, "a", "b")
-    times, parts = np.where(centers == "a", 1.0, 7.0) * y, [centers[:60] == name for name in ("a", "b")]
+    times = np.where(CENTERS == "a", 1.0, 7.0) * y
     Z = np.random.default_rng(3).normal(size=(90, 2))
-    learner = dmkl.MKCox(strata=centers, steps=(dmkl.residualize(Z), "trace"))
-    search = dmkl.search(learner, K, times, grid={"lam": [2.0]}, cv=[(train, test)])
-    null = minimize(lambda b: sum(dmkl.Cox().total(y[:60][of], Z[:60][of] @ b, ones[of]) for of in parts), [0, 0])
-    assert float(search.scores["covariates_score"].max()) == pytest.approx(brute_force(times[test], Z[test] @ null.x))
-    fitted = learner.set_params(lam=2.0).fit(K[train, train], times[train])
-    assert search.best_score_ == pytest.approx(fitted.score(K[test, train], times[test]), abs=1e-9)
+    learner = dmkl.MKCox(strata=CENTERS, steps=(dmkl.residualize(Z), "trace"))
+    search = dmkl.search(learner, K, times, grid={"lam": [2.0]}, cv=[(TRAIN, TEST)])
+    null = minimize(lambda b: sum(dmkl.Cox().total(y[:60][of], Z[:60][of] @ b, ONES[of]) for of in PARTS), [0, 0])
+    assert float(search.scores["covariates_score"].max()) == pytest.approx(brute_force(times[TEST], Z[TEST] @ null.x))
+    fitted = learner.set_params(lam=2.0).fit(K[TRAIN, TRAIN], times[TRAIN])
+    assert search.best_score_ == pytest.approx(fitted.score(K[TEST, TRAIN], times[TEST]), abs=1e-9)
     with pytest.raises(InputError, match="that of '1' is unknown"):
-        dmkl.MKCox(strata=["a", None, *centers[2:]]).fit(K, times)
+        dmkl.MKCox(strata=["a", None, *CENTERS[2:]]).fit(K, times)
 
 
 @pytest.mark.slow
 def test_strata_are_a_column_of_a_file(study, tmp_path, output_of, error_of):
     K, y = study
-    names, place = [f"s{k}" for k in range(90)], np.where(np.arange(90) % 3, "north", "south")
+    names = [f"s{k}" for k in range(90)]
     splits = np.where(np.arange(90) < 60, 0, 2)
     dmkl.create(tmp_path / "set", K.to_dask().compute(), labels=y, samples=names, splits=splits)
-    clinical = pd.DataFrame({"age": 50, "center": place}, pd.Index(names, name="sample"))
+    clinical = pd.DataFrame({"age": 50, "center": CENTERS}, pd.Index(names, name="sample"))
     clinical.to_csv(tmp_path / "clinical.csv")
     clinical[:60].to_csv(tmp_path / "old.csv")
     fit = ("fit", tmp_path / "set", tmp_path / "model", "--split", 0, "--model", "mkcox", "--strata")
@@ -197,7 +195,7 @@ def test_strata_are_a_column_of_a_file(study, tmp_path, output_of, error_of):
     assert "give --times too" in error_of(*predict, *strata)
     assert "predict_survival(strata=, --strata)" in error_of(*predict, "--times", "5")
     output_of(*predict, "--times", "5", *strata)
-    model = dmkl.MKCox(strata=place).fit(K[:60, :60], y[:60])
+    model = dmkl.MKCox(strata=CENTERS).fit(K[:60, :60], y[:60])
     expected = model.predict_survival(K[60:, :60], [5.0])[:, 0]
     np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["survival 5.0"], expected, atol=1e-6)
 
@@ -205,21 +203,20 @@ def test_strata_are_a_column_of_a_file(study, tmp_path, output_of, error_of):
 def test_covariates_are_effects_without_a_penalty(study):
     K, y = study
     Z = np.random.default_rng(3).normal(size=(90, 2)) + 5.0
-    steps, train, test = (dmkl.residualize(Z), "trace"), np.arange(60), np.arange(60, 90)
-    model = dmkl.MKCox(lam=0.1, steps=steps, tol=1e-9).fit(K[train, train], y[train])
-    kernels = K[train, train].residualize(Z[train]).normalize("trace").to_dask().compute()
-    plain = dmkl.solve_mkglm(kernels, y[train], "cox", lam=0.1, covariates=Z[train], intercept=False, tol=1e-9)
+    model = dmkl.MKCox(lam=0.1, steps=(dmkl.residualize(Z), "trace"), tol=1e-9).fit(K[TRAIN, TRAIN], y[TRAIN])
+    kernels = K[TRAIN, TRAIN].residualize(Z[TRAIN]).normalize("trace").to_dask().compute()
+    plain = dmkl.solve_mkglm(kernels, y[TRAIN], "cox", lam=0.1, covariates=Z[TRAIN], intercept=False, tol=1e-9)
     np.testing.assert_allclose(model.weights_, plain.weights, atol=1e-5)
-    expected = np.tensordot(plain.weights, kernels, 1) @ plain.dual[:, 0] + Z[train] @ plain.extra["effects"][:, 0]
-    difference = model.predict(K[train, train]).values - expected
+    expected = np.tensordot(plain.weights, kernels, 1) @ plain.dual[:, 0] + Z[TRAIN] @ plain.extra["effects"][:, 0]
+    difference = model.predict(K[TRAIN, TRAIN]).values - expected
     np.testing.assert_allclose(difference, difference.mean(), atol=1e-4)  # the hazard ratio of nobody is 1
-    search = dmkl.search(model, K, y, grid={"lam": [0.1]}, cv=[(train, test)])
-    null = minimize(lambda b: dmkl.Cox().total(y[train], Z[train] @ b, np.ones(60)), np.zeros(2)).x
+    search = dmkl.search(model, K, y, grid={"lam": [0.1]}, cv=[(TRAIN, TEST)])
+    null = minimize(lambda b: dmkl.Cox().total(y[TRAIN], Z[TRAIN] @ b, ONES), np.zeros(2)).x
     assert float(search.scores["covariates_score"].max()) == pytest.approx(
-        brute_force(y[test], Z[test] @ null), abs=1e-12
+        brute_force(y[TEST], Z[TEST] @ null), abs=1e-12
     )
     assert "residual_score" not in search.scores
-    assert float(search.scores["score"].max()) == pytest.approx(model.score(K[test, train], y[test]), abs=1e-9)
+    assert float(search.scores["score"].max()) == pytest.approx(model.score(K[TEST, TRAIN], y[TEST]), abs=1e-9)
     with pytest.raises(InputError, match="have no residuals on covariates"):
         dmkl.permutation_test(model, K, y, grid={"lam": [0.1]}, cv=3, n_permutations=2)
 

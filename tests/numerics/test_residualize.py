@@ -104,27 +104,31 @@ def test_the_share_of_covariates():
     assert abs(float(shares[1]) - np.trace(U.T @ E @ U) / left) < 1e-10
 
 
-@pytest.mark.parametrize(
-    ("Z", "text"),
-    [
-        (pd.DataFrame({"age": [1.0, np.nan]}), "'age' of sample '1' is nan"),
-        (np.array([1.0, np.inf]), "of sample '1' is inf"),
-        (pd.DataFrame({"site": ["a", None]}), "'site' of sample '1'"),
-        (pd.DataFrame({"age": [1.0, 2.0]}, index=["x", "x"]), "'x' has several"),
-        (np.zeros((2, 2, 2)), "3 dimensions"),
-    ],
-)
-def test_covariates_that_are_refused(Z, text):
-    with pytest.raises(InputError, match=text):
-        dmkl.residualize(Z)
+STEP = dmkl.residualize(covariates())
 
 
-def test_samples_without_covariates_and_too_many_covariates_are_refused():
-    K = in_memory(psd(1, M), 9)
-    with pytest.raises(InputError, match="4 of 24 have no row, the first being '20'"):
-        K.residualize(covariates()[:20])
-    with pytest.raises(InputError, match="leaves nothing of 24 training samples"):
-        K.residualize(np.random.default_rng(0).standard_normal((M, 30))).measured()
+def predicted(K, Z, step=STEP):
+    return dmkl.MKFDA(steps=(step,)).fit(K[TRAIN, TRAIN], TRAIN % 2).predict(K[TEST, TRAIN], covariates=Z)
+
+
+REFUSED = {
+    "'age' of sample '1' is nan": lambda K: dmkl.residualize(pd.DataFrame({"age": [1.0, np.nan]})),
+    "of sample '1' is inf": lambda K: dmkl.residualize(np.array([1.0, np.inf])),
+    "'site' of sample '1'": lambda K: dmkl.residualize(pd.DataFrame({"site": ["a", None]})),
+    "'x' has several": lambda K: dmkl.residualize(pd.DataFrame({"age": [1.0, 2.0]}, index=["x", "x"])),
+    "3 dimensions": lambda K: dmkl.residualize(np.zeros((2, 2, 2))),
+    "4 of 24 have no row, the first being '20'": lambda K: K.residualize(covariates()[:20]),
+    "leaves nothing of 24 training samples": lambda K: K.residualize(psd(1, M)[0][:, :23]).measured(),
+    "covariate 'age', which is not among those given, 'site=a'": lambda K: predicted(K, covariates()[["site"]]),
+    "a row for each of the 4 samples to predict": lambda K: predicted(K, np.zeros((3, 2))),
+    "MKFDA takes no covariates out; leave them out": lambda K: predicted(K, covariates(), "center"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_refused(message):
+    with pytest.raises(InputError, match=message):
+        REFUSED[message](in_memory(psd(1, M), 9))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -182,15 +186,3 @@ def test_covariates_of_new_samples_of_a_new_site():
     cross = left(design, TEST) @ K @ left(design, TRAIN).T
     expected = np.einsum("n,nrm,mk->rk", sites.weights_.values, cross, sites.dual_coef_.values)
     np.testing.assert_allclose(none.values, expected[:, 0], atol=1e-10)
-
-
-def test_covariates_that_a_prediction_refuses():
-    Z, seen, y = covariates(), in_memory(psd(1, M), 9), np.arange(M) % 2
-    model = dmkl.MKFDA(steps=(dmkl.residualize(Z),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
-    with pytest.raises(InputError, match="removes the covariate 'age', which is not among those given, 'site=a'"):
-        model.predict(seen[TEST, TRAIN], covariates=Z[["site"]])
-    with pytest.raises(InputError, match="a row for each of the 4 samples to predict"):
-        model.predict(seen[TEST, TRAIN], covariates=np.zeros((3, 2)))
-    plain = dmkl.MKFDA().fit(seen[TRAIN, TRAIN], y[TRAIN])
-    with pytest.raises(InputError, match="MKFDA takes no covariates out; leave them out"):
-        plain.predict(seen[TEST, TRAIN], covariates=Z)

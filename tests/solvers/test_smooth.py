@@ -7,7 +7,6 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from helpers.optima import Square
 from helpers.references import local_cluster
 
 import dmkl
@@ -137,17 +136,6 @@ def test_bounds_hold_wherever_a_fit_ends(seed):
     assert best.gap < 1e-4 or best.objective - best.bound < rounding
 
 
-def test_the_square_as_a_loss_of_ones_own_is_ridge_regression():
-    X, labels, _, _ = problem(2)
-    y, kernels, lam = labels["huber"], X @ X.transpose(0, 2, 1), 5.0
-    center = np.eye(len(y)) - 1 / len(y)
-    solution = dmkl.solve_mkglm(kernels, y, Square(), 1.5, lam, tol=1e-9)
-    ridge = dmkl.solve_mkfda(center @ kernels @ center, y - y.mean(), 1.5, lam, tol=1e-9)
-    np.testing.assert_allclose(solution.weights, ridge.weights, atol=1e-4)
-    # P is −½S for MK-FDA's S = −min Σ(y − f)² + λR.
-    assert solution.objective == pytest.approx(-0.5 * ridge.objective, rel=1e-7)
-
-
 @pytest.mark.parametrize(("name", "loss"), [("poisson", "poisson"), ("cox", dmkl.Cox(ties="breslow"))])
 def test_whole_weights_are_copies_of_samples(name, loss):
     """Copies of an event are ties, which Breslow counts as events one after another."""
@@ -190,6 +178,14 @@ def test_what_does_not_fit_is_refused():
     ]:
         with pytest.raises(dmkl.errors.InputError, match=message):
             dmkl.solve_mkglm(*arguments, **more)
+
+
+def test_sums_over_the_samples_have_the_optimum_of_a_conic_program():
+    X, labels, _, d = problem(7, 45, 3, 6)
+    K = dmkl.build(None, dict(zip("abc", X, strict=True)), {"function": "linear"}, dtype="float64")
+    model = dmkl.MKGLM("poisson", np.inf, 2.0, solver="factors", tol=1e-8, steps=()).fit(K, labels["poisson"], d)
+    expected = optimum("poisson", X, labels["poisson"], np.zeros((45, 0)), d, np.inf, 2.0)
+    assert model.objective_ == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.slow
