@@ -22,14 +22,18 @@ def made(n, m, seed=0, noisy=0.4):
 
 
 def optimum(kernels, y, C, p):
-    """max over u of Σα − ½‖v‖_p*, by Clarabel, to a tolerance of 1e-8, or at most 1e-6 if that fails."""
-    share = cp.Variable(len(y))  # u/C, so that the variables are near one
+    """max over u of Σα − ½‖v‖_p*, v_j = Σ_k u_kᵀK_ju_k over the columns of y, (m,) or (m, k), for C or C_i, (m,).
+
+    By Clarabel, to a tolerance of 1e-8, or at most 1e-6 if that fails.
+    """
+    most = np.max(C)
+    share = cp.Variable(y.shape)  # u over the largest C, so that the variables are near one
     forms = cp.hstack([quadratic_form(kernel, share, 1e-10) for kernel in kernels])
     size = {1: cp.max, np.inf: cp.sum}.get(p, lambda v: power_norm(v, conjugate(p)))(forms)
-    signed = cp.multiply(y, share)
-    unit = C * len(y) / (1 + C)
-    cost = (C / unit) * (y @ share) - (C * C / unit / 2) * size
-    problem = cp.Problem(cp.Maximize(cost), [signed >= 0, signed <= 1, cp.sum(share) == 0])
+    signed, bounds = cp.multiply(y, share), np.broadcast_to(np.divide(C, most), y.shape[::-1]).T
+    unit = most * len(y) / (1 + most)
+    cost = (most / unit) * cp.sum(signed) - (most * most / unit / 2) * size
+    problem = cp.Problem(cp.Maximize(cost), [signed >= 0, signed <= bounds, cp.sum(share, axis=0) == 0])
     return unit * to_optimality(problem, f"p = {p}, C = {C}")
 
 

@@ -124,14 +124,12 @@ def test_a_kernel_of_low_rank_takes_all_weight(blobs):
 def test_what_is_refused(blobs, kind, tmp_path):
     K = dmkl.create(tmp_path / "set.zarr", blobs, labels=CLASSES)
     questions = (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance)
-    for error, message, action in (
-        (InputError, "n_clusters is 61, and there are 60 samples", lambda: kind(M + 1).fit(blobs)),
-        (InputError, "does not weigh samples", lambda: kind(2).fit(blobs, sample_weight=np.ones(M))),
-        *((InputError, "learns without labels", partial(question, kind(2), K)) for question in questions),
-        (InputError, "predicts clusters; compare them", lambda: dmkl.assess(kind(2).fit(K), K)),
-        (InputError, "a cluster and a class per sample", lambda: dmkl.cluster_agreement(CLASSES, CLASSES[1:])),
+    for message, action in (
+        *(("learns without labels", partial(question, kind(2), K)) for question in questions),
+        ("predicts clusters; compare them", lambda: dmkl.assess(kind(2).fit(K), K)),
+        ("a cluster and a class per sample", lambda: dmkl.cluster_agreement(CLASSES, CLASSES[1:])),
     ):
-        with pytest.raises(error, match=message):
+        with pytest.raises(InputError, match=message):
             action()
 
 

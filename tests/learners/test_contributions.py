@@ -36,6 +36,8 @@ LEARNERS = {
     "stack of one kernel": (dmkl.Stack(), 2),
     "product": (dmkl.Product(), 2),
     "tasks": (dmkl.MKFDA(lam=0.1), 2),
+    "groups": (dmkl.GSMKL(max_iter=5), 3),
+    "localized": (dmkl.LocalizedMKL(20.0, max_iter=5), 3),
 }
 
 

@@ -178,19 +178,6 @@ def test_too_few_weightings_are_told(kernels, make):
         check_machines(model, dense_view(dense(), steps=STEPS), three())
 
 
-def test_what_a_fit_refuses(kernels):
-    for model, message in (
-        (dmkl.MKSVM(C=[1, 2, 3]), "C has 3 values and there are 1 problems"),
-        (dmkl.GMKL(sigma=[1, 2]), r"sigma has shape \(2,\), expected one number, or a price for each of the 4 kernels"),
-        (dmkl.GMKL(A=np.eye(4)), "A and b define A d"),
-        (dmkl.GMKL(A=np.eye(3), b=np.ones(3)), "A has shape"),
-        (dmkl.GMKL(sigma=0.0), "without a price"),
-    ):
-        with pytest.raises(InputError, match=message):
-            model.fit(kernels)
-        assert not hasattr(model, "weights_")
-
-
 # --- GMKL ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("scheduler", "constrained"),
@@ -247,26 +234,3 @@ def test_a_search_finds_what_single_fits_do(kernels):
                 assert fits["objective"].sel(at).item() == pytest.approx(single.objective_.values.sum(), rel=2 * TIGHT)
                 assert fits["gap"].sel(at) <= TIGHT
     assert result.n_passes_ < passes / 3
-
-
-@pytest.mark.parametrize("C", [1e-6, 1e-4, 1e-2])
-def test_one_kernel_knows_the_classes_at_any_bound(C):
-    """For small C the objective is C times the number of samples for any weights, up to rounding."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(4, 60, 3))
-    y = (X[2, :, 0] > 0).astype(int)
-    model = dmkl.MKSVM(p=1, C=C).fit(list(X @ X.mT), y)
-    np.testing.assert_allclose(model.weights_, [0, 0, 1, 0], atol=1e-6)
-    assert model.gap_ <= 1e-3
-
-
-@pytest.mark.parametrize(("p", "C"), [(1.0, 1.0), (1.25, 0.01), (2.0, 1.0)])
-def test_weights_are_as_accurate_as_they_are_said_to_be(p, C):
-    """A gap of 1e-3 alone allows errors of a tenth of the largest weight."""
-    rng = np.random.default_rng(2)
-    y = rng.integers(0, 2, 120)
-    kernels = [F @ F.T for F in (rng.normal(size=(120, 6)) + 0.2 * j * np.eye(6)[y] for j in range(8))]
-    exact = dmkl.MKSVM(p, C, tol=1e-9).fit(kernels, y).weights_
-    model = dmkl.MKSVM(p, C).fit(kernels, y)
-    assert np.abs(model.weights_ - exact).max() <= 2e-3 * exact.max()
-    assert model.weights_error_ <= 1e-3

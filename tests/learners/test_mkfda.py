@@ -11,6 +11,7 @@ import pytest
 from helpers import references
 from helpers.optima import bounds, value
 from helpers.references import Counting, dense_view, in_memory, over, psd
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics.pairwise import rbf_kernel
 
@@ -319,27 +320,46 @@ def test_the_direct_solver_keeps_the_budget():
 
 
 # --- weights where the objective hardly depends on them ----------------------------------------------------------
-@pytest.mark.parametrize("solver", ["direct", "cg", "subspace"])
-@pytest.mark.parametrize("lam", [1e3, 1e5, 1e8])
-def test_one_kernel_knows_the_target_at_any_ridge(lam, solver):
-    """Equal weights have an objective within 1e-4 of the best from λ = 1e3 on."""
+@pytest.mark.parametrize(
+    "learner",
+    [
+        *(dmkl.MKRidge(1, lam, solver=solver) for lam in (1e3, 1e5, 1e8) for solver in ("direct", "cg", "subspace")),
+        *(dmkl.MKSVM(1, C) for C in (1e-6, 1e-4, 1e-2)),
+    ],
+    ids=repr,
+)
+def test_one_kernel_knows_the_target_at_any_ridge_and_any_bound(learner):
+    """Equal weights have an objective within 1e-4 of the best from λ = 1e3 on.
+
+    For small C the objective is C times the number of samples for any weights, up to rounding.
+    """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4, 60, 3))
-    y = X[2, :, 0] + 0.3 * rng.normal(size=60)
-    model = dmkl.MKRidge(p=1, lam=lam, solver=solver).fit(list(X @ X.mT), y)
+    y = X[2, :, 0] > 0 if isinstance(learner, dmkl.MKSVM) else X[2, :, 0] + 0.3 * rng.normal(size=60)
+    model = learner.fit(list(X @ X.mT), y)
     np.testing.assert_allclose(model.weights_, [0, 0, 1, 0], atol=1e-6)
-    assert model.gap_ <= 1e-4
+    assert model.gap_ <= learner.tol
 
 
-@pytest.mark.parametrize("p", [1.0, 1.25, 2.0])
-def test_weights_of_a_subspace_are_as_accurate_as_is_documented(p):
+@pytest.mark.parametrize(
+    ("learner", "n_classes", "most"),
+    [
+        *((dmkl.MKFDA(p, 0.01, solver="subspace"), 3, 3e-3) for p in (1.0, 1.25, 2.0)),
+        *((dmkl.MKSVM(p, C), 2, 2e-3) for p, C in ((1.0, 1.0), (1.25, 0.01), (2.0, 1.0))),
+    ],
+    ids=repr,
+)
+def test_weights_are_as_accurate_as_is_documented(learner, n_classes, most):
+    """A gap of 1e-3 alone allows errors of a tenth of the largest weight."""
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 300)
+    y = rng.integers(0, n_classes, 300)
     tables = [rng.normal(size=(300, 8)) + 0.2 * j * np.eye(8)[y] for j in range(8)]
     kernels = [F @ F.T for F in tables] + [rbf_kernel(F, gamma=1 / 16) for F in tables]
-    exact = dmkl.MKFDA(p=p, lam=0.01, tol=1e-10).fit(kernels, y).weights_
-    weights = dmkl.MKFDA(p=p, lam=0.01, solver="subspace").fit(kernels, y).weights_
-    assert np.abs(weights - exact).max() <= 3e-3 * exact.max()
+    exact = clone(learner).set_params(tol=1e-10).fit(kernels, y).weights_
+    model = clone(learner).fit(kernels, y)
+    assert np.abs(model.weights_ - exact).max() <= most * exact.max()
+    if isinstance(learner, dmkl.MKSVM):
+        assert model.weights_error_ <= 1e-3
 
 
 def test_weights_are_as_accurate_as_they_are_said_to_be(tmp_path):

@@ -322,28 +322,9 @@ def test_commands(tmp_path, dense, Y, output_of, error_of):
     assert "MKFDA predicts no numbers" in refused
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"p": 1.5}, "which p has no effect on"),
-        ({"solver": "cg"}, "solver has no effect"),
-        ({"candidate": 6}, r"from 0 to 5 \(n_candidates=6\), got 6"),
-        ({"weights": None, "candidate": 0}, "candidate is a position among the candidates"),
-        ({"weights": None, "refine": 5}, "refine starts at the candidates of weights='shared'"),
-        ({"candidate": 0, "refine": 5}, r"a plain fit has no folds; let dmkl\.search"),
-        ({}, r"let dmkl.search \(dmkl search\) choose"),
-    ],
-)
-def test_parameters_that_exclude_one_another(Y, K, parameters, message):
-    with pytest.raises(InputError, match=message):
-        shared(**parameters).fit(K, Y)
-
-
-def test_other_bad_input(dense, Y, K):
+def test_what_a_search_refuses(dense, Y, K):
     with pytest.raises(InputError, match=r"target '7' has a single value, 1, .* leave it out"):
         dmkl.search(shared(), K, np.c_[Y, np.ones(M)], cv=FOLDS)
-    with pytest.raises(InputError, match="weights='shared' is for MKRidge"):
-        dmkl.MKFDA(weights="shared").fit(K, np.arange(M) % 2)
     with pytest.warns(IndefiniteKernelWarning):
         indefinite = dmkl.create(None, dense - 5.0 * np.eye(M))
     with pytest.raises(IndefiniteKernelError, match=r"not positive definite at λ = 0\.001"):

@@ -263,6 +263,7 @@ def test_a_sample_of_weight_zero_is_left_out(make, kind, tmp_path):
         (dmkl.MKFDA, np.arange(30.0) - 1.0, "with -1 in it; samples of weight 0 are left out"),
         (dmkl.MKFDA, np.zeros(30), "with 0 in it; .* at least one must have more"),
         (lambda: dmkl.GSMKL(loss="square"), np.ones(30), "are for the hinge loss"),
+        *((kind, np.ones(30), "does not weigh samples") for kind in (dmkl.EasyMKL, dmkl.KernelKMeans)),
         (lambda: dmkl.NCuts(2, loss="square", class_weight="balanced"), None, "take MKFDA"),
     ],
 )

@@ -1,18 +1,22 @@
-"""Group-sensitive MKL as an estimator, against the dense composite kernel."""
+"""Weights of groups of samples and localized weights, against the dense composite kernel and finite differences."""
 
 import dask
 import numpy as np
 import pytest
 import xarray as xr
 from helpers.margin import composite_kernel
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.metrics import average_precision_score
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
 from dmkl.learners import groups
 from dmkl.searching.grid import class_values
+from dmkl.solvers.groups import gating_gradient
+from dmkl.solvers.margin.svm import solve_dense
 
 
 def made(seed, m=150):
@@ -37,6 +41,17 @@ def built(tmp_path_factory):
 TRAIN, TEST = np.random.default_rng(1).permutation(150)[:90], np.arange(150)
 
 
+def check_machine(composite, positive, C, scores):
+    """Check that the scores are those of scikit-learn's machine on the composite kernel."""
+    machine = SVC(C=C, kernel="precomputed", tol=1e-8).fit(composite, positive)
+    np.testing.assert_allclose(machine.decision_function(composite), scores, atol=2e-2)
+
+
+def check_descent(model):
+    falls = np.diff(np.atleast_2d(model.history_["objective"].values), axis=1)
+    assert (falls[np.isfinite(falls)] <= 0).all()
+
+
 @pytest.mark.parametrize(
     ("n_groups", "grouping", "weighting", "classes"),
     [
@@ -56,10 +71,6 @@ def test_scores_are_those_of_machines_on_the_composite_kernel(built, n_groups, g
     model.fit(K[TRAIN, TRAIN], labels[TRAIN])
     dense = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative"))
     groups = model.groups_.values
-    shares = model.contributions(K[TRAIN, TRAIN])
-    np.testing.assert_allclose(
-        (shares.sum("kernel") + shares.intercept).values, model.decision_function(K[TRAIN, TRAIN]).values, atol=1e-12
-    )
     scores = model.decision_function(K[TRAIN, TRAIN]).values.reshape(len(TRAIN), -1)
     again = model.groups_of(K[TRAIN, TRAIN])  # as new samples: each of them contributes to a center
     assert 0.8 < np.mean(again == groups) <= 1.0
@@ -68,14 +79,10 @@ def test_scores_are_those_of_machines_on_the_composite_kernel(built, n_groups, g
         u, bias = model.dual_coef_.values[:, c], model.intercept_.values[c]
         np.testing.assert_allclose(scores[:, c], composite @ u + bias, atol=1e-10)
         training = composite_kernel(dense, model.weights_.values[:, :, c], groups)
-        machine = SVC(C=2.0, kernel="precomputed", tol=1e-8)
-        machine.fit(training, labels[TRAIN] == model.classes_[1 if classes == 2 else c])
-        np.testing.assert_allclose(machine.decision_function(training), training @ u + bias, atol=2e-2)
+        check_machine(training, labels[TRAIN] == model.classes_[c - scores.shape[1]], 2.0, training @ u + bias)
         power = 2.0 if weighting == "root" else 1.0
         np.testing.assert_allclose((model.weights_.values[:, :, c] ** power).sum(axis=0), 1.0, atol=1e-12)
-    objective = model.history_["objective"].values
-    falls = np.diff(np.atleast_2d(objective), axis=1)
-    assert (falls[np.isfinite(falls)] <= 0).all()
+    check_descent(model)
 
 
 @pytest.mark.parametrize("grouping", ["kernel", "kmeans", "plsa"])
@@ -268,20 +275,6 @@ def test_restarts_keep_the_lowest_objective(built):
     assert several.objective_ <= single.objective_
 
 
-def test_wrong_parameters(built, thirds):
-    K, y = built
-    for learner, kernels, labels, words in (
-        (dmkl.GSMKL(n_groups={"oak": 3, "ash": 1}), K, thirds, "n_groups has no number for class 'elm'"),
-        (dmkl.GSMKL(n_groups={"oak": 3}, across=True), K, thirds, "groups across classes have one number"),
-        (dmkl.GSMKL(n_groups=(1, 2, 3)), K, tasks_of(y), "n_groups has 3 values and there are 2 problems"),
-        (dmkl.GSMKL(n_groups=1000), K, y, "1000 groups"),
-        (dmkl.GSMKL(grouping="kmeans", feature="nothing"), K, y, "no feature table 'nothing'"),
-        (dmkl.GSMKL(grouping="kmeans"), [np.eye(20)], y[:20], "grouping='kmeans' needs features"),
-    ):
-        with pytest.raises(InputError, match=words):
-            learner.fit(kernels, labels)
-
-
 def test_given_groups_by_name(built, tmp_path):
     """Groups are sites; those of new samples are looked up by name, or given with the samples."""
     K, y = built
@@ -309,3 +302,51 @@ def test_given_groups_by_name(built, tmp_path):
     np.testing.assert_array_equal(calibrated.sharpness, model.calibrate(*test).decider_.sharpness)
     with pytest.raises(InputError, match="has no training samples"):
         short.predict(K[TEST, TRAIN], groups=dict.fromkeys(sites, "west"))
+
+
+# --- localized weights --------------------------------------------------------------------------------------------
+def test_gradients_by_finite_differences():
+    rng = np.random.default_rng(0)
+    n, m = 3, 30
+    kernels = np.array([rbf_kernel(rng.normal(size=(m, 2))) for _ in range(n)])
+    y, features = np.where(rng.random(m) < 0.5, 1.0, -1.0), np.column_stack([rng.normal(size=(m, 2)), np.ones(m)])
+    theta = rng.normal(size=(n, 3))
+
+    def trained(at):
+        weights = softmax(at @ features.T, axis=0)
+        return weights, solve_dense(composite_kernel(kernels, weights, np.arange(m)), y, 2.0, 1e-12)
+
+    weights, machine = trained(theta)
+    gradient = gating_gradient(weights, machine.u, kernels @ (weights * machine.u).T, 0.5, features)
+    for at in np.ndindex(*theta.shape):
+        step = np.zeros_like(theta)
+        step[at] = 1e-4
+        change = (trained(theta + step)[1].dual - trained(theta - step)[1].dual) / 2e-4
+        assert change == pytest.approx(gradient[at], rel=2e-3, abs=2e-4 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("gating", ["kernel", "context"])
+def test_scores_are_those_of_the_localized_kernel(built, thirds, gating):
+    K, _ = built
+    learner = dmkl.LocalizedMKL((5.0, 5.0, 2.0), gating, max_iter=5)
+    model = learner.fit(K[TRAIN, TRAIN], thirds[TRAIN])
+    assert np.isnan(model.gap_).all()
+    check_descent(model)
+    dense, views = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative")), made(0)[0]
+    features = dense.mean(axis=0) if gating == "kernel" else views["context"][TRAIN]
+    names = model.train_samples_ if gating == "kernel" else [str(k) for k in range(features.shape[1])]
+    np.testing.assert_array_equal(model.gating_["gating_feature"], names)
+    scores = model.decision_function(K[TRAIN, TRAIN])
+    for k in range(3):
+        slope, constant = (model.gating_[f"gating_{name}"].values[..., k] for name in ("slope", "constant"))
+        weights = softmax(features @ slope.T + constant, axis=1).T
+        np.testing.assert_allclose(model.gating_["weight"][..., k], weights, atol=1e-8)
+        np.testing.assert_allclose(model.weights_[:, k], weights.mean(axis=1), atol=1e-8)
+        composite = composite_kernel(dense, weights, np.arange(len(TRAIN)))
+        expected = composite @ model.dual_coef_.values[:, k] + model.intercept_.values[k]
+        np.testing.assert_allclose(scores[:, k], expected, atol=1e-8)
+        check_machine(composite, thirds[TRAIN] == model.classes_[k], learner.C[k], scores[:, k])
+    new = model.decision_function(K[TEST, TRAIN])
+    np.testing.assert_allclose(model.decision_function(features=views), new, atol=1e-8)
+    with pytest.raises(InputError, match="weighs each kernel by groups of samples"):
+        model.combined_kernel(K[TEST, TRAIN])

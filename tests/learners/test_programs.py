@@ -1,0 +1,228 @@
+"""EasyMKL, LP-β and LP-B, and weights that classes share or not, against their programs, solved by cvxpy."""
+
+from itertools import combinations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from helpers.margin import optimum
+from helpers.optima import quadratic_form
+from helpers.references import dense_view
+from sklearn.model_selection import StratifiedKFold
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.solvers import in_memory
+from dmkl.solvers.margin import svm
+
+M = 48
+THREE = np.arange(M) % 3
+SIGNS = np.where(THREE[:, None] == np.arange(3), 1.0, -1.0)
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Two kernels of features that are shifted by class, and two of noise."""
+    features = np.random.default_rng(0).normal(size=(4, M, 5))
+    features[:2] += np.array([1.2, 0.7])[:, None, None] * np.eye(5)[THREE]
+    return features @ features.transpose(0, 2, 1)
+
+
+# --- EasyMKL -------------------------------------------------------------------------------------------------------
+def nearest(kernel, positive, lam):
+    """v = γ∘y and the minimum of (1 − λ) vᵀKv + λ vᵀv over γ ≥ 0 that sums to one over each class."""
+    gamma, signs = cp.Variable(M, nonneg=True), np.where(positive, 1.0, -1.0)
+    v = cp.multiply(signs, gamma)
+    cost = (1 - lam) * quadratic_form(kernel, v) + lam * cp.sum_squares(v)
+    problem = cp.Problem(cp.Minimize(cost), [cp.sum(gamma[positive]) == 1, cp.sum(gamma[~positive]) == 1])
+    problem.solve(solver=cp.CLARABEL)
+    return signs * gamma.value, problem.value
+
+
+@pytest.mark.parametrize(
+    ("lam", "fits", "steps"),
+    [(0.01, True, ()), (0.1, False, ()), (0.9, True, ()), (0.1, True, ("center", "multiplicative"))],
+)
+def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, fits, steps, monkeypatch):
+    """A kernel that exceeds the memory of a task is read by columns, to which the ridge λI is also added.
+
+    The published λ is for kernels with a mean diagonal of one, whatever the scale of the stored kernels.
+    """
+    if not fits:
+        monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
+        monkeypatch.setattr(svm, "dense_bytes", lambda _: 2**60)
+    K = 1e3 * kernels if steps else kernels
+    model = dmkl.EasyMKL(lam, tol=1e-8, **({} if steps else {"steps": ()})).fit(K, THREE)
+    kernels, scores = dense_view(K, steps=steps), model.decision_function(K).values
+    for k in range(3):
+        first, _ = nearest(kernels.sum(axis=0), THREE == k, lam)
+        forms = np.einsum("a,jab,b->j", first, kernels, first)
+        eta = forms / np.linalg.norm(forms)
+        total = np.tensordot(eta, kernels, 1)
+        v, value = nearest(total, THREE == k, lam)
+        np.testing.assert_allclose(model.weights_[:, k], eta, atol=1e-5)
+        np.testing.assert_allclose(model.dual_coef_[:, k], v, atol=1e-4)
+        assert model.objective_[k] == pytest.approx(value, rel=1e-5)
+        # The threshold is halfway between the nearest points of the two hulls.
+        middle = 0.5 * np.abs(v) @ total @ v
+        np.testing.assert_allclose(scores[:, k], total @ v - middle, atol=1e-4)
+    assert float(model.gap_.max()) <= 1e-8
+
+
+@pytest.mark.parametrize("steps", [(), ("center", "multiplicative")])
+def test_pairs_of_classes_are_fits_on_their_samples_and_vote(kernels, steps):
+    """Steps take their statistics from all training samples, as for `MKSVM`."""
+    y, rows = THREE, np.arange(M)
+    stepped = dense_view(kernels, steps=steps)
+    model = dmkl.EasyMKL(0.2, multiclass="ovo", steps=steps, tol=1e-8).fit(kernels, y)
+    assert model.weights_.dims == ("kernel", "pair")
+    assert model.weights_["pair"].values.tolist() == ["0 or 1", "0 or 2", "1 or 2"]
+    votes, sums = np.zeros((2, M, 3))
+    for k, (a, b) in enumerate(combinations(range(3), 2)):
+        of_pair = rows[(y == a) | (y == b)]
+        # The second of two classes is the positive one; of a pair it is the first.
+        single = dmkl.EasyMKL(0.2, steps=(), tol=1e-8).fit(stepped[:, of_pair][:, :, of_pair], y[of_pair] == a)
+        np.testing.assert_allclose(model.weights_[:, k], single.weights_, atol=1e-6)
+        np.testing.assert_allclose(model.dual_coef_[of_pair, k], single.dual_coef_[:, 0], atol=1e-6)
+        assert not model.dual_coef_[y == 3 - a - b, k].any()
+        scores = single.decision_function(stepped[:, :, of_pair]).values
+        votes[:, a] += scores > 0
+        votes[:, b] += scores <= 0
+        sums += scores[:, None] * ((np.arange(3) == a) * 1.0 - (np.arange(3) == b))
+    expected = votes + sums / (3 * (np.abs(sums) + 1))  # the sum of scores breaks ties
+    np.testing.assert_allclose(model.decision_function(kernels), expected, atol=1e-5)
+    np.testing.assert_array_equal(model.predict(kernels), expected.argmax(axis=1))
+
+
+def test_pairs_are_a_choice_of_a_search(kernels):
+    grid = {"multiclass": ["ovr", "ovo"], "lam": 0.1}
+    result = dmkl.search(dmkl.EasyMKL(), kernels, THREE, grid, cv=2, baselines="none")
+    assert np.isfinite(result.scores["score"]).all()
+    alone = dmkl.search(dmkl.EasyMKL(multiclass="ovo"), kernels, THREE, {"lam": 0.1}, cv=2, baselines="none")
+    np.testing.assert_array_equal(result.scores["score"].sel(multiclass="ovo"), alone.scores["score"])
+
+
+@pytest.mark.parametrize("grid", [None, {"lam": None}])
+def test_the_default_grid_has_values_between_zero_and_one(kernels, grid):
+    result = dmkl.search(dmkl.EasyMKL(), kernels, THREE, grid, cv=2)
+    assert result.scores["lam"].values.tolist() == [0.02, 0.1, 0.3, 0.6, 0.9]
+    assert dmkl.evaluate(dmkl.EasyMKL(), kernels, THREE, grid, outer=2, inner=2).parameters == ("lam", "steps")
+
+
+# --- LP-β and LP-B -------------------------------------------------------------------------------------------------
+def machine(kernel, signs, C, new):
+    return SVC(C=C, kernel="precomputed", tol=1e-5).fit(kernel, signs).decision_function(new)
+
+
+def out_of_sample(kernels, y, C, cv):
+    """Scores of each kernel for each class against the rest, (n, m, classes); one column for two classes."""
+    labels = np.unique(y)[1:] if len(np.unique(y)) == 2 else np.unique(y)
+    scores = np.empty((len(kernels), M, len(labels)))
+    for train, test in cv.split(y, y):
+        for j, kernel in enumerate(kernels):
+            for k, label in enumerate(labels):
+                signs = np.where(y[train] == label, 1, -1)
+                scores[j, test, k] = machine(kernel[np.ix_(train, train)], signs, C, kernel[np.ix_(test, train)])
+    return scores
+
+
+def program(scores, y, nu, sharing):
+    """β of the linear program, (n, classes), and its minimum."""
+    n, _, k = scores.shape
+    beta, slack, rho = cp.Variable((n, k), nonneg=True), cp.Variable(M, nonneg=True), cp.Variable()
+    rules = [cp.sum(beta, axis=0) == 1]
+    if k == 1:
+        rules += [(2 * y[i] - 1) * (scores[:, i, 0] @ beta[:, 0]) + slack[i] >= rho for i in range(M)]
+    elif sharing == "classes":
+        shared = cp.Variable(n, nonneg=True)
+        rules = [cp.sum(shared) == 1, beta == cp.vstack([shared] * k).T]
+    for i in range(M if k > 1 else 0):
+        for c in set(range(k)) - {y[i]}:
+            rules.append(scores[:, i, y[i]] @ beta[:, y[i]] - scores[:, i, c] @ beta[:, c] + slack[i] >= rho)
+    problem = cp.Problem(cp.Minimize(-rho + cp.sum(slack) / (nu * M)), rules)
+    problem.solve(solver=cp.CLARABEL)
+    return beta.value, problem.value
+
+
+@pytest.mark.parametrize(("n_classes", "sharing"), [(2, "classes"), (3, "classes"), (3, "none")])
+def test_weights_and_scores_are_those_of_the_machines_and_the_program(kernels, n_classes, sharing):
+    y, nu, C, cv = np.arange(M) % n_classes, 0.4, 2.0, StratifiedKFold(3)
+    model = dmkl.LPBoost(C, nu, sharing=sharing, steps=(), tol=1e-8, cv=cv).fit(kernels, y)
+    beta, value = program(out_of_sample(kernels, y, C, cv), y, nu, sharing)
+    assert model.objective_ == pytest.approx(value, rel=1e-4)
+    weights = model.weights_.values.reshape(4, -1)
+    np.testing.assert_allclose(np.broadcast_to(weights, beta.shape), beta, atol=1e-3)
+    scores = model.decision_function(kernels).values.reshape(M, -1)
+    for k, label in enumerate([1] if n_classes == 2 else range(3)):
+        of_kernels = np.array([machine(kernel, np.where(y == label, 1, -1), C, kernel) for kernel in kernels])
+        np.testing.assert_allclose(scores[:, k], np.broadcast_to(weights, beta.shape)[:, k] @ of_kernels, atol=1e-3)
+    assert model.gap_ <= 1e-8
+
+
+def test_each_kernel_takes_the_penalty_of_best_accuracy(kernels):
+    # Without the kernel of noise, whose machines have few free vectors: their biases are not unique.
+    kernels, y, cv = kernels[:3], THREE, StratifiedKFold(3)
+    model = dmkl.LPBoost([0.1, 2.0], steps=(), tol=1e-6, cv=cv).fit(kernels, y)
+    accuracies = np.array([(out_of_sample(kernels, y, C, cv).argmax(axis=2) == y).mean(axis=1) for C in (0.1, 2.0)])
+    np.testing.assert_allclose(model.accuracy_, accuracies.max(axis=0))
+    np.testing.assert_array_equal(model.C_, np.array([0.1, 2.0])[accuracies.argmax(axis=0)])
+
+
+def test_each_class_has_weights_that_sum_to_one():
+    """No linear machine separates the middle class: with one simplex for all classes it had no weight."""
+    x = np.array([-3.0, 3.0, 0.0])[THREE] + np.random.default_rng(0).normal(size=(2, M))
+    kernels = x[:, :, None] * x[:, None, :]
+    model = dmkl.LPBoost(2.0, 0.3, sharing="none", steps=(), cv=3).fit(kernels, THREE)
+    np.testing.assert_allclose(model.weights_.sum("kernel"), np.ones(3))
+    assert model.score(kernels, THREE) > 0.8
+
+
+# --- weights that classes share, or not -----------------------------------------------------------------------------
+@pytest.mark.parametrize(("p", "C"), [(1, 1.0), (1.5, 0.2), (2, 10.0), (np.inf, 1.0)])
+def test_shared_weights_reach_the_optimum_of_all_classes_together(kernels, p, C):
+    model = dmkl.MKSVM(p, C, sharing="classes", steps=(), tol=1e-6).fit(kernels, THREE)
+    exact = optimum(kernels, SIGNS, C, p)
+    assert model.objective_ == pytest.approx(exact, rel=1e-5)
+    assert model.gap_ <= 1e-6
+    assert model.weights_.dims == ("kernel",)
+    assert np.linalg.norm(model.weights_, p) == pytest.approx(1.0)
+    # The certificate from the definitions: P − D, with P the primal at the model's scores.
+    u = model.dual_coef_.values
+    forms = np.einsum("mc,nmk,kc->n", u, kernels, u)
+    losses = np.maximum(0.0, 1.0 - SIGNS * model.decision_function(kernels).values).sum()
+    primal = 0.5 * float(model.weights_.values @ forms) + C * losses
+    assert primal >= exact - 1e-6 * abs(exact)
+    assert primal == pytest.approx(exact, rel=1e-5)
+    np.testing.assert_allclose(u.sum(axis=0), 0.0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_shared_weights_take_weights_of_classes_and_some_kernels(kernels):
+    weight = {0: 3.0, 1: 1.0, 2: 0.5}
+    model = dmkl.MKSVM(1.5, 1.0, sharing="classes", class_weight=weight, steps=(), tol=1e-6).fit(kernels, THREE)
+    C = np.array([weight[label] for label in THREE])
+    assert model.objective_ == pytest.approx(optimum(kernels, SIGNS, C, 1.5), rel=1e-5)
+    without = dmkl.importance(dmkl.MKSVM(1.5, 1.0, sharing="classes", steps=()), kernels, THREE, cv=2).data
+    assert (without["weight_without"].where(without["member"], 0.0) == 0.0).all()  # a kernel left out has no weight
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_classes_with_weights_of_their_own_are_problems_of_their_own(kernels, class_weight):
+    lam = [0.1, 0.3, 1.0]
+    model = dmkl.MKFDA(1.5, lam, sharing="none", class_weight=class_weight, steps=(), tol=1e-8).fit(kernels, THREE)
+    assert model.weights_.dims == ("kernel", "class")
+    share = 1.0 / 3
+    H = np.where(SIGNS > 0, share**-0.5 - share**0.5, -(share**0.5))
+    for k in range(3):
+        alone = dmkl.solve_mkfda(kernels, H[:, k], 1.5, lam[k], tol=1e-8)
+        np.testing.assert_allclose(model.weights_[:, k], alone.weights, atol=1e-5)
+        np.testing.assert_allclose(model.dual_coef_[:, k], alone.dual[:, 0], atol=1e-4)
+        assert model.objective_[k] == pytest.approx(alone.objective, rel=1e-7)
+
+
+def test_scores_of_left_out_rows_are_those_of_fits_without_them(kernels):
+    """The weights are equal at p = ∞: every class has the plain sum."""
+    equal = dmkl.MKFDA(np.inf, [0.3] * 3, sharing="none", solver="direct").fit(kernels, THREE)
+    shared = dmkl.MKFDA(np.inf, 0.3, solver="direct").fit(kernels, THREE)
+    assert equal.calibrated_on_ == shared.calibrated_on_ != ""
+    np.testing.assert_allclose(equal.predict_proba(kernels), shared.predict_proba(kernels), rtol=1e-6)
