@@ -757,7 +757,17 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
 
     def _scores(self, function: ScoreFunction, new: KernelSet, prepared: Any) -> Solver[Float]:
         scores: Float = yield from super()._scores(function, new, prepared)
-        return _votes(scores) if function.dim == "pair" else scores
+        if function.dim != "pair":
+            return scores
+        # The votes for each class, plus a fraction of a vote by the sum of its scores, which breaks ties.
+        n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
+        votes, sums = np.zeros((2, len(scores), n_classes))
+        for column, (a, b) in zip(scores.T, combinations(range(n_classes), 2), strict=True):
+            votes[:, a] += column > 0
+            votes[:, b] += column <= 0
+            sums[:, a] += column
+            sums[:, b] -= column
+        return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
     def _set_decisions(self, outcome: FitOutcome) -> None:
         self.priors_ = np.array(self._priors(outcome.data.problems.targets))
@@ -1013,18 +1023,6 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
                 "dmkl.search, or fit a Fisher discriminant with solver='direct', which leaves each row out by itself"
             )
             raise NotCalibratedError(msg)
-
-
-def _votes(scores: Float) -> Float:
-    """The votes for each class, plus a fraction of a vote by the sum of its scores, which breaks ties."""
-    n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
-    votes, sums = np.zeros((2, len(scores), n_classes))
-    for column, (a, b) in zip(scores.T, combinations(range(n_classes), 2), strict=True):
-        votes[:, a] += column > 0
-        votes[:, b] += column <= 0
-        sums[:, a] += column
-        sums[:, b] -= column
-    return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
 
 def labelled(labels: Array, scores: xr.DataArray, name: str) -> xr.DataArray:

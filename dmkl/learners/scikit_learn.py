@@ -379,27 +379,24 @@ class TableFront(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Front):  # t
         blocks: Any = self.blocks
         if not isinstance(blocks, Mapping) or not blocks:
             refuse(f"blocks maps the name of each block to its columns of X, got {blocks!r:.100}")
-        return {name: _safe_indexing(frame, self._places(name, columns), axis=1) for name, columns in blocks.items()}
+        return {name: self._block(frame, name, columns) for name, columns in blocks.items()}
 
-    def _places(self, name: str, columns: Any) -> Array:
-        """Positions of the columns of a block."""
+    def _block(self, frame: Any, name: str, columns: Any) -> Any:
+        """The columns of a block."""
         key = columns if isinstance(columns, slice) else np.ravel(columns)
-        members = (columns.start, columns.stop) if isinstance(columns, slice) else np.ravel(columns)
-        by_name = any(isinstance(item, str) for item in members)
-        named = hasattr(self, "feature_names_in_")
-        places = pd.Series(np.arange(self.n_features_in_), index=self.feature_names_in_ if named else None)
         try:
-            positions = places.loc[key].to_numpy() if by_name and named else places.to_numpy()[key]
-        except (KeyError, IndexError, TypeError) as error:
-            hint = "; X has no names of columns, give a data frame" if by_name and not named else ""
+            block = _safe_indexing(frame, key, axis=1)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            by_name = np.asarray(key).dtype.kind in "UO" and not hasattr(self, "feature_names_in_")
+            hint = "; X has no names of columns, give a data frame" if by_name else ""
             refuse(
                 f"blocks[{name!r}] must be names, positions, a slice or a mask of the {self.n_features_in_} columns of "
                 f"X, got {columns!r:.100} ({error}){hint}",
                 error,
             )
-        if not len(positions):
+        if not block.shape[1]:
             refuse(f"blocks[{name!r}] has no column of X, got {columns!r:.100}; give columns, or leave the block out")
-        return positions
+        return block
 
     def _check_plan(self, specs: Any, features: Mapping[str, Any], X: Any) -> None:
         """Refuse kernels that rows of X cannot have or that do not fit the memory, before they are computed."""

@@ -337,16 +337,17 @@ def test_tasks_decide_one_by_one_and_unknown_labels_teach_nothing():
 TITLES = "same learner by the largest score", "plain sum of the kernels by the largest score"
 
 
-def test_rules_are_values_of_a_grid():
+def test_rules_and_pairs_of_classes_are_values_of_a_grid():
     K, y, train, test = unbalanced("multiclass")
-    for learner, name, values in (
-        (dmkl.MKFDA(lam=0.05, tol=1e-9), "p", [1.0, 2.0]),
-        (dmkl.MKSVM(C=3.0, tol=1e-7), "p", [1.0, 2.0]),
-        (dmkl.NCuts(2), "C", [1.0, 10.0]),
+    rules = {"decision": ["largest", "means"]}
+    for learner, grid in (
+        (dmkl.MKFDA(lam=0.05, tol=1e-9), rules | {"p": [1.0, 2.0]}),
+        (dmkl.MKSVM(C=3.0, tol=1e-7), rules | {"p": [1.0, 2.0]}),
+        (dmkl.NCuts(2), rules | {"C": [1.0, 10.0]}),
+        (dmkl.EasyMKL(), {"multiclass": ["ovr", "ovo"], "lam": [0.1, 0.5]}),
     ):
-        grid = {"decision": ["largest", "means"], name: values}
         scores = dmkl.search(learner, K, y, grid, [(train, test)], refit=False, baselines="none").scores["score"]
-        for at in ({"decision": d, name: value} for d in grid["decision"] for value in values):
+        for at in (dict(zip(grid, point, strict=True)) for point in product(*grid.values())):
             model = clone(learner).set_params(**at).fit(K[train, train], y[train])
             assert scores.sel(at).item() == model.score(K[test, train], y[test])
 

@@ -1,31 +1,42 @@
-"""EasyMKL, LP-β and LP-B, and weights that classes share or not, against their programs, solved by cvxpy."""
+"""EasyMKL, LP-β, weights that classes share, alignments and given weights, against cvxpy and scikit-learn."""
 
 from itertools import combinations
 
 import cvxpy as cp
 import numpy as np
 import pytest
+import xarray as xr
 from helpers.margin import optimum
 from helpers.optima import quadratic_form
 from helpers.references import dense_view
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 import dmkl
+from dmkl.errors import InputError
 from dmkl.solvers import in_memory
 from dmkl.solvers.margin import svm
 
-M = 48
+M, NAMES = 48, ("a", "b", "c", "d")
+WEIGHTS = np.array([0.5, 0.0, 2.0, 1.0])
 THREE = np.arange(M) % 3
 SIGNS = np.where(THREE[:, None] == np.arange(3), 1.0, -1.0)
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Two kernels of features that are shifted by class, and two of noise."""
-    features = np.random.default_rng(0).normal(size=(4, M, 5))
+    """Two kernels of features that are shifted by class, one that is similar to the second, and one of noise."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(4, M, 5))
     features[:2] += np.array([1.2, 0.7])[:, None, None] * np.eye(5)[THREE]
+    features[2] = features[1] + 0.3 * rng.normal(size=(M, 5))
     return features @ features.transpose(0, 2, 1)
+
+
+@pytest.fixture(scope="module")
+def K(kernels):
+    return dmkl.create(None, kernels, names=NAMES)
 
 
 # --- EasyMKL -------------------------------------------------------------------------------------------------------
@@ -92,14 +103,6 @@ def test_pairs_of_classes_are_fits_on_their_samples_and_vote(kernels, steps):
     expected = votes + sums / (3 * (np.abs(sums) + 1))  # the sum of scores breaks ties
     np.testing.assert_allclose(model.decision_function(kernels), expected, atol=1e-5)
     np.testing.assert_array_equal(model.predict(kernels), expected.argmax(axis=1))
-
-
-def test_pairs_are_a_choice_of_a_search(kernels):
-    grid = {"multiclass": ["ovr", "ovo"], "lam": 0.1}
-    result = dmkl.search(dmkl.EasyMKL(), kernels, THREE, grid, cv=2, baselines="none")
-    assert np.isfinite(result.scores["score"]).all()
-    alone = dmkl.search(dmkl.EasyMKL(multiclass="ovo"), kernels, THREE, {"lam": 0.1}, cv=2, baselines="none")
-    np.testing.assert_array_equal(result.scores["score"].sel(multiclass="ovo"), alone.scores["score"])
 
 
 @pytest.mark.parametrize("grid", [None, {"lam": None}])
@@ -226,3 +229,114 @@ def test_scores_of_left_out_rows_are_those_of_fits_without_them(kernels):
     shared = dmkl.MKFDA(np.inf, 0.3, solver="direct").fit(kernels, THREE)
     assert equal.calibrated_on_ == shared.calibrated_on_ != ""
     np.testing.assert_allclose(equal.predict_proba(kernels), shared.predict_proba(kernels), rtol=1e-6)
+
+
+# --- given weights, and those of alignments --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("solver", "given"),
+    [
+        ("direct", WEIGHTS),
+        ("cg", list(WEIGHTS)),
+        ("subspace", dict(zip(NAMES, WEIGHTS, strict=True))),
+        ("dual", xr.DataArray(WEIGHTS, {"kernel": list(NAMES)})),
+    ],
+)
+def test_a_discriminant_at_given_weights_is_that_of_their_sum(kernels, K, given, solver):
+    model = dmkl.Weighted(given, dmkl.MKFDA(lam=0.3, steps=(), solver=solver, tol=1e-10)).fit(K, THREE)
+    alone = dmkl.MKFDA(lam=0.3, steps=(), solver="direct", tol=1e-10).fit(
+        np.tensordot(WEIGHTS, kernels, 1)[None], THREE
+    )
+    np.testing.assert_array_equal(model.weights_, WEIGHTS)
+    np.testing.assert_allclose(model.dual_coef_, alone.dual_coef_, atol=1e-4)
+    assert model.objective_ == pytest.approx(alone.objective_, rel=1e-8)
+    assert model.gap_ <= 1e-8
+
+
+def test_ridge_at_given_weights_is_that_of_scikit_learn(kernels, K):
+    y = np.random.default_rng(2).normal(size=M)
+    model = dmkl.Weighted(WEIGHTS, dmkl.MKRidge(lam=0.7, steps=())).fit(K, y)
+    theirs = KernelRidge(alpha=0.7, kernel="precomputed").fit(np.tensordot(WEIGHTS, kernels, 1), y)
+    np.testing.assert_allclose(model.dual_coef_[:, 0], theirs.dual_coef_, atol=1e-8)
+
+
+@pytest.mark.parametrize("sharing", ["none", "classes"])
+def test_a_machine_at_given_weights_is_that_of_scikit_learn(kernels, K, sharing):
+    learner = dmkl.MKSVM(C=0.4, steps=(), sharing=sharing, tol=1e-8)
+    model = dmkl.Weighted(WEIGHTS, learner).fit(K, THREE)
+    total = np.tensordot(WEIGHTS, kernels, 1)
+    for k in range(3):
+        theirs = SVC(C=0.4, kernel="precomputed", tol=1e-10).fit(total, THREE == k)
+        np.testing.assert_allclose(model.decision_function(K)[:, k], theirs.decision_function(total), atol=1e-5)
+    assert np.max(model.gap_) <= 1e-8
+
+
+@pytest.mark.slow
+def test_given_weights_are_searched_saved_and_restricted(K, tmp_path):
+    learner = dmkl.Weighted(xr.DataArray(WEIGHTS, {"kernel": list(NAMES)}))
+    result = dmkl.search(learner, K, THREE, {"lam": [0.1, 1.0]}, cv=2)
+    np.testing.assert_array_equal(result.best_.weights_, WEIGHTS)
+    assert "sum_score" in result.scores  # the plain sum is another model
+    result.best_.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(K), result.best_.predict(K))
+    assert loaded.weights == dict(zip(NAMES, WEIGHTS, strict=True))
+    some = dmkl.importance(dmkl.Weighted([1.0, 2.0, 3.0, 4.0]), K, THREE, cv=2).data["weight_without"]
+    assert some.sel(source="a", kernel=["a", "c"]).min(["fold"]).values.tolist() == [0.0, 3.0]
+    with pytest.raises(InputError, match="only kernels of weight zero"):
+        dmkl.importance(learner, K, THREE, cv=2)
+
+
+@pytest.mark.parametrize("method", ["align", "alignf", "cka", "statis"])
+def test_weights_from_alignments_follow_their_definitions(kernels, K, method):
+    weights = dmkl.aligned_weights(K, THREE, method=method)
+    dense = dense_view(kernels, steps=("center", "trace"))
+    indicators = np.eye(3)[THREE]
+    indicators = indicators / np.linalg.norm(indicators, axis=0)
+    (ideal,) = dense_view((indicators @ indicators.T)[None], steps=("center", "trace"))
+    gram, target = np.einsum("iab,jab->ij", dense, dense), np.einsum("iab,ab->i", dense, ideal)
+    norms = np.sqrt(np.diag(gram))
+    if method == "align":
+        exact = target / norms
+    elif method == "cka":
+        exact = np.linalg.solve(gram, target)
+    elif method == "alignf":
+        w = cp.Variable(4, nonneg=True)
+        scale = 1.0 / np.linalg.norm(target)
+        cp.Problem(cp.Minimize(cp.quad_form(w, gram / norms.max() ** 2) - 2 * scale * target @ w)).solve(
+            solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+        )
+        exact = w.value
+        exact[exact < 1e-6 * exact.max()] = 0.0
+    else:
+        m, sums = dense.shape[1], dense.sum(axis=2) - np.diagonal(dense, axis1=1, axis2=2)
+        U = (
+            dense
+            - (sums[:, :, None] + sums[:, None, :]) / (m - 2)
+            + sums.sum(axis=1)[:, None, None] / ((m - 1) * (m - 2))
+        )
+        U *= ~np.eye(m, dtype=bool)  # of which unbiased alignments are the correlations
+        _, vectors = np.linalg.eigh(np.corrcoef(U.reshape(4, -1)))
+        leading = vectors[:, -1] * np.sign(vectors[:, -1].sum())
+        exact = np.maximum(leading, 0) / norms
+    np.testing.assert_allclose(weights, exact / np.linalg.norm(exact), atol=1e-5)
+
+
+def test_weights_of_tasks_and_rules(K):
+    tasks = np.stack([THREE == 0, THREE == 1], axis=1).astype(int)
+    both = dmkl.aligned_weights(K, tasks)
+    assert both.dims == ("kernel", "task")
+    np.testing.assert_allclose(both[:, 0], dmkl.aligned_weights(K, tasks[:, 0]), atol=1e-10)
+    groups = ["x", "x", "y", "y"]
+    for message, action in (
+        ("needs labels", lambda: dmkl.aligned_weights(K)),
+        ("method must be one of", lambda: dmkl.aligned_weights(K, THREE, method="sum")),
+        ("begin with 'center'", lambda: dmkl.aligned_weights(K, THREE, steps=())),
+        ("nothing to restrict", lambda: dmkl.MKFDA(weights=WEIGHTS, kernel_groups=groups).fit(K, THREE)),
+        ("has no parameter weights", lambda: dmkl.Weighted(WEIGHTS, dmkl.GMKL())),
+        ("4 finite numbers", lambda: dmkl.Weighted([1.0, 2.0]).fit(K, THREE)),
+        ("none negative", lambda: dmkl.Weighted([1.0, -1.0, 0.0, 0.0]).fit(K, THREE)),
+        ("lacks the kernel 'b'", lambda: dmkl.Weighted({"a": 1.0}).fit(K, THREE)),
+        ("kernel 'e', which this set does not have", lambda: dmkl.Weighted({"e": 1.0}).fit(K, THREE)),
+    ):
+        with pytest.raises(InputError, match=message):
+            action()
