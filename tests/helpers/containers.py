@@ -1,6 +1,9 @@
-"""Files of several named arrays; words are written as each format has them."""
+"""Files of several named arrays, and 10x Genomics' of counts; words are written as each format has them."""
 
 import h5py
+import numpy as np
+import scipy.io
+import scipy.sparse
 import zarr
 
 from helpers.matlab import write_v5
@@ -8,15 +11,39 @@ from helpers.matlab import write_v5
 
 def write_hdf5(path, **arrays):
     with h5py.File(path, "w") as file:
-        for name, values in arrays.items():
-            file[name] = values.tolist() if values.dtype.kind == "U" else values
+        file.update(_lists_of_words(arrays))
 
 
 def write_mat(path, **arrays):
-    write_v5(path, **{name: values.tolist() if values.dtype.kind == "U" else values for name, values in arrays.items()})
+    write_v5(path, **_lists_of_words(arrays))
 
 
-def write_zarr(path, **arrays):
-    group = zarr.open_group(path, mode="w", zarr_format=2)
-    for name, values in arrays.items():
-        group.create_array(name, data=values)
+def _lists_of_words(arrays):
+    return {name: np.asarray(v).tolist() if np.asarray(v).dtype.kind == "U" else v for name, v in arrays.items()}
+
+
+def write_zarr(path, zarr_format=2, **arrays):
+    """Write a group with chunks of half the length of each axis; words of format 3 are of any length."""
+    group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
+    for name, values in {name: np.asarray(values) for name, values in arrays.items()}.items():
+        if values.dtype.kind == "U" and zarr_format == 3:
+            group.create_array(name, shape=values.shape, dtype=str)[...] = values.astype(object)
+        else:
+            group.create_array(name, data=values, chunks=tuple(max(1, n // 2) for n in values.shape))
+
+
+def write_10x(path, counts, cells, genes, version=3):
+    """Write counts of genes × cells as CellRanger does, in one .h5 or in a folder of three files."""
+    counts = scipy.sparse.csc_matrix(counts.astype(int))
+    if path.suffix == ".h5":
+        group, *lists = {2: ("GRCh38", "genes", "gene_names"), 3: ("matrix", "features/id", "features/name")}[version]
+        parts = {part: getattr(counts, part) for part in ("data", "indices", "indptr", "shape")}
+        parts |= {"barcodes": np.array(cells, "S"), **dict.fromkeys(lists, np.array(genes, "S"))}
+        parts |= {"features/feature_type": np.array(["Gene Expression"] * len(genes), "S")} if version == 3 else {}
+        write_hdf5(path, **{f"{group}/{part}": values for part, values in parts.items()})
+        return
+    path.mkdir()
+    scipy.io.mmwrite(path / "matrix.mtx", counts)
+    (path / "barcodes.tsv").write_text("".join(f"{cell}\n" for cell in cells))
+    lines = (f"E{k}\t{gene}\tGene Expression\n" for k, gene in enumerate(genes))
+    (path / f"{'genes' if version == 2 else 'features'}.tsv").write_text("".join(lines))

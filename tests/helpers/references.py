@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tracemalloc
 from collections import Counter
 from contextlib import contextmanager
 from functools import cache
@@ -85,6 +86,17 @@ def raise_if_computes():
 
     with dask.config.set(scheduler=refuse):
         yield
+
+
+@contextmanager
+def memory_below(n_bytes):
+    """Assert that no more bytes are allocated at a time in this context."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < n_bytes
+    finally:
+        tracemalloc.stop()
 
 
 def local_cluster(n_workers, **more):

@@ -13,11 +13,11 @@ import h5py
 import numpy as np
 import pandas as pd
 import scipy.io
-import scipy.sparse
 import xarray as xr
 
 import dmkl
 from helpers.annotated import quietly, write
+from helpers.containers import write_10x
 
 ROOT = Path(__file__).parents[2]
 M = 48
@@ -113,11 +113,7 @@ def cells(path, names=NAMES, genes=GENES):
 
 def cells_of_10x(path):
     """Counts of genes by cells, and the lists of both."""
-    path.mkdir()
-    counts = np.random.default_rng(6).poisson(3.0, (len(GENES), M))
-    scipy.io.mmwrite(path / "matrix.mtx", scipy.sparse.coo_matrix(counts))
-    lines(NAMES)(path / "barcodes.tsv")
-    lines(f"id{gene}\t{gene}\tGene Expression" for gene in GENES)(path / "features.tsv")
+    write_10x(path, np.random.default_rng(6).poisson(3.0, (len(GENES), M)), NAMES, GENES)
 
 
 def of_matlab(path):

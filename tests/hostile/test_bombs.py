@@ -17,6 +17,7 @@ import scipy.io
 import zarr
 from helpers.conformance import unseal
 from helpers.fuzzing.mutations import npy_header
+from helpers.reading import imported
 
 import dmkl
 from dmkl.clusters.job_options import read_description
@@ -25,7 +26,6 @@ from dmkl.features.specs import plan
 from dmkl.files.arrays import json_crc32c
 from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.formats.tables import parquet_columns
-from dmkl.store.ingest import ingest
 from dmkl.store.zarr_groups import CHECKSUM
 
 
@@ -43,14 +43,9 @@ def regular(*lengths):
     return {"name": "regular", "configuration": {"chunk_shape": list(lengths)}}
 
 
-def take_in(path, tmp_path):
-    source, labels = open_files(path)
-    return ingest(tmp_path / "out" / "set.zarr", source, labels)
-
-
 def refused(kind, match, path, tmp_path):
     with pytest.raises(kind, match=match) as caught:
-        take_in(path, tmp_path)
+        imported(path, tmp_path / "out" / "set.zarr")
     assert str(caught.value).isprintable()
     assert not list(tmp_path.glob("out/*"))
 

@@ -7,11 +7,11 @@ import pytest
 import scipy.sparse
 from helpers.annotated import anndata, cells, modalities, quietly, write
 from helpers.conformance import problems
+from helpers.reading import imported
 
 import dmkl
 from dmkl.errors import FeatureWarning, InputError
 from dmkl.inputs import as_features, open_files, read_file
-from dmkl.store.ingest import ingest
 
 # anndata uses an option of pandas 3 that pandas 4 removes.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'future.infer_string' option:Warning")
@@ -73,9 +73,7 @@ def test_features_of_a_file(path, data):
 
 
 def test_kernels_of_a_file(path, data, tmp_path):
-    source, labels = open_files(path, labels=f"{path}:cell_type")
-    K = dmkl.open(ingest(tmp_path / "set.zarr", source, labels, tile=5))
-    assert not problems(tmp_path / "set.zarr")
+    K, source = imported(path, tmp_path / "set.zarr", tile=5, labels=f"{path}:cell_type")
     assert K.names == ("dense", "sparse")
     assert list(K.samples) == NAMES
     np.testing.assert_array_equal(K.labels, data.obs["cell_type"])

@@ -1,5 +1,7 @@
 """Features from all supported inputs: equal numbers, reads in parts, order of samples, refusals."""
 
+from functools import partial
+
 import dask
 import dask.array as da
 import h5py
@@ -9,6 +11,7 @@ import pytest
 import scipy.sparse
 import xarray as xr
 import zarr
+from helpers.containers import write_hdf5, write_zarr
 from helpers.matlab import write_v5, write_v73
 from hypothesis import given
 from hypothesis import strategies as st
@@ -225,27 +228,19 @@ def test_what_is_missing_is_noted():
 
 
 # --- files ---------------------------------------------------------------------------------------------------
-def write_h5(path, **values):
-    with h5py.File(path, "w") as file:
-        file.update(values)
+WRITERS = {
+    "x.npz": np.savez,
+    "v5.mat": write_v5,
+    "v73.mat": write_v73,
+    "x.h5": write_hdf5,
+    "x.zarr": partial(write_zarr, zarr_format=3),
+}
 
 
-def write_zarr(path, **values):
-    group = zarr.open_group(path, mode="w")
-    for name, value in values.items():
-        if name == "sample":
-            group.create_array(name, shape=len(value), dtype=str)[...] = np.array(value, dtype=object)
-        else:
-            group.create_array(name, data=value, chunks=tuple(max(1, n // 2) for n in value.shape))
-
-
-@pytest.mark.parametrize(
-    ("suffix", "write"),
-    [(".npz", np.savez), (".mat", write_v5), (".mat", write_v73), (".h5", write_h5), (".zarr", write_zarr)],
-)
-def test_arrays_of_a_file(tmp_path, suffix, write):
-    path = tmp_path / f"f{suffix}"
-    write(path, a=A, b=B, label=Y, splits=SPLITS, sample=SAMPLES, ages=np.arange(7.0), cube=np.ones((2, 2, 2)))
+@pytest.mark.parametrize("name", WRITERS)
+def test_arrays_of_a_file(tmp_path, name):
+    path = tmp_path / name
+    WRITERS[name](path, a=A, b=B, label=Y, splits=SPLITS, sample=SAMPLES, ages=np.arange(7.0), cube=np.ones((2, 2, 2)))
     features = as_features(path)
     assert list(features.blocks) == ["a", "b"]
     same(features.blocks["a"], A)

@@ -4,12 +4,12 @@ import gzip
 
 import numpy as np
 import pytest
+from helpers.reading import imported, kernels_in
 from helpers.references import psd
 
 import dmkl
 from dmkl.errors import InputError
 from dmkl.inputs import as_features, open_files, read_file
-from dmkl.store.ingest import ingest
 
 M = 7
 K = psd(1, M)[0].round(3)
@@ -44,10 +44,9 @@ def written(tmp_path, name, pairs=PAIRS, header=""):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_gives_the_matrix_and_its_names(tmp_path, name):
-    source, labels = open_files(written(tmp_path, name, header="#FID\tIID\n"))
-    K_made = dmkl.open(ingest(tmp_path / "set.zarr", source, labels, tile=3))
-    np.testing.assert_allclose(np.asarray(K_made)[0], K, rtol=1e-6)
-    assert K_made.samples.tolist() == [own for _, own in PAIRS]
+    made, _ = imported(written(tmp_path, name, header="#FID\tIID\n"), tmp_path / "set.zarr")
+    np.testing.assert_allclose(made, [K], rtol=1e-6)
+    assert made.samples.tolist() == [own for _, own in PAIRS]
 
 
 def test_families_tell_individuals_of_one_number_apart(tmp_path):
@@ -63,9 +62,9 @@ def test_families_tell_individuals_of_one_number_apart(tmp_path):
     for paths in ([first, second], [both, first]):
         source, _ = open_files(paths, join="outer")
         assert list(source.samples) == every
-    source, _ = open_files([both, first], join="inner")
+    kernels, source, _ = kernels_in([both, first], join="inner")
     assert list(source.samples) == every[:4]
-    np.testing.assert_array_equal(*(matrix[0:4, 0:4] for matrix in source.matrices()))
+    np.testing.assert_array_equal(*kernels)
     lines = [f"{family} {own} {at / 4}\n" for at, (family, own) in enumerate(pairs)]
     (tmp_path / "y.txt").write_text("".join(["FID IID u\n", *lines[::-1]]))
     source, known = open_files(both, labels=tmp_path / "y.txt")
@@ -111,7 +110,7 @@ def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
     path = written(tmp_path, name)
     spoil(path)
     with pytest.raises(InputError, match=message):
-        ingest(tmp_path / "set.zarr", *open_files(path))
+        kernels_in(path)
 
 
 @pytest.mark.parametrize(("name", "first", "more"), [("a.grm.sp", 0, ""), ("a.grm.gz", 1, "\t100")])
@@ -122,7 +121,7 @@ def test_a_pair_of_gcta_in_both_orders_is_refused(tmp_path, name, first, more):
     path = written(tmp_path, "a.grm.bin").with_name(name)
     path.write_bytes(gzip.compress(lines) if more else lines)
     with pytest.raises(InputError, match="lists a pair more than once"):
-        ingest(tmp_path / "set.zarr", *open_files(path))
+        kernels_in(path)
 
 
 def test_individuals_without_phenotype_stay_in_the_set_if_asked(error_of, notes_of, tmp_path):

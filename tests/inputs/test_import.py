@@ -2,7 +2,7 @@
 
 import gzip
 import re
-import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -12,11 +12,12 @@ import pytest
 import scipy.io
 import scipy.sparse
 import zarr
-from helpers.conformance import problems
+from helpers.containers import write_hdf5, write_zarr
 from helpers.damage import flip
 from helpers.faults import interrupted
 from helpers.matlab import write_v5, write_v73
-from helpers.references import psd
+from helpers.reading import imported, kernels_in
+from helpers.references import memory_below, psd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,25 +39,12 @@ FRAME = pd.DataFrame(K[0], index=SAMPLES, columns=SAMPLES)
 LABELED = {"labels": Y, "samples": SAMPLES, "splits": SPLITS, "names": NAMES}
 
 
-def take_in(paths, tmp_path, **more):
-    """Import files; return the set and the source with its notes."""
-    source, labels = open_files(paths, **more)
-    out = tmp_path / "out" / "set.zarr"
-    made = dmkl.open(ingest(out, source, labels, tile=3, overwrite=True))
-    assert not problems(out)
-    return made, source
-
-
-def same(made, expected):
-    np.testing.assert_array_equal(np.asarray(made), expected)
-
-
-def check_taken(paths, tmp_path, more, expected):
+def check_taken(paths, out, more, expected):
     """Compare an import with the expected "kernels", "notes" (patterns) and attributes of the set."""
-    made, source = take_in(paths, tmp_path, **more)
+    made, source = imported(paths, out, **more)
     for name, value in expected.items():
         if name == "kernels":
-            same(made, value)
+            np.testing.assert_array_equal(made, value)
         elif name == "diagonal":
             np.testing.assert_array_equal(made.view.source.diagonal(np.arange(len(made))), value)
         elif name == "notes":
@@ -68,15 +56,10 @@ def check_taken(paths, tmp_path, more, expected):
             np.testing.assert_array_equal(getattr(made, name), value)
 
 
-def hdf5(path, nodes):
-    with h5py.File(path, "w") as file:
-        file.update(nodes)
-
-
 WRITERS = {
     ".npy": np.save,
     ".npz": lambda path, arrays: np.savez(path, **arrays),
-    ".h5": hdf5,
+    ".h5": lambda path, nodes: write_hdf5(path, **nodes),
     ".mat": lambda path, arrays: (write_v73 if path.stem == "v73" else write_v5)(path, **arrays),
     ".zarr": lambda path, values: zarr.create_array(path, data=values),
     ".csv": lambda path, content: path.write_bytes(content if isinstance(content, bytes) else content.encode()),
@@ -216,20 +199,16 @@ for layout, text in TEXT.items():
 def test_what_is_taken_from_files(tmp_path, case):
     files, given, expected = TAKEN[case]
     paths, more = written(tmp_path, files, given)
-    check_taken(paths if len(paths) > 1 else paths[0], tmp_path, more, expected)
+    check_taken(paths if len(paths) > 1 else paths[0], tmp_path / "set.zarr", more, expected)
 
 
 def test_one_kernel_of_a_file_is_in_memory(tmp_path):
     many = psd(12, 100)
     np.savez(tmp_path / "k.npz", K=many)
     source, _ = open_files(tmp_path / "k.npz")
-    tracemalloc.start()
-    try:
+    with memory_below(5 * many[0].nbytes):
         for matrix in source.matrices():
             matrix[0:2, 0:2]
-        assert tracemalloc.get_traced_memory()[1] < 5 * many[0].nbytes
-    finally:
-        tracemalloc.stop()
 
 
 # --- MATLAB --------------------------------------------------------------------------------------------------
@@ -285,10 +264,10 @@ TAKEN_OF_MATLAB = {
 
 
 REFUSED_OF_MATLAB = [
-    (take_in, {"K": scipy.sparse.csc_matrix(np.eye(5))}, "'K' of .*k.mat is sparse, but kernels are stored dense"),
-    (take_in, {"K": np.eye(5) * 1j}, "variable 'K' of .*k.mat is complex, expected real numbers"),
-    (take_in, {"K": [np.eye(5), "text"]}, "there are no kernels in .*K .*a cell array of unlike parts"),
-    (lambda path, _: as_features(path), {"X": [np.ones((7, 3)), np.ones((6, 3))], "gt": np.arange(9.0)},
+    (kernels_in, {"K": scipy.sparse.csc_matrix(np.eye(5))}, "'K' of .*k.mat is sparse, but kernels are stored dense"),
+    (kernels_in, {"K": np.eye(5) * 1j}, "variable 'K' of .*k.mat is complex, expected real numbers"),
+    (kernels_in, {"K": [np.eye(5), "text"]}, "there are no kernels in .*K .*a cell array of unlike parts"),
+    (as_features, {"X": [np.ones((7, 3)), np.ones((6, 3))], "gt": np.arange(9.0)},
      r"X_0 \(7 × 3 .*expected views of 9 rows, or 9 columns, as there are labels"),
 ]  # fmt: skip
 
@@ -298,7 +277,7 @@ REFUSED_OF_MATLAB = [
 def test_what_is_refused_of_files_of_matlab(tmp_path, write, read, variables, message):
     write(tmp_path / "k.mat", **variables)
     with pytest.raises(InputError, match=message):
-        read(tmp_path / "k.mat", tmp_path)
+        read(tmp_path / "k.mat")
 
 
 @MATLAB
@@ -306,7 +285,7 @@ def test_what_is_refused_of_files_of_matlab(tmp_path, write, read, variables, me
 def test_what_is_taken_from_files_of_matlab(tmp_path, write, case):
     variables, more, expected = TAKEN_OF_MATLAB[case]
     write(tmp_path / "k.mat", **variables)
-    check_taken(tmp_path / "k.mat", tmp_path, more, expected)
+    check_taken(tmp_path / "k.mat", tmp_path / "set.zarr", more, expected)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +299,7 @@ def test_matlab_cells_of_views_are_features(tmp_path, write, transposed, label):
     features = as_features(tmp_path / "x.mat")
     assert list(features.blocks) == ["X_0", "X_1", "X_2"]
     for block, view in zip(features.blocks.values(), views, strict=True):
-        same(block.read(slice(2, 6)), view[2:6])
+        np.testing.assert_array_equal(block.read(slice(2, 6)), view[2:6])
     assert label is None or features.labels.labels.tolist() == (Y + 1).tolist()
     why = "equally many in all" if label is None else "as many as labels"
     axis = "columns" if transposed else "rows"
@@ -340,47 +319,34 @@ def test_matlab_cells_of_equal_vectors_are_labels(tmp_path):
 
 
 # --- HDF5 and Zarr -------------------------------------------------------------------------------------------
-def hierarchy(tmp_path, kind):
-    if kind == "hdf5":
-        return tmp_path / "k.h5", h5py.File(tmp_path / "k.h5", "w")
-    return tmp_path / "k.zarr", zarr.open_group(tmp_path / "k.zarr", mode="w", zarr_format=int(kind[-1]))
+NESTED = {"kernels/K10": K[2], "kernels/K9": K[1], "kernels/K1": K[0], "meta/labels": Y, "splits": SPLITS}
+NESTED |= {"diagonal": np.ones((3, 7)), "sample-names": SAMPLES}  # that of symmetric kernels is redundant
 
 
-def put(group, name, value):
-    if isinstance(group, h5py.Group):
-        group[name] = value
-    else:
-        group.create_array(name, data=np.asarray(value))
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("k.h5", partial(write_hdf5, empty=h5py.Empty("f8"))),
+        ("k.zarr", write_zarr),
+        ("k.zarr", partial(write_zarr, zarr_format=3)),
+    ],
+)
+def test_nested_groups_in_natural_order(tmp_path, name, write):
+    write(tmp_path / name, **NESTED)
+    expected = {"kernels": K, "names": ["K1", "K9", "K10"], "labels": Y, "splits": SPLITS, "samples": SAMPLES}
+    check_taken(tmp_path / name, tmp_path / "set.zarr", {}, {**expected, "notes": []})
 
 
-@pytest.mark.parametrize("kind", ["hdf5", "zarr 2", "zarr 3"])
-def test_nested_groups_in_natural_order(tmp_path, kind):
-    path, group = hierarchy(tmp_path, kind)
-    inner = group.create_group("kernels")
-    for name, kernel in (("K10", K[2]), ("K9", K[1]), ("K1", K[0])):
-        put(inner, name, kernel)
-    put(group.create_group("meta"), "labels", Y)
-    put(group, "splits", SPLITS)
-    put(group, "diagonal", np.ones((3, 7)))  # redundant for symmetric kernels
-    if kind == "hdf5":
-        group["sample-names"] = SAMPLES
-        group["empty"] = h5py.Empty("f8")
-        group.close()
-    samples = SAMPLES if kind == "hdf5" else [str(i) for i in range(7)]
-    expected = {"kernels": K, "names": ["K1", "K9", "K10"], "labels": Y, "splits": SPLITS, "samples": samples}
-    check_taken(path, tmp_path, {}, {**expected, "notes": []})
-
-
-@pytest.mark.parametrize("kind", ["hdf5", "zarr 2", "zarr 3"])
+@pytest.mark.parametrize("zarr_format", [None, 2, 3])
 @pytest.mark.parametrize("chunks", [(1, 2, 2), (1, 2, 7), (3, 3, 3)])
-def test_stacks_in_any_chunks(tmp_path, kind, chunks):
-    path, group = hierarchy(tmp_path, kind)
-    if kind == "hdf5":
-        group.create_dataset("K", data=K, chunks=chunks, compression="gzip")
-        group.close()
+def test_stacks_in_any_chunks(tmp_path, zarr_format, chunks):
+    if zarr_format is None:
+        with h5py.File(tmp_path / "k.h5", "w") as file:
+            file.create_dataset("K", data=K, chunks=chunks, compression="gzip")
     else:
-        group.create_array("K", data=K, chunks=chunks)
-    same(take_in(path, tmp_path)[0], K)
+        zarr.open_group(tmp_path / "k.zarr", zarr_format=zarr_format).create_array("K", data=K, chunks=chunks)
+    (path,) = tmp_path.iterdir()
+    np.testing.assert_array_equal(imported(path, tmp_path / "set.zarr")[0], K)
 
 
 def test_kernels_that_a_shape_claims_and_no_chunk_holds_are_refused(tmp_path):
@@ -405,8 +371,7 @@ def test_text_comes_back_to_the_last_bit(tmp_path_factory, matrix, delimiter, na
     path = tmp_path_factory.mktemp("text") / "k.txt"
     frame = pd.DataFrame(matrix, index=[f"r{i}" for i in range(len(matrix))])
     frame.to_csv(path, sep=delimiter, header=False, index=names)
-    read = next(iter(open_files(path)[0].matrices()))
-    np.testing.assert_array_equal(read[0 : len(matrix), 0 : len(matrix[0])], matrix)
+    np.testing.assert_array_equal(kernels_in(path)[0], [matrix])
 
 
 # --- folders, and labels beside kernels ----------------------------------------------------------------------
@@ -421,8 +386,8 @@ def test_a_folder_in_natural_order_with_its_labels(tmp_path):
     (folder / "splits.tsv").write_text("one\ttwo\n" + "\n".join("\t".join(map(str, pair)) for pair in SPLITS.T))
     (folder / "notes.md").write_text("about")
     (folder / ".hidden").write_text("about")
-    made, source = take_in(folder, tmp_path)
-    np.testing.assert_allclose(np.asarray(made), K)
+    made, source = imported(folder, tmp_path / "set.zarr")
+    np.testing.assert_allclose(made, K)
     assert made.names == ("K1", "K2", "K10")
     assert made.samples[3] == "cell line 3"
     np.testing.assert_array_equal(made.splits, SPLITS)
@@ -435,8 +400,8 @@ def test_names_of_a_folder_apply_in_order_and_it_is_said(tmp_path):
     folder = tmp_path / "kernels"
     written(tmp_path, {**{f"kernels/K{j}.npy": K[j] for j in range(3)}, "kernels/names.txt": "\n".join(NAMES)})
     note = "^the kernels were named in the order in which they stand: K0 is rbf, K1 is chi2, K2 is linear$"
-    check_taken(folder, tmp_path, {}, {"names": NAMES, "notes": [note]})
-    assert take_in(folder, tmp_path, names=["x", "y", "z"])[0].names == ("x", "y", "z")
+    check_taken(folder, tmp_path / "set.zarr", {}, {"names": NAMES, "notes": [note]})
+    assert open_files(folder, names=["x", "y", "z"])[0].names == ["x", "y", "z"]
     (folder / "names.txt").write_text("only one\n")
     with pytest.raises(InputError, match=r"names.txt has 1 names, expected one for each of the 3 kernels"):
         open_files(folder)
@@ -537,7 +502,7 @@ def test_what_is_refused(tmp_path, case):
     files, given, message = REFUSED[case]
     paths, more = written(tmp_path, files, given)
     with pytest.raises(InputError, match=message) as caught:
-        take_in(paths if len(paths) > 1 else paths[0], tmp_path, **more)
+        imported(paths if len(paths) > 1 else paths[0], tmp_path / "set.zarr", **more)
     assert "k.csv" not in files or re.search("k.csv|kernel 'k'", str(caught.value))
 
 
@@ -573,7 +538,7 @@ def test_damaged_files_are_named(tmp_path, name, keep):
     data = path.read_bytes()
     path.write_bytes(data[: keep if isinstance(keep, int) else int(keep * len(data))])
     with pytest.raises(InputError) as caught:
-        take_in(tmp_path / name, tmp_path)
+        imported(tmp_path / name, tmp_path / "set.zarr")
     assert name in str(caught.value)
 
 
@@ -581,7 +546,7 @@ def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatc
     """After an object with a wrong length, the heap of strings continues with free objects of zero bytes."""
     monkeypatch.setattr("dmkl.files.reader_process._SECONDS", 0.5)
     file = tmp_path / "k.h5"
-    hdf5(file, {"labels": np.array(["a", "b"], dtype=object)})
+    write_hdf5(file, labels=np.array(["a", "b"]))
     assert list(read_file(file, "labels").values) == ["a", "b"]
     content = bytearray(file.read_bytes())
     heap = content.index(b"GCOL")
@@ -598,21 +563,21 @@ def test_an_interrupted_reading_leaves_nothing_to_the_next(tmp_path):
     for name, value in (("first", 1.0), ("second", 2.0)):
         scipy.io.savemat(tmp_path / f"{name}.mat", {"K": np.full((3, 3), value)})
     with interrupted(np.lib.format, "read_array"):
-        take_in(tmp_path / "first.mat", tmp_path)
-    same(take_in(tmp_path / "second.mat", tmp_path)[0], np.full((1, 3, 3), 2.0))
+        kernels_in(tmp_path / "first.mat")
+    np.testing.assert_array_equal(kernels_in(tmp_path / "second.mat")[0], np.full((1, 3, 3), 2.0))
 
 
 def test_what_inflates_to_far_more_has_the_time_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr("dmkl.files.reader_process._SECONDS", 0.01)
     scipy.io.savemat(tmp_path / "zeros.mat", {"K": np.zeros((3000, 3000))}, do_compression=True)
-    assert not next(open_files(tmp_path / "zeros.mat")[0].matrices())[0:3000, 0:3000].any()
+    assert not kernels_in(tmp_path / "zeros.mat")[0][0].any()
 
 
 def test_a_damaged_member_of_an_archive_is_named(tmp_path):
     np.savez(tmp_path / "k.npz", K=psd(3, 40))
     flip(tmp_path / "k.npz", -5000, 255)
     with pytest.raises(InputError, match=r"variable 'K' of .*k.npz is damaged: Bad CRC-32"):
-        take_in(tmp_path / "k.npz", tmp_path)
+        kernels_in(tmp_path / "k.npz")
 
 
 @pytest.mark.parametrize("narrow", [0, 1, 2])
@@ -620,9 +585,10 @@ def test_the_widest_type_of_all_files_is_stored(tmp_path, narrow):
     kernels = [kernel.astype("f4" if j == narrow else "f8") for j, kernel in enumerate(K)]
     for j, kernel in enumerate(kernels):
         np.save(tmp_path / f"{j}.npy", kernel)
-    same(take_in([tmp_path / f"{j}.npy" for j in range(3)], tmp_path)[0], kernels)
+    made, _ = imported([tmp_path / f"{j}.npy" for j in range(3)], tmp_path / "set.zarr")
+    np.testing.assert_array_equal(made, kernels)
     for forms in (kernels, [kernels[0].tolist(), *kernels[1:]], [pd.DataFrame(kernel) for kernel in kernels]):
-        same(dmkl.create(None, forms), kernels)
+        np.testing.assert_array_equal(dmkl.create(None, forms), kernels)
     labels = [0, 1] * 3 + [0]
     assert dmkl.Uniform().fit(kernels, labels).n_features_in_ == 7
 
@@ -642,6 +608,6 @@ def test_a_resumed_import_stores_what_is_left_or_changed(tmp_path, monkeypatch):
     np.save(paths[3], K[2])
     stored, write = set(), TileWriter.write
     monkeypatch.setattr(TileWriter, "write", lambda self, j, *tile: stored.add(j) or write(self, j, *tile))
-    same(dmkl.open(ingest(out, *open_files(paths), tile=3)), [K[0], 2 * K[1], *K, 3 * K[0], *K[1:], K[2]])
+    made, _ = imported(paths, out)
+    np.testing.assert_array_equal(made, [K[0], 2 * K[1], *K, 3 * K[0], *K[1:], K[2]])
     assert stored == {0, 1, 5, 6, 7, 8}
-    assert not problems(out)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.reading import kernels_in
 from helpers.references import psd
 
 import dmkl
@@ -78,9 +79,10 @@ def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
     assert source.samples == tuple(NAMES[::-1])
     assert list(known.labels) == Y[::-1]
     assert not any("row i" in note for note in source.notes)
-    source, known = open_files(kernel, labels=labels, order=order, samples=written(tmp_path / "s.txt", *NAMES))
+    samples = written(tmp_path / "s.txt", *NAMES)
+    kernels, _, known = kernels_in(kernel, labels=labels, order=order, samples=samples)
     assert list(known.labels) == Y
-    np.testing.assert_array_equal(next(iter(source.matrices()))[0:M, 0:M], K[0][::-1, ::-1])
+    np.testing.assert_array_equal(kernels, [K[0][::-1, ::-1]])
     with pytest.raises(InputError, match=r"order.txt: found 2 names of samples, expected one for each of the 6 rows"):
         open_files(kernel, order=written(tmp_path / "order.txt", "a", "b"))
 

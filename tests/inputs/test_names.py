@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from helpers.reading import kernels_in
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
@@ -57,10 +58,6 @@ def store(tmp_path_factory, folder):
 @pytest.fixture(scope="module")
 def named(store):
     return dmkl.open(store)
-
-
-def whole(matrix):
-    return np.asarray(matrix[0 : matrix.shape[0], 0 : matrix.shape[1]])
 
 
 def same_models(first, second):
@@ -138,9 +135,9 @@ def test_names_that_begin_with_a_mark_of_comments_stay(mark, tmp_path):
     labels = write(
         tmp_path / "y.csv", ["sample,dx", *(f"{own},{dx}" for own, dx in zip(names[::-1], DX[:6][::-1], strict=True))]
     )
-    source, known = open_files(path, labels=labels)
+    kernels, source, known = kernels_in(path, labels=labels)
     assert list(source.samples) == names
-    np.testing.assert_array_equal(whole(next(iter(source.matrices()))), SMALL)
+    np.testing.assert_array_equal(kernels, [SMALL])
     assert known.labels.tolist() == DX[:6].tolist()
     pd.DataFrame(X[:6], names, list("abcde")).to_csv(tmp_path / "x.csv", index_label="sample")
     assert as_features(tmp_path / "x.csv").samples == names
@@ -314,7 +311,7 @@ def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
     matrix.to_csv(tmp_path / "b.csv", sep=delimiter, index_label=data.draw(TITLES, "corner"))
     labels = Path(f"{tmp_path / 'y.txt'}:{titles[1]}")
     try:
-        source, known = open_files([tmp_path / "a.csv", tmp_path / "b.csv"], labels=labels)
+        kernels, source, known = kernels_in([tmp_path / "a.csv", tmp_path / "b.csv"], labels=labels)
     except InputError:
         if "" in titles or delimiter == " ":  # nothing else is ambiguous
             event("refused")
@@ -322,8 +319,7 @@ def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
         raise
     assert list(source.samples) == names
     assert known.labels.tolist() == DX[:M].tolist()
-    for matrix, features in zip(map(whole, source.matrices()), (X[:M, :3], X[:M]), strict=True):
-        np.testing.assert_array_equal(matrix, features @ features.T)
+    np.testing.assert_array_equal(kernels, [features @ features.T for features in (X[:M, :3], X[:M])])
 
 
 def test_labels_that_are_no_array_are_refused():

@@ -43,15 +43,6 @@ def test_names_of_any_title_order_the_labels(tmp_path, labels, suffix, title):
     assert not any("left out" in note for note in source.notes)
 
 
-def test_names_of_features_and_of_labels_in_containers(tmp_path, labels):
-    np.savez(tmp_path / "x.npz", X=X, barcodes=NAMES)
-    np.savez(tmp_path / "y.npz", dx=LABELS.to_numpy(str)[SHUFFLED], cells=NAMES[SHUFFLED])
-    for sheet in (labels, f"{tmp_path / 'y.npz'}:dx"):
-        K = dmkl.build(None, tmp_path / "x.npz", {"function": "linear"}, labels=sheet)
-        assert K.labels.tolist() == LABELS.tolist()
-        assert K.samples.tolist() == NAMES.tolist()
-
-
 def test_columns_of_features_that_are_samples_are_refused(tmp_path, labels):
     np.savez(tmp_path / "x.npz", X=X.T, barcodes=NAMES)
     with pytest.raises(InputError, match=r"the columns bear the names of the samples.*--transpose"):

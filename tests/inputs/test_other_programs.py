@@ -16,6 +16,8 @@ import scipy.io
 import scipy.sparse
 import xarray as xr
 import zarr
+from helpers.containers import write_10x
+from helpers.reading import kernels_in
 from sklearn.datasets import dump_svmlight_file
 
 import dmkl
@@ -44,31 +46,16 @@ def features(source, **how):
     }, taken.notes
 
 
-def kernels(source, **how):
-    """The kernels of files, the labels and the notes."""
-    read, labels = open_files(source, **how)
-    return [np.asarray(matrix[0 : matrix.shape[0], 0 : matrix.shape[1]]) for matrix in read.matrices()], labels
-
-
 COUNTS = pd.DataFrame(X, CELLS, GENES)
 
 
-def write_10x(folder, pack=None, begin="", symbols=GENES):
-    """The three files of CellRanger, genes × cells; those of version 3 are compressed."""
-    folder.mkdir()
-    scipy.io.mmwrite(folder / f"{begin}matrix.mtx", scipy.sparse.csc_matrix(X.T.astype(int)))
-    (folder / f"{begin}barcodes.tsv").write_text("".join(f"{cell}\n" for cell in CELLS))
-    lines = (f"E{k}\t{symbol}\tGene Expression\n" for k, symbol in enumerate(symbols))
-    (folder / f"{begin}{'features' if pack else 'genes'}.tsv").write_text("".join(lines))
-    for file in list(folder.iterdir()) if pack else ():
-        (folder / f"{file.name}.gz").write_bytes(pack(file.read_bytes()))
+@pytest.mark.parametrize("version", [2, 3])
+def test_folders_of_10x_are_cells_by_genes(tmp_path, version):
+    folder = tmp_path / "filtered"
+    write_10x(folder, X.T, CELLS, GENES, version)
+    for file in list(folder.iterdir()) if version == 3 else ():
+        (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
-    return folder
-
-
-@pytest.mark.parametrize("pack", [None, gzip.compress])
-def test_folders_of_10x_are_cells_by_genes(tmp_path, pack):
-    folder = write_10x(tmp_path / "filtered", pack)
     frames, notes = features(folder)
     pd.testing.assert_frame_equal(frames["filtered"], COUNTS)
     assert "genes × cells, as 10x Genomics writes them, were transposed" in notes[0]
@@ -79,32 +66,17 @@ def test_folders_of_10x_are_cells_by_genes(tmp_path, pack):
 
 
 def test_genes_of_10x_whose_symbols_repeat_are_called_by_their_identifiers(tmp_path):
-    folder = write_10x(tmp_path / "a", begin="GSM1_", symbols=["A", "B", "B", "C"])
-    assert list(features(folder)[0]["a"]) == ["E0", "E1", "E2", "E3"]
+    write_10x(tmp_path / "a", X.T, CELLS, ["A", "B", "B", "C"])
+    for file in list((tmp_path / "a").iterdir()):
+        file.rename(file.with_name(f"GSM1_{file.name}"))
+    assert list(features(tmp_path / "a")[0]["a"]) == ["E0", "E1", "E2", "E3"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_files_of_cellranger_are_read_in_rows_of_cells(tmp_path, version):
-    counts = scipy.sparse.csc_matrix(X.T.astype(int))
-    group, genes = (("matrix", ("features/id", "features/name")), ("GRCh38", ("genes", "gene_names")))[version == 2]
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        for name, values in zip(
-            ("data", "indices", "indptr", "shape", "barcodes", *genes),
-            (
-                counts.data,
-                counts.indices,
-                counts.indptr,
-                counts.shape,
-                np.array(CELLS, "S"),
-                *[np.array(GENES, "S")] * 2,
-            ),
-            strict=True,
-        ):
-            file[f"{group}/{name}"] = values
-        if version == 3:
-            file["matrix/features/feature_type"] = np.array(["Gene Expression"] * 4, "S")
+    write_10x(tmp_path / "x.h5", X.T, CELLS, GENES, version)
     frames, notes = features(tmp_path / "x.h5")
-    pd.testing.assert_frame_equal(frames[group], COUNTS)
+    pd.testing.assert_frame_equal(frames["matrix" if version == 3 else "GRCh38"], COUNTS)
     assert "were transposed" in notes[0]
 
 
@@ -118,12 +90,12 @@ def test_compressed_files_are_read_as_their_content(tmp_path, end):
         packed = tmp_path / f"{file.name}.{end}"
         packed.write_bytes(PACKERS[end](file.read_bytes()))
         file.unlink()
-        matrices, labels = kernels(packed)
+        matrices, _, labels = kernels_in(packed)
         np.testing.assert_allclose(matrices, [K])
         assert labels.samples == (tuple(CELLS) if file.suffix in (".mat", ".csv") else None)
         packed.write_bytes(PACKERS[end](b"1,2\n" * 1000)[:-9])
         with pytest.raises(InputError, match=rf"{packed.name} is not a whole \.{end} file"):
-            kernels(packed)
+            kernels_in(packed)
     (tmp_path / f"y.pheno.{end}").write_bytes(
         PACKERS[end]("".join(f"{c} {c} {i}.5\n" for i, c in enumerate(CELLS)).encode())
     )
@@ -136,7 +108,7 @@ def test_files_that_unpack_beyond_memory_are_refused(tmp_path, end):
     for name in ("k.npy", "k.mtx", *(["k.csv"] if end == "zst" else [])):  # other text is read a line at a time
         (tmp_path / f"{name}.{end}").write_bytes(PACKERS[end](b" " * 2**22))
         with dask.config.set({"dmkl.memory": "2MiB"}), pytest.raises(MemoryBudgetError, match=rf"{name}\.{end}"):
-            kernels(tmp_path / f"{name}.{end}")
+            kernels_in(tmp_path / f"{name}.{end}")
 
 
 def test_bars_between_cells(tmp_path):
@@ -168,7 +140,7 @@ def test_labels_of_several_classes_in_libsvm_are_tasks(tmp_path):
 def test_precomputed_kernels_of_libsvm_are_in_the_order_of_their_numbers(tmp_path, order):
     rows = (f"{Y[i]} 0:{i + 1} " + " ".join(f"{k + 1}:{K[i, k]:g}" for k in range(6)) for i in order)
     (tmp_path / "k.txt").write_text("\n".join(rows))
-    (matrix,), labels = kernels(tmp_path / "k.txt")
+    (matrix,), _, labels = kernels_in(tmp_path / "k.txt")
     wanted = list(order)
     np.testing.assert_array_equal(matrix, K[np.ix_(wanted, wanted)])
     np.testing.assert_array_equal(labels.labels, Y[wanted])
@@ -242,12 +214,12 @@ def test_packed_variables_of_netcdf_are_refused(tmp_path):
         file["k"] = K.astype("i2")
         file["k"].attrs["scale_factor"] = 0.5
     zarr.create_array(tmp_path / "k.zarr", data=K.astype("i2")).attrs["add_offset"] = 1.0
-    (matrix,), labels = kernels(tmp_path / "k.nc")
+    (matrix,), _, labels = kernels_in(tmp_path / "k.nc")
     np.testing.assert_array_equal(matrix, K)
     assert labels.samples == tuple(CELLS)
     for name in ("packed.nc", "k.zarr"):
         with pytest.raises(InputError, match=r"packed by NetCDF.*xarray\.open_dataset"):
-            kernels(tmp_path / name)
+            kernels_in(tmp_path / name)
 
 
 def test_stacks_of_connectomes_are_rows_of_their_upper_triangles(tmp_path):

@@ -30,6 +30,7 @@ from dmkl.inputs.labels import Labels
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
 from helpers.annotated import cells, write
+from helpers.containers import write_10x
 from helpers.fuzzing.mutations import (
     PACKERS,
     mutated_bytes,
@@ -284,21 +285,12 @@ def _sparse_files() -> list[Files]:
     ]
 
 
-def _write_10x(path: Path, counts: Any) -> None:
-    if path.suffix:
-        texts = {"features/id": np.array(list("uvw"), "S"), "barcodes": np.array(_NAMES, "S")}
-        vectors = {"data": counts.data, "indices": counts.indices, "indptr": counts.indptr, "shape": counts.shape}
-        _write_hdf5(path, {f"matrix/{name}": values for name, values in (vectors | texts).items()})
-        return
-    path.mkdir()
-    scipy.io.mmwrite(path / "matrix.mtx", counts)
-    (path / "barcodes.tsv").write_text("\n".join(_NAMES))
-    (path / "genes.tsv").write_text("e1\tu\ne2\tv\ne3\tw\n")
-
-
 def _cells() -> list[Files]:
-    counts = scipy.sparse.csc_matrix(np.abs(_X.T * 3).astype(int))
-    return _written("x", _write_10x, counts) + _written("x.h5", _write_10x, counts)
+    def write(path: Path, counts: Any) -> None:
+        write_10x(path, counts, _NAMES, list("uvw"))
+
+    counts = np.abs(_X.T * 3)
+    return _written("x", write, counts) + _written("x.h5", write, counts)
 
 
 def _packed() -> list[Files]:
