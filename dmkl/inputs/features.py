@@ -326,7 +326,7 @@ def _take_files(paths: Sequence[PathLike], expected: set[str] | None, unaligned:
         file_format = check_file(path, "features")
         table = None if file_format.columns is None else file_format.columns(path, expected, None)
         pairs = pairs_of(table) if isinstance(table, Text) else []
-        if table is None or pairs or (isinstance(table, Text) and table.is_triangle):
+        if table is None or pairs or (isinstance(table, Text) and table.is_ragged):
             _take_arrays(path, pairs or file_format.arrays(path), unaligned)
         else:
             unaligned.matrices.append(_matrix_of_columns(stem(path), table, unaligned, expected))

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.containers import write_hdf5, write_mat, write_zarr
+from helpers.reading import kernels_in
 
 import dmkl
 from dmkl.cli.samples import read_groups
@@ -234,6 +235,11 @@ kin0 = of_pairs(
     lambda a, b, value: f"{a}\t{a}\t{b}\t{b}\t5000\t0.1\t0.02\t{value}\n",
     "#FID1\tIID1\tFID2\tIID2\tNSNP\tHETHET\tIBS0\tKINSHIP\n",
 )
+genome = of_pairs(  # with a column that is NA throughout
+    "a.genome",
+    lambda a, b, value: f"  1  {a}  1  {b} UN    NA  1.0000  {value}\n",
+    "  FID1  IID1  FID2  IID2 RT    EZ      Z0  PI_HAT\n",
+)
 blast = of_pairs("hits.tsv", lambda a, b, v: f"{a}\t{b}\t98.2\t300\t5\t0\t1\t300\t1\t300\t1e-20\t{v}\n")
 mash = of_pairs("mash.tab", lambda a, b, v: f"{a}\t{b}\t{v}\t0\t991/1000\n", diagonal=False, values=DISTANCES)
 
@@ -246,17 +252,16 @@ def grm_sparse(folder, frame, use):
     return text(folder / "table.grm.sp", "".join(lines))
 
 
-def phylip(name, triangle=None, values=K):
-    """The number of samples, and their names in ten columns; triangles are "with" or "without" their diagonal."""
+def phylip(name, triangle=None, values=K, width=N):
+    """The number of samples, their names in ten columns, and lines of so many values; or one of both triangles."""
 
     def write(folder, frame, use):
-        matrix = symmetric(frame.index, values)
+        matrix, lines = symmetric(frame.index, values), [f"    {N}"]
         ends = {None: [N] * N, "with": range(1, N + 1), "without": range(N)}[triangle]
-        rows = [
-            " ".join([f"{own:<10}", *map(str, row[:end])]).rstrip()
-            for own, row, end in zip(matrix, matrix.to_numpy(), ends, strict=True)
-        ]
-        return text(folder / name, "\n".join([f"    {N}", *rows, ""]))
+        for own, row, end in zip(matrix, matrix.to_numpy(), ends, strict=True):
+            parts = [" ".join(map(str, row[:end][at : at + width])) for at in range(0, N, width)]
+            lines.append(f"{own:<10} " + "\n           ".join(parts))
+        return text(folder / name, "".join(f"{line.rstrip()}\n" for line in lines))
 
     return write
 
@@ -439,9 +444,11 @@ FORMS: dict[str, Form] = {
     "pairs `id id value`": Form(pairs, ONLY_KERNELS, titles="none", square=K),
     "pairs with titles": Form(titled_pairs, ONLY_KERNELS, titles="none", square=K),
     "pairs, KING and PLINK 2 `.kin0`": Form(kin0, ONLY_KERNELS, titles="none", square=K),
+    "pairs, PLINK `.genome`": Form(genome, ONLY_KERNELS, titles="none", square=K),
     "pairs, BLAST outfmt 6": Form(blast, ONLY_KERNELS, titles="none", square=K),
     "pairs, Mash distances": Form(mash, ONLY_DISTANCES, titles="none", square=DISTANCES),
     "PHYLIP, square": Form(phylip("table.phy"), ONLY_KERNELS, titles="none", square=K),
+    "PHYLIP, square, rows of two lines": Form(phylip("outfile", width=9), ONLY_KERNELS, titles="none", square=K),
     "PHYLIP, triangle with diagonal": Form(phylip("table.phy", "with"), ONLY_KERNELS, titles="none", square=K),
     "PHYLIP, triangle without diagonal": Form(
         phylip("table.dist", "without", DISTANCES), ONLY_DISTANCES, titles="none", square=DISTANCES
@@ -495,10 +502,6 @@ def tables(form, folder, use, *wanted):
             yield Path(f"{path}:{form.title(column)}"), frame[column].tolist()
 
 
-def whole(matrix):
-    return np.asarray(matrix[0 : matrix.shape[0], 0 : matrix.shape[1]])
-
-
 def check_labels(form, folder, beside):
     for path, expected in tables(form, folder, "labels", "dx", "score"):
         source, known = open_files(beside / "first.csv", labels=path)
@@ -544,22 +547,20 @@ def check_kernels(form, folder, beside):
     frame = frame if not form.shuffled else frame.iloc[:, ROWS if form.titles == "none" else COLUMNS]
     path = written(form, folder, frame, "kernels")
     if not form.shuffled and not path.is_dir():
-        source, known = open_files(path, labels=beside / "y.csv")
+        (matrix,), source, known = kernels_in(path, labels=beside / "y.csv")
         assert list(known.samples) == form.names
         assert known.labels.tolist() == DATA["dx"].tolist()
-        np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K)
+        np.testing.assert_array_equal(matrix, K)
         yield from source.notes
         return
-    source, _ = open_files(path)
-    (matrix,) = map(whole, source.matrices())
-    computed = pd.DataFrame(matrix, list(source.samples), list(source.samples)).loc[form.names, form.names].to_numpy()
+    (matrix,), source, _ = kernels_in(path)
+    computed = pd.DataFrame(matrix, source.samples, source.samples).loc[form.names, form.names].to_numpy()
     np.testing.assert_array_equal(computed, K.astype(computed.dtype))
-    if path.is_dir():
-        return
-    source, _ = open_files([beside / "first.csv", path])
-    assert list(source.samples) == form.names
-    for matrix in map(whole, source.matrices()):
-        np.testing.assert_array_equal(matrix, K.astype(matrix.dtype))
+    if not path.is_dir():
+        matrices, source, _ = kernels_in([beside / "first.csv", path])
+        assert list(source.samples) == form.names
+        for matrix in matrices:
+            np.testing.assert_array_equal(matrix, K.astype(matrix.dtype))
 
 
 def check_features(form, folder, beside):
@@ -663,56 +664,35 @@ def test_numeric_names_are_found_under_every_common_title(title, tmp_path, besid
     assert known.labels.tolist() == DATA["score"].tolist()
 
 
-def test_rows_of_phylip_may_continue_in_the_next_lines(tmp_path):
-    """As PHYLIP's programs write them: nine values, the others after blanks."""
-    lines = [f"    {N}"]
-    for own, row in zip(WORDS, K, strict=True):
-        lines += [f"{own:<10}" + " ".join(map(str, row[:9])), "          " + " ".join(map(str, row[9:]))]
-    source, _ = open_files(text(tmp_path / "outfile", "\n".join(lines) + "\n"))
-    np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K)
-    assert list(source.samples) == WORDS
-
-
 def test_a_pair_has_one_value(tmp_path):
     path = pairs(tmp_path, symmetric(WORDS), "kernels")
     lines = path.read_text().splitlines(keepends=True)
     first, second, value = lines[0].split()
     text(path, "".join([*lines, lines[0]]))  # the same value again
-    np.testing.assert_array_equal(sorted(whole(next(iter(open_files(path)[0].matrices()))).ravel()), sorted(K.ravel()))
+    np.testing.assert_array_equal(np.sort(kernels_in(path)[0], axis=None), np.sort(K, axis=None))
     text(path, "".join([*lines, f"{second} {first} {float(value) + 1}\n"] + [lines[0]] * 2))
     values = {"first": float(value), "max": float(value) + 1, "mean": float(value) + 0.25}
     for rule, expected in values.items():
         with dask.config.set({"dmkl.duplicates": rule}):
-            source, _ = open_files(path)
-            (matrix,) = map(whole, source.matrices())
+            (matrix,), source, _ = kernels_in(path)
         at = [list(source.samples).index(own) for own in (first, second)]
         assert matrix[tuple(at)] == matrix[tuple(at[::-1])] == pytest.approx(expected)
     text(path, "".join([*lines, f"{first} {second} {float(value) + 1}\n"]))
     with pytest.raises(InputError, match=r"lists the pair of rows \d+ and \d+ twice, .*--duplicates first"):
-        [whole(matrix) for matrix in open_files(path)[0].matrices()]
+        kernels_in(path)
     text(path, "".join(lines[1:]))  # a pair that is missing is no zero
     with pytest.raises(InputError, match=r"(?i)\bpairs?\b"):
-        [whole(matrix) for matrix in open_files(path)[0].matrices()]
+        kernels_in(path)
 
 
 def test_each_column_of_pairs_is_a_kernel_by_its_title(tmp_path):
     path = kin0(tmp_path, symmetric(WORDS), "kernels")
-    source, _ = open_files(path, variables=["IBS0"])
-    (matrix,) = map(whole, source.matrices())
+    (matrix,), *_ = kernels_in(path, variables=["IBS0"])
     assert (matrix == 0.02).all()
     lines = path.read_text().splitlines(keepends=True)
     text(path, "".join(line for line in lines if line.split()[1] != line.split()[3]))
     with pytest.raises(InputError, match=r"none with itself, which a kernel needs; .*0\.5 is the kinship"):
-        [whole(matrix) for matrix in open_files(path)[0].matrices()]
-
-
-def test_titles_of_pairs_may_stand_between_blanks(tmp_path):
-    """As in PLINK's .genome, with a column that is NA throughout."""
-    title = "  FID1  IID1  FID2  IID2 RT    EZ      Z0  PI_HAT\n"
-    write = of_pairs("a.genome", lambda a, b, v: f"  1  {a}  1  {b} UN    NA  1.0000  {v}\n", title)
-    source, _ = open_files(write(tmp_path, symmetric(WORDS), "kernels"))
-    computed = pd.DataFrame(whole(next(iter(source.matrices()))), source.samples, source.samples)
-    np.testing.assert_array_equal(computed.loc[WORDS, WORDS], K)
+        kernels_in(path)
 
 
 def test_columns_of_two_samples_are_no_pairs(tmp_path):
@@ -735,8 +715,7 @@ def test_shares_of_identity_are_kernels_and_distances(tmp_path):
     share = 100 * np.exp(-DISTANCES / DISTANCES.max())
     lines = [f"{a}\t{b}\t{share[i, k]:.4f}\t90\t100\n" for i, a in enumerate(WORDS) for k, b in enumerate(WORDS)]
     path = text(tmp_path / "ani.txt", "".join(lines))
-    (matrix,) = map(whole, open_files(path)[0].matrices())
-    np.testing.assert_allclose(matrix, share, atol=1e-4)
+    np.testing.assert_allclose(kernels_in(path)[0], [share], atol=1e-4)
     K = dmkl.build(None, path, {"function": "distance"})
     expected = np.exp(-(1 - share / 100) / np.mean(1 - share / 100))
     assert K.samples.tolist() == WORDS
@@ -752,8 +731,7 @@ def test_a_triangle_may_begin_with_a_whole_number(first, tmp_path):
         (block,) = as_features(path).blocks.values()
         np.testing.assert_allclose(block.read(slice(0, N)), values, atol=1e-6)
         return
-    (matrix,) = map(whole, open_files(path)[0].matrices())
-    np.testing.assert_allclose(matrix, values, atol=1e-6)
+    np.testing.assert_allclose(kernels_in(path)[0], [values], atol=1e-6)
 
 
 # --- the documentation -----------------------------------------------------------------------------------------------

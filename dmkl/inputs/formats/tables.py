@@ -150,6 +150,11 @@ class Text(Columns):
         """The number of rows."""
         return len(self._lines[0])
 
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows of a matrix differ in length: those of a triangle, or of more lines than one (PHYLIP)."""
+        return self.is_triangle or (self.count is not None and self.n_rows > self.count)
+
     def _is_row(self, text: str) -> bool:
         """Whether a line is no comment: a line that begins so is a row if it has the usual number of cells."""
         is_comment = text.lstrip().startswith(_COMMENTS)

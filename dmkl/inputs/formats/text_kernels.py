@@ -33,7 +33,7 @@ def text_arrays(path: Path) -> list[FileArray]:
     text = Text(path)
     if pairs := pairs_of(text):
         return pairs
-    if text.is_triangle or (text.count is not None and text.n_rows > text.count):
+    if text.is_ragged:
         return [_ragged_matrix(text)]
     if text.titles is None and text.n_rows == text.n_columns + 1 and all(map(str.isdecimal, text.head_row())):
         text.take_first_row_as_titles()
