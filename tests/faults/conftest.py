@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from helpers.faults import PHASES, make_files, result
+from helpers.faults import PHASES, assert_same, disturbed, make_files, result, tasks_before, told
 
 from dmkl.cli.main import main
 
@@ -39,3 +39,30 @@ def places(tmp_path, files, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     yield own, out
     assert [entry.name for entry in scratch.iterdir() if entry.name != "dask-scratch-space"] == []  # folder of Dask
+
+
+@pytest.fixture
+def disturb(run, places):
+    """Run the command of a phase, and call a function when some tasks have ended; return status, errors and notes."""
+
+    def call(phase, act, *more, after=None, cluster="threads"):
+        with disturbed(act, after or tasks_before(phase)) as acted:
+            status, _, err = run(*PHASES[phase].command(*places, cluster), *more)
+        assert acted
+        return status, *told(err)
+
+    return call
+
+
+@pytest.fixture
+def goes_on(run, places, undisturbed):
+    """Run the command of a phase, which has the undisturbed result and leaves nothing else; return its messages."""
+
+    def call(phase, cluster="threads"):
+        status, _, err = run(*PHASES[phase].command(*places, cluster))
+        assert status == 0, err
+        assert_same(result(places[1]), undisturbed(phase))
+        assert [entry.name for entry in places[1].parent.iterdir()] == ["out"]
+        return err
+
+    return call

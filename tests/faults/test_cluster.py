@@ -10,18 +10,7 @@ import sys
 import dask
 import psutil
 import pytest
-from helpers.faults import (
-    PHASES,
-    Processes,
-    assert_goes_on,
-    assert_same,
-    disturbed,
-    left,
-    result,
-    revived_workers,
-    tasks_before,
-    told,
-)
+from helpers.faults import PHASES, Processes, disturbed, left, revived_workers, tasks_before, told
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +28,7 @@ def revived():
     ("victims", "phase"),
     [*(("one", phase) for phase in ON_CLUSTERS), *(("all", phase) for phase in ("build", "fit cg", "search"))],
 )
-def test_killed_workers_that_come_again_cost_their_share(run, places, undisturbed, revived, phase, victims):
-    own, out = places
+def test_killed_workers_that_come_again_cost_their_share(goes_on, revived, phase, victims):
     revived.wait_for_workers(2, timeout=120)
     pids = list(revived.run(os.getpid).values())[: 1 if victims == "one" else 2]
 
@@ -49,11 +37,8 @@ def test_killed_workers_that_come_again_cost_their_share(run, places, undisturbe
             os.kill(pid, signal.SIGKILL)
 
     with disturbed(kill, tasks_before(phase)) as acted:
-        status, _, err = run(*PHASES[phase].command(own, out, revived.scheduler.address))
+        goes_on(phase, revived.scheduler.address)
     assert acted
-    assert status == 0, err
-    assert_same(result(out), undisturbed(phase))
-    assert [entry.name for entry in out.parent.iterdir()] == ["out"]
 
 
 @pytest.fixture
@@ -64,23 +49,17 @@ def processes(tmp_path):
 
 
 @pytest.mark.parametrize("phase", ["build", "fit direct", "search"])
-def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(
-    output_of, run, places, undisturbed, processes, phase
-):
-    own, out = places
-    command = PHASES[phase].command(own, out, str(processes.file))
-    with dask.config.set({"dmkl.workers-timeout": 2}), disturbed(lambda: processes.kill(*processes.workers)) as acted:
-        status, _, err = run(*command)
-    assert acted
+def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(disturb, goes_on, places, processes, phase):
+    cluster = str(processes.file)
+    with dask.config.set({"dmkl.workers-timeout": 2}):
+        status, (error,), notes = disturb(phase, lambda: processes.kill(*processes.workers), cluster=cluster)
     assert status == 1
-    ((error,), notes) = told(err)
     assert re.search(
         r"all workers of the cluster at \S+ have ended, the last at tcp://.* no other has come within 2 s", error
     )
-    assert bool(notes) == left(out, phase) == PHASES[phase].state
+    assert bool(notes) == left(places[1], phase) == PHASES[phase].state
     processes.add_workers()
-    output_of(*command)
-    assert_same(result(out), undisturbed(phase))
+    goes_on(phase, cluster)
 
 
 COMMAND = """
@@ -94,15 +73,15 @@ with disturbed(lambda: os.kill(victim, getattr(signal, name)), after):
 """
 
 
-def disturbed_child(name, phase, own, out, *more, cluster="threads", victim=0, moment=None):
-    """Run a command in a child process that signals itself or `victim`; return its status and messages."""
-    command = [*PHASES[phase].command(own, out, cluster), *more]
+def disturbed_child(name, phase, places, *more, cluster="threads", victim=0, moment=None):
+    """Run a command in a child process that signals itself or `victim`; return its status, errors and notes."""
+    command = [*PHASES[phase].command(*places, cluster), *more]
     arguments = [name, str(victim), str(moment or tasks_before(phase)), *command]
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     child = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, env={**os.environ, **paths}
     )
-    return child.returncode, child.stderr
+    return child.returncode, *told(child.stderr)
 
 
 @pytest.mark.parametrize(
@@ -112,47 +91,39 @@ def disturbed_child(name, phase, own, out, *more, cluster="threads", victim=0, m
         *((phase, 60) for phase in ("search", "permute", "stability", "importance")),
     ],
 )
-def test_a_killed_command_leaves_nothing_in_the_way(notes_of, places, undisturbed, phase, moment):
+def test_a_killed_command_leaves_nothing_in_the_way(places, goes_on, phase, moment):
     """Of a command that is killed after some passes the same command goes on from them."""
     own, out = places
-    status, err = disturbed_child("SIGKILL", phase, own, out, moment=moment)
-    assert (status, told(err)) == (-signal.SIGKILL, ([], []))
+    assert disturbed_child("SIGKILL", phase, places, moment=moment) == (-signal.SIGKILL, [], [])
     kept = {"out.partial", "out.partial.lock"} if PHASES[phase].state else set()
     assert {entry.name for entry in out.parent.iterdir()} <= {"out.lock", *kept}
     for folder in (own.parent / "scratch").glob("dmkl-*"):  # left by the killed process
         shutil.rmtree(folder)
-    err = notes_of(*PHASES[phase].command(own, out))
+    err = goes_on(phase)
     assert not moment or int(re.findall(r"going on after pass (\d+)", err)[0]) >= 2
-    assert_same(result(out), undisturbed(phase))
-    assert [entry.name for entry in out.parent.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("phase", ["build", "fit direct", "search"])
-def test_a_killed_scheduler_is_told_in_a_line(run, places, undisturbed, processes, phase):
-    own, out = places
+def test_a_killed_scheduler_is_told_in_a_line(places, goes_on, processes, phase):
     victim, place = processes.scheduler.pid, str(processes.file)
-    status, err = disturbed_child("SIGKILL", phase, own, out, cluster=place, victim=victim)
-    assert processes.scheduler.wait() == -signal.SIGKILL
-    assert status == 1, err
-    ((error,), notes) = told(err)
+    status, (error,), notes = disturbed_child("SIGKILL", phase, places, cluster=place, victim=victim)
+    assert (status, processes.scheduler.wait()) == (1, -signal.SIGKILL)
     assert "the scheduler of the cluster went away during" in error
     assert "Start it again and run the same again" in error
-    assert bool(notes) == left(out, phase) == PHASES[phase].state
-    assert_goes_on(run, phase, own, out, undisturbed)
+    assert bool(notes) == left(places[1], phase) == PHASES[phase].state
+    goes_on(phase)
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_processes_of_this_machine_end_with_a_command_that_is_ended(run, places, undisturbed, name, status):
-    own, out = places
+def test_processes_of_this_machine_end_with_a_command_that_is_ended(places, goes_on, name, status):
     before = set(psutil.pids())
-    ended, err = disturbed_child(name, "search", own, out, "--workers", "2", cluster="local")
-    assert ended == status, err
-    errors, notes = told(err)
+    ended, errors, notes = disturbed_child(name, "search", places, "--workers", "2", cluster="local")
+    assert ended == status, errors
     assert len(errors) == (name == "SIGTERM")
     assert "the same command continues after pass" in notes[0]
-    workers = [pid for pid in set(psutil.pids()) - before if str(out.parents[1]) in _environment(pid)]
+    workers = [pid for pid in set(psutil.pids()) - before if str(places[1].parents[1]) in _environment(pid)]
     assert not workers
-    assert_goes_on(run, "search", own, out, undisturbed)
+    goes_on("search")
 
 
 def _environment(pid):

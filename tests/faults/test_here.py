@@ -10,7 +10,6 @@ from helpers.faults import (
     DAMAGES,
     PHASES,
     READING,
-    assert_goes_on,
     assert_same,
     by_signal,
     disk_that_fills,
@@ -18,7 +17,6 @@ from helpers.faults import (
     left,
     lock_by,
     result,
-    tasks_before,
     told,
 )
 
@@ -29,30 +27,23 @@ _QUICK = [("search", "exchanged")]
 
 
 @pytest.mark.parametrize("phase", EACH)
-def test_a_signal_ends_it_in_order(run, places, undisturbed, phase):
-    own, out = places
-    for name, status in (("SIGTERM", 143), ("SIGINT", 130)):
-        with disturbed(lambda name=name: by_signal(name), tasks_before(phase)) as acted:
-            ended, _, err = run(*PHASES[phase].command(own, out))
-        assert acted
-        assert ended == status, err
-        errors, notes = told(err)
+def test_a_signal_ends_it_in_order(places, disturb, goes_on, phase):
+    for name, expected in (("SIGTERM", 143), ("SIGINT", 130)):
+        status, errors, notes = disturb(phase, lambda name=name: by_signal(name))
+        assert status == expected, errors
         assert [line.partition("ended by ")[2].partition(",")[0] for line in errors] == [name] * (status == 143)
-        assert bool(notes) == left(out, phase)
-    assert_goes_on(run, phase, own, out, undisturbed)
+        assert bool(notes) == left(places[1], phase)
+    goes_on(phase)
 
 
 @pytest.mark.parametrize("phase", EACH)
-def test_a_disk_that_fills(run, places, undisturbed, phase):
-    own, out = places
-    with disk_that_fills() as fill, disturbed(fill, tasks_before(phase)) as acted:
-        status, _, err = run(*PHASES[phase].command(own, out))
-    assert acted
+def test_a_disk_that_fills(places, disturb, goes_on, phase):
+    with disk_that_fills() as fill:
+        status, (error,), _ = disturb(phase, fill)
     assert status == 1
-    ((error,), _) = told(err)
     assert re.search(r"no space left while writing .* MiB free on its disk\).*Free some space|free some space", error)
-    left(out, phase)
-    assert_goes_on(run, phase, own, out, undisturbed)
+    left(places[1], phase)
+    goes_on(phase)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +56,11 @@ def test_a_disk_that_fills(run, places, undisturbed, phase):
         if phase not in ("predict", "fit machines")
     ],
 )
-def test_a_set_that_is_damaged_in_the_middle(run, places, undisturbed, phase, damage):
+def test_a_set_that_is_damaged_in_the_middle(places, disturb, goes_on, phase, damage):
     own, out = places
     shutil.copytree(own / "set.zarr", own / "whole.zarr")
-    with disturbed(lambda: DAMAGES[damage](own / "set.zarr", own / "new.zarr")) as acted:
-        status, _, err = run(*PHASES[phase].command(own, out))
-    assert acted
+    status, (error,), _ = disturb(phase, lambda: DAMAGES[damage](own / "set.zarr", own / "new.zarr"))
     assert status == 1
-    ((error,), _) = told(err)
     assert str(own / "set.zarr") in error
     assert {
         "deleted": "is gone from",
@@ -84,7 +72,7 @@ def test_a_set_that_is_damaged_in_the_middle(run, places, undisturbed, phase, da
     left(out, phase)
     shutil.rmtree(own / "set.zarr", ignore_errors=True)
     shutil.copytree(own / "whole.zarr", own / "set.zarr")
-    assert_goes_on(run, phase, own, out, undisturbed)
+    goes_on(phase)
 
 
 @pytest.mark.parametrize("phase", EACH)
@@ -115,12 +103,11 @@ def test_an_output_that_cannot_be_written_is_found_first(run, places, phase):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["fit direct", "predict", "refit", "analyze"])
-def test_what_was_there_before_stays_until_the_new_one_is_whole(run, places, files, undisturbed, phase):
-    own, out = places
-    command = PHASES[phase].command(own, out)
-    assert run(*command)[0] == 0
-    with disk_that_fills() as fill, disturbed(fill, after=1):
-        status, _, err = run(*command, "--overwrite")
-    assert status == 1, err
+def test_what_was_there_before_stays_until_the_new_one_is_whole(places, disturb, goes_on, undisturbed, phase):
+    out = places[1]
+    goes_on(phase)
+    with disk_that_fills() as fill:
+        status, errors, _ = disturb(phase, fill, "--overwrite", after=1)
+    assert status == 1, errors
     assert_same(result(out), undisturbed(phase))
     assert os.listdir(out.parent) == ["out"] or PHASES[phase].state

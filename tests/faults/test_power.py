@@ -18,12 +18,10 @@ EACH = [pytest.param(phase, marks=[] if phase in FEW else pytest.mark.slow) for 
 
 
 @pytest.mark.parametrize("phase", EACH)
-def test_a_finished_output_is_on_the_disk(run, places, undisturbed, phase):
-    own, out = places
-    with losing_power(out.parent):
-        status, _, err = run(*PHASES[phase].command(own, out))
-    assert status == 0, err
-    assert_same(result(out), undisturbed(phase))
+def test_a_finished_output_is_on_the_disk(succeed, places, undisturbed, phase):
+    with losing_power(places[1].parent):
+        succeed(*PHASES[phase].command(*places))
+    assert_same(result(places[1]), undisturbed(phase))
 
 
 @pytest.mark.parametrize(
@@ -34,9 +32,8 @@ def test_a_finished_output_is_on_the_disk(run, places, undisturbed, phase):
         *(pytest.param(*case, marks=pytest.mark.slow) for case in [("import", 3), ("import", 7), ("evaluate", 9)]),
     ],
 )
-def test_what_was_done_goes_on(run, places, undisturbed, monkeypatch, phase, moment):
+def test_what_was_done_goes_on(run, places, goes_on, monkeypatch, phase, moment):
     """The power fails at an end of a task: at most the pass under way is lost."""
-    own, out = places
     ended = itertools.count(1)
 
     def cut(self, n_bytes):
@@ -44,11 +41,9 @@ def test_what_was_done_goes_on(run, places, undisturbed, monkeypatch, phase, mom
             raise PowerCut
 
     monkeypatch.setattr(ConsoleWatch, "advance", cut)
-    with losing_power(out.parent), pytest.raises(PowerCut):
-        run(*PHASES[phase].command(own, out))
-    status, _, err = run(*PHASES[phase].command(own, out))
-    assert status == 0, err
-    assert_same(result(out), undisturbed(phase))
+    with losing_power(places[1].parent), pytest.raises(PowerCut):
+        run(*PHASES[phase].command(*places))
+    goes_on(phase)
 
 
 # --- a disk in a file ------------------------------------------------------------------------------------------------
@@ -67,7 +62,7 @@ def disk(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["import", "build", "search", "fit direct"])
 @pytest.mark.parametrize("after", [7, 10**9])
-def test_the_disk_of_a_killed_command_has_its_work(disk, run, files, undisturbed, phase, after):
+def test_the_disk_of_a_killed_command_has_its_work(disk, succeed, files, undisturbed, phase, after):
     (disk.path / "outputs").mkdir()
     command = PHASES[phase].command(files, disk.path / "outputs" / "out")
     subprocess.run([sys.executable, "-c", KILLED_AFTER, str(after), *command], check=False, capture_output=True)
@@ -75,8 +70,7 @@ def test_the_disk_of_a_killed_command_has_its_work(disk, run, files, undisturbed
     if after == 7:
         lock_path(out).unlink(missing_ok=True)  # of a process that still lives, for all that this one knows
         assert not out.exists()
-        status, _, err = run(*PHASES[phase].command(files, out))
-        assert status == 0, err
+        succeed(*PHASES[phase].command(files, out))
     assert_same(result(out), undisturbed(phase))
 
 

@@ -150,13 +150,6 @@ def left(out, phase):
     return bool(there)
 
 
-def assert_goes_on(run, phase, own, out, undisturbed):
-    status, _, err = run(*PHASES[phase].command(own, out))
-    assert status == 0, err
-    assert_same(result(out), undisturbed(phase))
-    assert [entry.name for entry in out.parent.iterdir()] == ["out"]
-
-
 def tasks_before(phase):
     """Number of tasks that end before the fault; predictions have few tasks."""
     return 1 if phase == "predict" else 3
