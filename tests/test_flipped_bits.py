@@ -1,15 +1,12 @@
 """After a flip of any bit of any file, loads return the original data or raise a plain error; `check` reports it."""
 
 import json
-import resource
 import shutil
-from contextlib import contextmanager
 
 import numpy as np
-import psutil
 import pytest
 from dask.base import tokenize
-from helpers.faults import interrupted
+from helpers.faults import interrupted, one_gib_more
 
 import dmkl
 from dmkl.errors import DmklError
@@ -96,18 +93,6 @@ USES = {
     # The resumption of a search is slow.
     "state": ("before", go_on, damage_of_state, 12),
 }
-
-
-@contextmanager
-def one_gib_more():
-    """Limit the address space, so that excessive allocations raise MemoryError."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    held = psutil.Process().memory_info().vms
-    resource.setrlimit(resource.RLIMIT_AS, (held + 2**30, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def means_the_same(file, before, after):

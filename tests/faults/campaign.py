@@ -113,12 +113,8 @@ def main() -> int:
         seconds = {}
         for number, (name, phase) in enumerate(PHASES.items()):
             began = time.monotonic()
-            assert (
-                ended(
-                    start(lambda p=phase, n=number: run_command(p.command(files, Path(folder) / f"{n}")), files / "log")
-                )
-                == 0
-            )
+            command = phase.command(files, Path(folder) / f"{number}")
+            assert ended(start(lambda command=command: run_command(command), files / "log")) == 0
             seconds[name] = time.monotonic() - began
         for number in range(10 * options.number):
             at = number % len(PHASES)

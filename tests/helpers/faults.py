@@ -198,6 +198,17 @@ def disk_that_fills():
         signal.signal(signal.SIGXFSZ, ignored)
 
 
+@contextmanager
+def one_gib_more():
+    """Limit the address space, so that excessive allocations raise MemoryError."""
+    before, held = resource.getrlimit(resource.RLIMIT_AS), psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (held + 2**30, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def each_tile(change: Callable[[Path], object]) -> Callable[[Path, Path], None]:
     """Return a function that changes each tile of a set."""
 

@@ -8,8 +8,8 @@ import os
 import resource
 import signal
 
-import psutil
 import pytest
+from helpers.faults import one_gib_more
 from helpers.fuzzing.corpora import FORMATS
 from helpers.fuzzing.trial import Lab
 
@@ -28,7 +28,6 @@ FEW = {
     "prices": 100,
 }
 SECONDS = 10.0
-GIBIBYTE = 2**30
 
 
 @pytest.fixture(params=FORMATS)
@@ -43,11 +42,9 @@ def seconds():
     if not EACH:
         yield 0.0
         return
-    before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + GIBIBYTE, before[1]))
-    yield SECONDS
-    resource.setrlimit(resource.RLIMIT_AS, before)
+    with one_gib_more():
+        yield SECONDS
 
 
 @pytest.mark.parametrize("first", range(0, EACH or 1, SHARE))

@@ -1,4 +1,4 @@
-"""Files that refer to other files, contain code, or crash the process that reads them."""
+"""Files that lead elsewhere, have no end, contain code, or crash the process that reads them."""
 
 import json
 import os
@@ -16,11 +16,20 @@ import zarr
 from helpers.reading import kernels_in
 
 import dmkl
-from dmkl.errors import InputError
+from dmkl.cli.main import main
+from dmkl.cli.parsing import read_kernel_groups
+from dmkl.clusters.job_options import read_description
+from dmkl.errors import InputError, MemoryBudgetError, StoreError
+from dmkl.features.specs import plan
+from dmkl.files.writing import lock, lock_path
 from dmkl.health import check
 from dmkl.inputs import as_features, open_files, read_file
+from dmkl.job_files import read_job
+from dmkl.store.zarr_groups import open_group
 
+pytestmark = pytest.mark.timeout(60)
 K = np.eye(6) + 1
+SECRET = "root:x:0:0"
 
 
 def link(file):
@@ -72,10 +81,10 @@ def test_groups_that_hold_themselves_are_gone_through_once(tmp_path):
         assert open_files(tmp_path / name)[0].n_kernels == 1
 
 
-# --- Zarr ------------------------------------------------------------------------------------------------------------
+# --- pipes, devices and links in the places of files -----------------------------------------------------------------
 def to_a_file(path):
     secret = next(folder for folder in path.parents if folder.name == "here").with_name("secret")
-    secret.write_text("root:x:0:0")
+    secret.write_text(SECRET)
     path.symlink_to(secret)
 
 
@@ -83,11 +92,85 @@ def to_a_device(path):
     path.symlink_to("/dev/zero")
 
 
-def to_itself_elsewhere(path):
-    """A link to the same file in another folder."""
-    path.symlink_to(path.with_name(f"{path.name}.moved"))
+def to_nothing(path):
+    path.symlink_to("target")
 
 
+@pytest.fixture
+def here(tmp_path):
+    """A folder beside which `to_a_file` puts a secret, which stays as it is."""
+    (tmp_path / "here").mkdir()
+    yield tmp_path / "here"
+    assert not (tmp_path / "secret").exists() or (tmp_path / "secret").read_text() == SECRET
+
+
+READERS = {
+    "labels.csv": read_file,
+    "k.npy": open_files,
+    "k.csv": open_files,
+    "x.csv": as_features,
+    "x.parquet": as_features,
+    "specs.toml": lambda path: plan(path, as_features({"x": np.ones((3, 2))}).blocks),
+    "job.toml": lambda path: read_job(path, ["data"]),
+    "cluster.yaml": read_description,
+    "groups.csv": lambda path: read_kernel_groups(str(path), ["a", "b"]),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(("put", "kind"), [(os.mkfifo, "pipe"), (to_a_device, "device")])
+def test_inputs_are_regular_files(here, name, put, kind):
+    put(here / name)
+    with pytest.raises(InputError, match=rf"{name} is a {kind}, and only regular files are opened; copy its content"):
+        READERS[name](here / name)
+
+
+@pytest.mark.parametrize(
+    ("put", "kind"), [(os.mkfifo, "pipe"), (to_a_device, "symbolic link"), (to_a_file, "symbolic link")]
+)
+def test_locks_and_logs_are_regular_files_and_no_links(here, put, kind, capsys):
+    put(lock_path(here / "out"))
+    with pytest.raises(InputError, match=rf"out\.lock is a {kind}, and only regular"), lock(here / "out"):
+        pass
+    put(here / "run.log")
+    assert main(["info", str(here / "nothing"), "--log", str(here / "run.log")]) == 1
+    assert f"run.log is a {kind}, and only regular files are opened" in capsys.readouterr().err
+
+
+def searched(folder):
+    K = dmkl.create(None, [np.eye(8) + np.outer(v, v) for v in np.eye(8)[:2]], labels=[0, 1] * 4)
+    return dmkl.search(dmkl.MKFDA(), K, grid={"lam": [0.1]}, cv=2, baselines="none", state=folder)
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, to_a_device, to_a_file, to_nothing])
+@pytest.mark.parametrize("name", ["state.json", "fold-0/basis-0.npy"])
+def test_a_checkpoint_has_regular_files_and_no_links(here, put, name):
+    path = here / "state" / name
+    path.parent.mkdir(parents=True)
+    put(path)
+    with pytest.raises(StoreError, match=f"{name} is a (pipe|symbolic link), and only regular"):
+        searched(here / "state")
+    assert not (path.parent / "target").exists()
+
+
+ENDLESS = {
+    "state/state.json": lambda path: searched(path.parent),
+    "set.zarr/zarr.json": lambda path: open_group(path.parent),
+    "groups.csv": lambda path: read_kernel_groups(str(path), ["a"]),
+    "scheduler.json": lambda path: dmkl.cluster(str(path)).__enter__(),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_documents_of_any_length_are_not_read(here, name):
+    (here / name).parent.mkdir(exist_ok=True)
+    with open(here / name, "wb") as file:
+        file.truncate(2**28)
+    with dask.config.set({"dmkl.memory": "64MiB"}), pytest.raises(MemoryBudgetError, match=r"takes 1\.07e"):
+        ENDLESS[name](here / name)
+
+
+# --- stores ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("at", ["zarr.json", "k/zarr.json"])
 @pytest.mark.parametrize("attributes", ["scale_factor", ["a"], 3])
 def test_attributes_of_zarr_that_are_no_table_are_refused(tmp_path, at, attributes):
@@ -98,6 +181,11 @@ def test_attributes_of_zarr_that_are_no_table_are_refused(tmp_path, at, attribut
     for read in (as_features, open_files, read_file):
         with pytest.raises(InputError, match="attributes"):
             read(tmp_path / "x.zarr")
+
+
+def to_itself_elsewhere(path):
+    """A link to the same file in another folder."""
+    path.symlink_to(path.with_name(f"{path.name}.moved"))
 
 
 PUT = [
@@ -111,13 +199,6 @@ def exchange(file, put):
     put(file)
 
 
-@pytest.fixture
-def here(tmp_path):
-    (tmp_path / "here").mkdir()
-    return tmp_path / "here"
-
-
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("put", "kind", "name"),
     [
@@ -132,30 +213,28 @@ def test_of_a_kernel_set_only_regular_files_are_read(here, put, kind, name):
     (here / "link.zarr").symlink_to("set.zarr")  # which is followed to a complete set
     np.testing.assert_array_equal(dmkl.open(here / "link.zarr"), [K])
     exchange(here / "set.zarr" / name, put)
-    with pytest.raises(dmkl.errors.StoreError, match=rf"{name} is {kind}, and only regular files") as caught:
+    with pytest.raises(StoreError, match=rf"{name} is {kind}, and only regular files") as caught:
         dmkl.MKFDA().fit(dmkl.open(here / "set.zarr"))
-    assert "root:x" not in str(caught.value)
+    assert SECRET not in str(caught.value)
     if name.endswith("0/0/0"):
         report = check(dmkl.open(here / "set.zarr"))
         assert any("only regular files" in message for message in report.message.values.tolist())
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(("put", "kind"), PUT)
 def test_of_a_model_only_regular_files_are_read(here, put, kind):
     dmkl.MKFDA().fit(dmkl.create(None, [K]), [0, 1] * 3).save(here / "model")
     chunk = next(file for file in sorted((here / "model").rglob("*")) if file.is_file() and "/c/" in str(file))
     exchange(chunk, put)
-    with pytest.raises(dmkl.errors.StoreError, match=f"is {kind}, and only regular|has missing values") as caught:
+    with pytest.raises(StoreError, match=f"is {kind}, and only regular|has missing values") as caught:
         dmkl.load(here / "model")
-    assert "root:x" not in str(caught.value)
+    assert SECRET not in str(caught.value)
 
 
 def features_in(path):
     return as_features(path).blocks["K"].read(slice(0, 6))
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(("zarr_format", "name"), [(2, "K/.zarray"), (2, "K/0.0"), (3, "K/zarr.json"), (3, "K/c/0/0")])
 @pytest.mark.parametrize(
     ("put", "kind", "reader"),
@@ -169,7 +248,7 @@ def test_of_a_zarr_folder_only_regular_files_are_read(here, put, kind, name, zar
     match = "." if name in ("K/.zarray", "K/zarr.json") else f"is {kind}, and only regular files"
     with pytest.raises(InputError, match=match) as caught:
         reader(here / "k.zarr")
-    assert "root:x" not in str(caught.value)
+    assert SECRET not in str(caught.value)
 
 
 def test_an_array_of_a_zarr_folder_is_no_link(here):
@@ -194,7 +273,7 @@ def test_a_file_of_a_kernel_set_larger_than_the_memory_is_refused(here):
     dmkl.create(here / "set.zarr", [K])
     with open(here / "set.zarr" / "kernel" / "c" / "0", "r+b") as file:
         file.truncate(2**42)
-    with pytest.raises(dmkl.errors.StoreError, match="more than a computation may hold in memory"):
+    with pytest.raises(StoreError, match="more than a computation may hold in memory"):
         dmkl.open(here / "set.zarr")
 
 
@@ -251,7 +330,7 @@ def test_a_codec_that_unpickles_is_refused(tmp_path, trace):
     for file in (tmp_path / "set.zarr").rglob("zarr.json"):
         file.write_text(file.read_text().replace('"crc32c"', '"numcodecs.pickle"'))
     (tmp_path / "set.zarr" / "kernel" / "c" / "0").write_bytes(pickle.dumps(Harm(trace)))
-    with pytest.raises(dmkl.errors.StoreError):
+    with pytest.raises(StoreError):
         dmkl.open(tmp_path / "set.zarr")
 
 

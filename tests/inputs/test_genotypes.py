@@ -6,7 +6,6 @@ import pytest
 from helpers.conformance import problems
 
 import dmkl
-from dmkl.cli.main import main
 from dmkl.errors import InputError
 from dmkl.inputs import as_features, open_files
 
@@ -76,11 +75,10 @@ def test_dosages_and_names(tmp_path):
     np.testing.assert_array_equal(moved.read(slice(0, 2)), values[[7, 2]])
 
 
-def test_individuals_without_phenotype_stay_in_the_set_if_asked(tmp_path):
+def test_individuals_without_phenotype_stay_in_the_set_if_asked(succeed, tmp_path):
     bed, out = written(tmp_path / "a.bed", dosages()), tmp_path / "set.zarr"
     (tmp_path / "height.phen").write_text("".join(f"f{i} i{i} {-9 if i == 4 else i + 0.5}\n" for i in range(2, N)))
-    command = ["build", out, bed, "--function", "linear", "--labels", tmp_path / "height.phen", "--join", "outer"]
-    assert main(list(map(str, command))) == 0
+    succeed("build", out, bed, "--function", "linear", "--labels", tmp_path / "height.phen", "--join", "outer")
     K = dmkl.open(out)
     assert list(K.samples) == [f"i{i}" for i in range(N)]
     known = [i not in (0, 1, 4) for i in range(N)]
@@ -88,7 +86,7 @@ def test_individuals_without_phenotype_stay_in_the_set_if_asked(tmp_path):
     assert K.labels[known, 0].tolist() == [i + 0.5 for i in range(N) if known[i]]
 
 
-def test_new_individuals_have_standard_deviations_and_reliabilities(tmp_path):
+def test_new_individuals_have_standard_deviations_and_reliabilities(succeed, tmp_path):
     rng = np.random.default_rng(3)
     X, y = rng.integers(0, 3, (40, P)).astype(float), rng.normal(size=30)
     y += X[:30] @ rng.normal(size=P)
@@ -97,8 +95,7 @@ def test_new_individuals_have_standard_deviations_and_reliabilities(tmp_path):
     K = dmkl.build(None, old, {"function": "linear"}, labels=pd.Series(y, [f"i{i}" for i in range(30)]))
     model = dmkl.VarianceComponents().fit(K)
     model.save(tmp_path / "model")
-    command = ["predict", tmp_path / "model", "--features", new, "--std", "--out", tmp_path / "p.csv"]
-    assert main(list(map(str, command))) == 0
+    succeed("predict", tmp_path / "model", "--features", new, "--std", "--out", tmp_path / "p.csv")
     table = pd.read_csv(tmp_path / "p.csv", index_col="sample")
     # By dense algebra: a mean, and one relationship matrix with the frequencies of the training individuals.
     kernel = relationships(X, range(30))
@@ -115,11 +112,10 @@ def test_new_individuals_have_standard_deviations_and_reliabilities(tmp_path):
     np.testing.assert_allclose(table["standard deviation"], np.sqrt(error), rtol=1e-4)
 
 
-def test_a_kernel_for_each_chromosome_and_new_samples(tmp_path, capsys):
+def test_a_kernel_for_each_chromosome_and_new_samples(succeed, tmp_path):
     bed, out = written(tmp_path / "old.bed", dosages()), tmp_path / "set.zarr"
-    command = ["build", out, bed, "--function", "linear", "--transform", "none"]
-    command += ["--columns", bed.with_suffix(".bim")]
-    assert main([*map(str, command), "--labels", str(bed.with_suffix(".fam"))]) == 0
+    options = ["--columns", bed.with_suffix(".bim"), "--labels", bed.with_suffix(".fam")]
+    succeed("build", out, bed, "--function", "linear", "--transform", "none", *options)
     K = dmkl.open(out)
     assert K.names == ("dosages-linear-chr1", "dosages-linear-chr2", "dosages-linear-chrX")
     assert K.labels.tolist() == [i % 2 + 1 for i in range(N)]

@@ -58,12 +58,8 @@ def test_damaged_files_are_told(tmp_path):
     (tmp_path / "k.mtx").write_text("%%MatrixMarket matrix coordinate real general\n5 5 99999999\n1 1 1\n")
     with pytest.raises(InputError, match=r"k.mtx is damaged: it states 5 × 5 and 99999999 entries, and has 65 bytes"):
         open_files(tmp_path / "k.mtx")
-
-
-def test_an_entry_of_matrix_market_is_listed_once(tmp_path):
-    (tmp_path / "k.mtx").write_text(
-        "%%MatrixMarket matrix coordinate real symmetric\n2 2 4\n1 1 1\n2 2 1\n2 1 3\n2 1 4\n"
-    )
+    lines = "2 2 4\n1 1 1\n2 2 1\n2 1 3\n2 1 4\n"
+    (tmp_path / "k.mtx").write_text(f"%%MatrixMarket matrix coordinate real symmetric\n{lines}")
     with pytest.raises(InputError, match=r"k.mtx lists 2 entries more than once"):
         kernels_in(tmp_path / "k.mtx")
 

@@ -295,8 +295,8 @@ def _cells() -> list[Files]:
 
 def _packed() -> list[Files]:
     files = [*_csv()[:1], *_written("K.npy", np.save, _K), *_sparse_files()[-2:-1], *_hdf5()[:1]]
-    packers = {end: pack for end, (pack, _) in zip((".gz", ".bz2", ".xz", ".zst"), PACKERS.values(), strict=True)}
-    return [{name + end: pack(data)} for file in files for name, data in file.items() for end, pack in packers.items()]
+    pairs = [pair for file in files for pair in file.items()]
+    return [{name + end: pack(data)} for name, data in pairs for end, (_, pack, _) in PACKERS.items()]
 
 
 def _libsvm() -> list[Files]:

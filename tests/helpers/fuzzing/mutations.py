@@ -175,15 +175,15 @@ def mutated_npz(random: Random, data: bytes) -> bytes:
 
 def mutated_packed(random: Random, data: bytes) -> bytes:
     """A compressed file of mutated content, or of blanks without end."""
-    pack, unpack = next(codec for begin, codec in PACKERS.items() if data.startswith(begin))
+    pack, unpack = next(codec for begin, *codec in PACKERS.values() if data.startswith(begin))
     content = unpack(data)
     return pack(random.choice((mutated_bytes, mutated_numbers, lambda *_: b" " * 3_000_000))(random, content))
 
 
-PACKERS: dict[bytes, tuple[Any, Any]] = {
-    b"\x1f\x8b": (gzip.compress, gzip.decompress),
-    b"BZh": (bz2.compress, bz2.decompress),
-    b"\xfd7zXZ": (lzma.compress, lzma.decompress),
-    b"\x28\xb5\x2f\xfd": (Zstd().encode, lambda data: bytes(Zstd().decode(data))),
+PACKERS: dict[str, tuple[bytes, Any, Any]] = {
+    ".gz": (b"\x1f\x8b", gzip.compress, gzip.decompress),
+    ".bz2": (b"BZh", bz2.compress, bz2.decompress),
+    ".xz": (b"\xfd7zXZ", lambda data: lzma.compress(data, preset=0), lzma.decompress),  # which needs little memory
+    ".zst": (b"\x28\xb5\x2f\xfd", Zstd().encode, lambda data: bytes(Zstd().decode(data))),
 }
-"""Compression and its inverse by the first bytes of a file."""
+"""The first bytes of compressed files, the compression and its inverse, by their extension."""
