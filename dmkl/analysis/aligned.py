@@ -118,16 +118,13 @@ def aligned_weights(
                 "two kernels are multiples of each other, so that 'cka' has no single solution; take 'alignf'", error
             )
     else:
-        weights = np.stack([_nonnegative(alignment, target) for target in of_units.T], axis=1) / norm[:, None]
+        # The minimum of wᵀMw − 2wᵀa over w ≥ 0 is that of nonnegative least squares with the root of M.
+        values, vectors = np.linalg.eigh(alignment)
+        kept = values > 1e-12 * values[-1]
+        root = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
+        sides = (vectors[:, kept].T @ of_units) / np.sqrt(values[kept])[:, None]
+        weights = np.stack([scipy.optimize.nnls(root, side)[0] for side in sides.T], axis=1) / norm[:, None]
     return _labeled(weights, data, task)
-
-
-def _nonnegative(gram: Float, target: Float) -> Float:
-    """The minimum of wᵀMw − 2wᵀa over w ≥ 0: nonnegative least squares with the root of M."""
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > 1e-12 * values[-1]
-    root = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
-    return np.asarray(scipy.optimize.nnls(root, (vectors[:, kept].T @ target) / np.sqrt(values[kept]))[0])
 
 
 def _labeled(weights: Float, data: xr.Dataset, task: Any) -> xr.DataArray:

@@ -6,7 +6,7 @@ import json
 import math
 import numbers
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -350,12 +350,13 @@ def stability(
         for row, fold in zip(n_drawn, folds, strict=True):
             row[fold.train] = fold.counts
         of_folds["n_drawn"] = (("resample", "sample"), n_drawn)
+    distinct = {(fold.train.tobytes(), None if fold.counts is None else fold.counts.tobytes()) for fold in folds}
     attrs = {
         "how": how,
         "n_selected": n_selected or 0,
         "threshold": float(threshold),
         "random_state": random_state,
-        "n_distinct": count_distinct(folds),
+        "n_distinct": len(distinct),
         "default_price": question.estimator._default_price(),
         "asked": of_folds.attrs["asked"],
         "seconds": time.monotonic() - started,
@@ -443,11 +444,6 @@ def draw_resamples(how: How, n_resamples: int, seed: int, labels: npt.ArrayLike,
             if n_failed == _MAX_DRAWS:
                 refuse(f"how={how!r}: {error}", error)
     return [replace(fold, name=str(k), title=f"resample {k}") for k, fold in enumerate(folds)]
-
-
-def count_distinct(folds: Sequence[Fold]) -> int:
-    """Number of resamples that differ in their rows, or in the number of draws of a row."""
-    return len({(fold.train.tobytes(), None if fold.counts is None else fold.counts.tobytes()) for fold in folds})
 
 
 def _draw_halves_of_groups(rng: np.random.Generator, y: Array, groups: Array, *, stratified: bool) -> Index:

@@ -32,7 +32,7 @@ from dmkl.passes.execute import check_memory, machine
 from dmkl.progress import Tally
 from dmkl.searching.fits import SOLVED, GridFits, Question, run_blocks, with_exact_choices
 from dmkl.searching.grid import Choice, Rule, best_index, joint_choices, mean_and_margin, mean_over_folds, points
-from dmkl.searching.paired import TESTS, rows_test
+from dmkl.searching.paired import row_test
 from dmkl.searching.scoring import limits
 from dmkl.searching.texts import point_text
 from dmkl.solvers.workspace import Workspace
@@ -273,8 +273,18 @@ def _fit_machines(
     if by_means:
         learner.set_params(decision="means")
     of_machines = replace(question, estimator=learner, grid={"C": costs})
+    n_columns = 1 if question.targets.kind == "binary" else max(question.n_tasks, len(question.targets.classes))
+    n_machines, allowed = len(COSTS) * len(question.folds) * n_columns, machine().task_bytes
     try:
-        _check_machines(of_machines)
+        # Kernels that fit in memory are read once, whatever the number of machines. Otherwise machines take two passes
+        # for every `settings.block_width` of them, and keep a sum of the kernels.
+        if 8 * (n + 4) * m**2 > allowed:
+            check_memory("a support vector machine on the sum", {"matrices": 32 * m**2}, allowed, "")
+            if n_machines > settings.block_width():
+                refuse(
+                    f"its {n_machines:,} machines would take more than two passes over kernels that do not fit in "
+                    "memory"
+                )
         machines = _kept_fits(of_machines, workspace.part(LARGEST[SVM] if by_means else SVM))
     except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the results of the search remain
         return {}, str(error)
@@ -304,22 +314,6 @@ def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
             arrays[f"decided-{f}"] = np.stack(fits.decided[f])
         save_arrays(file, arrays, synced=True)
     return fits
-
-
-def _check_machines(question: Question) -> None:
-    """Refuse machines that need more than a task's memory for their kernel matrix, or many passes.
-
-    Kernels that fit in memory are read once, whatever the number of machines. Otherwise machines take two passes for
-    every `settings.block_width` of them, and keep a sum of the kernels.
-    """
-    m, n, allowed = max(len(fold.train) for fold in question.folds), len(question.K), machine().task_bytes
-    if 8 * (n + 4) * m**2 <= allowed:
-        return
-    check_memory("a support vector machine on the sum", {"matrices": 32 * m**2}, allowed, "")
-    n_columns = 1 if question.targets.kind == "binary" else max(question.n_tasks, len(question.targets.classes))
-    n_machines = len(COSTS) * len(question.folds) * n_columns
-    if n_machines > settings.block_width():
-        refuse(f"its {n_machines:,} machines would take more than two passes over kernels that do not fit in memory")
 
 
 def choose_baselines(scores: xr.Dataset, rule: Rule, by: Sequence[str]) -> xr.Dataset | None:
@@ -383,21 +377,11 @@ def comparison(chosen: xr.Dataset, baselines: xr.Dataset | None, names: Sequence
         lines.append((str(baseline["baseline"].values), point_text(params), *mean, *difference))
     columns = ["model", "parameters", "score", "standard_error", "difference", "margin"]
     frame = pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(columns[2:], float))
-    test = rows_test(chosen.attrs["scoring"])
-    titles, p_values = zip(("", np.nan), *(row_test(baseline, test) for baseline in parts), strict=True)
+    scoring = chosen.attrs["scoring"]
+    titles, p_values = zip(("", np.nan), *(row_test(baseline, scoring) for baseline in parts), strict=True)
     frame = frame.assign(test=titles, p_value=p_values)
-    frame.attrs |= {"rows": rows, "limits": limits(chosen.attrs["scoring"], of_difference=True)}
+    frame.attrs |= {"rows": rows, "limits": limits(scoring, of_difference=True)}
     return frame
-
-
-def row_test(baseline: xr.Dataset, test: str) -> tuple[str, float]:
-    """The title and the p-value of a test of the same rows; "" and NaN if there is none."""
-    values = baseline.get(f"{test}_p_value", xr.DataArray(np.nan))
-    p = values.values[np.isfinite(values.values)]
-    if not p.size:
-        return "", np.nan
-    title = TESTS[test] + (f" (smallest of {p.size} {values.dims[0]}s, Bonferroni)" if values.dims else "")
-    return title, min(1.0, p.size * float(p.min()))
 
 
 def compare(compared: pd.DataFrame) -> list[str]:

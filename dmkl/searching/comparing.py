@@ -26,12 +26,12 @@ from dmkl.learners.saving import read
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.statistics import sharing_means
 from dmkl.searching import figures
-from dmkl.searching.baselines import row_test, verdict
+from dmkl.searching.baselines import verdict
 from dmkl.searching.evaluation import EvaluationResult, evaluate_on
 from dmkl.searching.fits import Arguments, GridFits, Part, Question, values_of
 from dmkl.searching.folds import Fold, nest_folds
 from dmkl.searching.grid import Rule, mean_and_margin, mean_over_folds
-from dmkl.searching.paired import compare_predictions, rows_test
+from dmkl.searching.paired import compare_predictions, row_test
 from dmkl.searching.scoring import limits
 from dmkl.searching.search import SearchResult, refit_choice, search_on
 from dmkl.searching.texts import chosen_text, cost_and_proof
@@ -317,9 +317,9 @@ def compare(
     data = data.assign({name: first[name].variable for name in kept}).assign(seconds=("model", [*seconds.values()]))
     if chosen:
         data["auto_model"] = ("fold", np.array([*chosen.values()]))
-    best, test = _best(data), rows_test(first.attrs["scoring"])
+    best = _best(data)
     tests = {
-        name: row_test(compare_predictions(predictions[best], each), test)
+        name: row_test(compare_predictions(predictions[best], each), first.attrs["scoring"])
         for name, each in predictions.items()
         if best in predictions and name != best
     }

@@ -51,14 +51,7 @@ from dmkl.searching.fits import (
 from dmkl.searching.folds import Fold, copies_between_folds, nest_folds
 from dmkl.searching.grid import Rule, chance_notes, mean_over_folds
 from dmkl.searching.paired import paired_variables
-from dmkl.searching.search import (
-    GridResult,
-    SearchResult,
-    check_memory_of_refinement,
-    chosen_fit,
-    fold_models,
-    refine,
-)
+from dmkl.searching.search import GridResult, SearchResult, check_memory_of_refinement, chosen_fit, fold_models, refine
 from dmkl.searching.targets import FEW
 from dmkl.searching.texts import approximate_notes, chosen_text, cost_and_proof, data_notes, edge_notes
 from dmkl.solvers.interface import WORDS

@@ -19,12 +19,21 @@ TESTS = {"mcnemar": "McNemar", "delong": "DeLong", "paired_loss": "paired losses
 """Titles of the tests by the prefix of their results."""
 
 
-def rows_test(scoring: str) -> str:
-    """The test that suits a scorer: of labels, of the order of scores, or of losses."""
+_LOSSES = ("r2", "correlation", "explained_variance", "neg_log_loss", "neg_brier_score")
+"""Scorers of losses, besides errors."""
+
+
+def row_test(tests: xr.Dataset, scoring: str) -> tuple[str, float]:
+    """The title and the p-value of the test that suits a scorer; "" and NaN if there is none."""
+    test = "paired_loss" if scoring in _LOSSES or "error" in scoring else "mcnemar"
     if "roc_auc" in scoring or "average_precision" in scoring:
-        return "delong"
-    losses = ("r2", "correlation", "explained_variance", "neg_log_loss", "neg_brier_score")
-    return "paired_loss" if scoring in losses or "error" in scoring else "mcnemar"
+        test = "delong"
+    values = tests.get(f"{test}_p_value", xr.DataArray(np.nan))
+    p = values.values[np.isfinite(values.values)]
+    if not p.size:
+        return "", np.nan
+    title = TESTS[test] + (f" (smallest of {p.size} {values.dims[0]}s, Bonferroni)" if values.dims else "")
+    return title, min(1.0, p.size * float(p.min()))
 
 
 def compare_predictions(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
@@ -97,7 +106,26 @@ def compare_predictions(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
     >>> bool(0 <= tests["mcnemar_p_value"] <= 1)
     True
     """
-    return describe(paired_tests(*_matched(first, second)))
+    ordered = []
+    for each in (first, second):
+        if "true_label" not in each or "sample_fold" not in each:
+            refuse(
+                "compare_predictions takes the predictions of two searches or evaluations, result.predictions, got a "
+                f"Dataset of {', '.join(map(str, each.data_vars)) or 'nothing'}"
+            )
+        ordered.append(each.isel(sample=np.lexsort((_codes(each["sample_fold"]), _codes(each["sample"])))))
+    names, others = (each["sample"].values for each in ordered)
+    if not np.array_equal(names, others):
+        refuse(
+            f"the predictions are of other rows: {len(names)} and {len(others)}, of which "
+            f"{len(np.intersect1d(names, others))} samples are in both; give both evaluations the same folds, "
+            "outer=other.folds"
+        )
+    truth, other = (each["true_label"].values for each in ordered)
+    known = is_known(truth)
+    if not np.array_equal(known, is_known(other)) or not np.array_equal(truth[known], other[known]):
+        refuse("the predictions have other true labels: both must be of the same labels of the same samples")
+    return describe(paired_tests(*ordered))
 
 
 def paired_tests(*pair: xr.Dataset) -> xr.Dataset:
@@ -126,30 +154,6 @@ def paired_variables(first: xr.Dataset, baselines: Mapping[str, xr.Dataset]) -> 
         if first.sizes and second.sizes
         for name, values in paired_tests(first, second).data_vars.items()
     }
-
-
-def _matched(first: xr.Dataset, second: xr.Dataset) -> list[xr.Dataset]:
-    """Sort the rows of both by sample and fold; InputError if their rows or true labels differ."""
-    ordered = []
-    for each in (first, second):
-        if "true_label" not in each or "sample_fold" not in each:
-            refuse(
-                "compare_predictions takes the predictions of two searches or evaluations, result.predictions, got a "
-                f"Dataset of {', '.join(map(str, each.data_vars)) or 'nothing'}"
-            )
-        ordered.append(each.isel(sample=np.lexsort((_codes(each["sample_fold"]), _codes(each["sample"])))))
-    names, others = (each["sample"].values for each in ordered)
-    if not np.array_equal(names, others):
-        refuse(
-            f"the predictions are of other rows: {len(names)} and {len(others)}, of which "
-            f"{len(np.intersect1d(names, others))} samples are in both; give both evaluations the same folds, "
-            "outer=other.folds"
-        )
-    truth, other = (each["true_label"].values for each in ordered)
-    known = is_known(truth)
-    if not np.array_equal(known, is_known(other)) or not np.array_equal(truth[known], other[known]):
-        refuse("the predictions have other true labels: both must be of the same labels of the same samples")
-    return ordered
 
 
 def _codes(values: xr.DataArray) -> Index:

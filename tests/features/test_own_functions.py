@@ -62,16 +62,12 @@ def test_a_file_runs_no_function_that_it_names(tmp_path):
         (lambda a, b: a, r"must return numbers of shape \(n, m\) .* here \(60, 60\), got float64 of shape \(60, 5\)"),
         (lambda a, b: np.full((len(a), len(b)), np.nan), "entries that are NaN or infinite"),
         (lambda a, b: a @ (2 * b + 1).T, "is not symmetric, so it is no kernel"),
+        ("sigmoid", "is not positive semidefinite, so it is no kernel; take rbf or polynomial"),
     ],
 )
 def test_what_is_no_kernel_is_refused(function, message):
     with pytest.raises(InputError, match=message):
         np.asarray(dmkl.build(None, {"x": X}, {"function": function}))
-
-
-def test_a_sigmoid_is_refused():
-    with pytest.raises(InputError, match="is not positive semidefinite, so it is no kernel; take rbf or polynomial"):
-        dmkl.build(None, {"x": X}, {"function": "sigmoid"})
 
 
 def test_two_functions_of_one_name_are_told_apart(tmp_path):

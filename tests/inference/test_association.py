@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.integrate import quad
-from scipy.optimize import minimize
 from scipy.special import expit
 from scipy.stats import kstest, t
 
@@ -45,75 +44,57 @@ def imhof(w, x):
 
 
 @pytest.mark.parametrize("small_sample", [True, False])
-def test_two_classes_are_tested_as_the_dense_formula_has_it(small_sample):
-    r = np.random.default_rng(1)
-    F, Ks = linear(r, 3, 80, 6)
-    Z = r.normal(size=(80, 1))
-    y = (r.random(80) < expit(0.4 * F[0, :, 0] + Z[:, 0])).astype(int)
-    data = dmkl.association_test(Ks, y, covariates=Z, small_sample=small_sample).data
-    X, b = np.column_stack([np.ones(80), Z]), np.zeros(2)
-    for _ in range(30):
-        mu = expit(X @ b)
-        W = np.diag(mu * (1 - mu))
-        b = b + np.linalg.solve(X.T @ W @ X, X.T @ (y - mu))
-    P0 = W - W @ X @ np.linalg.inv(X.T @ W @ X) @ X.T @ W
-    values, vectors = np.linalg.eigh(P0)
-    half = vectors * np.sqrt(np.maximum(values, 0)) @ vectors.T
-    for K, p in zip(Ks, data["p_value"].values, strict=True):
-        Q, of_residuals = (y - mu) @ K @ (y - mu), ((y - mu) ** 2 / np.diag(W)).sum()
-        weights = np.sort(np.linalg.eigvalsh(half @ K @ half))[2:]
-        expected = imhof(weights - Q / of_residuals, 0.0) if small_sample else imhof(weights, Q)
-        assert p == pytest.approx(expected, abs=1e-7)
-
-
-@pytest.mark.parametrize("small_sample", [True, False])
-def test_times_of_an_event_are_tested_as_the_dense_formula_has_it(small_sample):
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "cox"])
+def test_kernels_and_their_factors_are_tested_as_the_dense_formula_has_it(family, small_sample):
     r = np.random.default_rng(8)
     F, Ks = linear(r, 3, 50, 6)
     Z = r.normal(size=(50, 1))
-    time = np.round(r.exponential(np.exp(-0.4 * F[0, :, 0] - Z[:, 0])) + 0.05, 1)
-    event = r.random(50) < 0.7
-    y = dmkl.signed_times(time, event)
-    settings = {"covariates": Z, "family": "cox", "small_sample": small_sample}
+    mean, event = 0.4 * F[0, :, 0] + Z[:, 0], r.random(50) < 0.7
+    y = {
+        "gaussian": mean + r.normal(size=50),
+        "binomial": (r.random(50) < expit(mean)).astype(int),
+        "cox": dmkl.signed_times(np.round(r.exponential(np.exp(-mean)) + 0.05, 1), event),
+    }[family]
+    settings = {"covariates": Z, "family": family, "small_sample": small_sample}
     data = dmkl.association_test(Ks, y, **settings).data
-    b = minimize(lambda b: cox_loss(time, event, Z @ b)[0], np.zeros(1), tol=1e-12).x
-    _, residuals, W = cox_loss(time, event, Z @ b)
-    V = W - W @ Z @ np.linalg.inv(Z.T @ W @ Z) @ Z.T @ W
-    values, vectors = np.linalg.eigh(V)
+    X = Z if family == "cox" else np.column_stack([np.ones(50), Z])
+    b = np.zeros(X.shape[1])
+    for _ in range(30):
+        residuals, W = derivatives(family, y, X @ b)
+        b = b + np.linalg.solve(X.T @ W @ X, X.T @ residuals)
+    values, vectors = np.linalg.eigh(W - W @ X @ np.linalg.inv(X.T @ W @ X) @ X.T @ W)
     half = vectors * np.sqrt(np.maximum(values, 0)) @ vectors.T
+    scale = np.eye(50) if family == "cox" else np.diag(1 / np.diag(W))
+    variance = residuals @ residuals / 48 if family == "gaussian" else 1.0
     for K, p in zip(Ks, data["p_value"].values, strict=True):
-        Q, of_residuals = residuals @ K @ residuals, residuals @ residuals
-        shifted = half @ (K - (Q / of_residuals if small_sample else 0) * np.eye(50)) @ half
-        weights = np.linalg.eigvalsh(shifted)
-        weights = weights[np.abs(weights) > 1e-9]
-        assert p == pytest.approx(imhof(weights, 0.0 if small_sample else Q), abs=1e-5)
-    by_factor = dmkl.association_test(features(F), np.column_stack([event, time]), **settings).data
-    for name in ("p_value", "excess"):
-        np.testing.assert_allclose(by_factor[name], data[name], rtol=1e-8)
+        Q = residuals @ K @ residuals / variance
+        t = variance * Q / (residuals @ scale @ residuals) if small_sample else 0.0
+        weights = np.linalg.eigvalsh(half @ (K - t * scale) @ half)
+        expected = imhof(weights[np.abs(weights) > 1e-9], 0.0 if small_sample else Q)
+        assert p == pytest.approx(expected, abs=1e-7)
+    labels = np.column_stack([event, np.abs(y)]) if family == "cox" else y
+    by_factor = dmkl.association_test(features(F), labels, **settings).data
+    for name in ("p_value", "excess", "q_value", "omnibus_p_value"):
+        np.testing.assert_allclose(by_factor[name], data[name], rtol=1e-10)
 
 
-def cox_loss(time, event, eta):
-    """The negative log partial likelihood by Efron's method, martingale residuals, and the Hessian, term by term."""
-    total, residuals, hessian = 0.0, event.astype(float), np.zeros((len(time), len(time)))
+def derivatives(family, y, eta):
+    """−∂ℓ/∂η and ∂²ℓ/∂η² of the negative log-likelihood ℓ, of times by Efron's method, term by term."""
+    if family == "gaussian":
+        return y - eta, np.eye(len(y))
+    if family == "binomial":
+        mu = expit(eta)
+        return y - mu, np.diag(mu * (1 - mu))
+    time, event = np.abs(y), y > 0
+    residuals, hessian = event.astype(float), np.zeros((len(time), len(time)))
     for at in np.unique(time[event]):
         events = event & (time == at)
         for share in np.arange(events.sum()) / events.sum():
             hazards = np.exp(eta) * ((time >= at) - share * events)
             p = hazards / hazards.sum()
-            total += np.log(hazards.sum())
             residuals -= p
             hessian += np.diag(p) - np.outer(p, p)
-    return total - eta[event].sum(), residuals, hessian
-
-
-def test_factors_are_tested_like_their_kernels():
-    r = np.random.default_rng(2)
-    F, Ks = linear(r, 4, 40, 3)
-    y = F[1] @ np.ones(3) + r.normal(size=40)
-    by_kernel, by_factor = dmkl.association_test(Ks, y).data, dmkl.association_test(features(F), y).data
-    for name in ("p_value", "excess", "q_value"):
-        np.testing.assert_allclose(by_factor[name], by_kernel[name], rtol=1e-10)
-    np.testing.assert_allclose(by_factor["omnibus_p_value"], by_kernel["omnibus_p_value"], rtol=1e-10)
+    return residuals, hessian
 
 
 def test_scales_and_constants_do_not_matter_and_a_constant_kernel_has_no_test():

@@ -18,15 +18,17 @@ def tables(rng, m, kind, n_groups=None):
     x = shared + (0.0 if n_groups is None else 0.3) * rng.standard_normal((m, 6))
     f = x[:, 0] + np.sin(2 * x[:, 1]) + 0.5 * rng.standard_normal((len(np.unique(group)), 1))[group, 0]
     f += 0.5 * rng.standard_normal(m)
-    y = f if kind == "regression" else np.digitize(f, [-0.8, 0.8] if kind == "multiclass" else [0.0])
+    y = f if kind == "regression" else np.digitize(f, [-0.8, 0.8])
     return np.stack([linear_kernel(x[:, :3]), rbf_kernel(x, gamma=0.2)]), y, group
 
 
-def searched(kind, kernels, y, train, **options):
-    learner = dmkl.MKRidge() if kind == "regression" else dmkl.MKFDA()
-    grid = {"p": [2.0], "lam": [0.1] if kind == "regression" else [1e-3]}
+LEARNERS = {"regression": (dmkl.MKRidge(), [0.1, 1.0]), "multiclass": (dmkl.MKFDA(), [1e-3, 1e-2])}
+
+
+def searched(kind, kernels, y, train, cv=5):
+    learner, lams = LEARNERS[kind]
     K = dmkl.create(None, kernels[:, train][:, :, train], symmetric=True)
-    return dmkl.search(learner, K, y[train], grid, baselines="none", **{"cv": 5, **options})
+    return dmkl.search(learner, K, y[train], {"p": [2.0], "lam": lams[:1]}, cv, baselines="none")
 
 
 def share_inside(regions, y):
@@ -141,14 +143,13 @@ def test_coverage_on_real_sets(load):
     assert abs(np.mean(inside) - 0.9) < 0.02
 
 
-def evaluated(kind, m, seed, **options):
+def evaluated(kind, m, seed, outer=4):
     """An evaluation of `m` samples, and 20 new ones with their labels."""
     kernels, y, _ = tables(np.random.default_rng(seed), m + 20, kind)
     train, test = np.arange(m), np.arange(m, m + 20)
-    learner = dmkl.MKRidge() if kind == "regression" else dmkl.MKFDA()
-    grid = {"p": [2.0], "lam": [0.1, 1.0] if kind == "regression" else [1e-3, 1e-2]}
+    learner, lams = LEARNERS[kind]
     K = dmkl.create(None, kernels[:, train][:, :, train])
-    result = dmkl.evaluate(learner, K, y[train], grid, baselines="none", **{"outer": 4, "inner": 3, **options})
+    result = dmkl.evaluate(learner, K, y[train], {"p": [2.0], "lam": lams}, outer=outer, inner=3, baselines="none")
     return result, kernels[:, test][:, :, train], y[test]
 
 

@@ -343,6 +343,11 @@ def test_what_has_no_answer_is_refused():
     refused(InputError, message, kernels, y, steps=(dmkl.residualize(collinear),))
     refused(InputError, "may have fixed effects once", kernels, y, steps=("center", dmkl.residualize(many[:, :2])))
     refused(InputError, "prevalence is the share of cases", kernels, y, prevalence=1.5)
+    refused(InputError, r"y differs from its fixed effects \(intercept\) by rounding only", kernels, 1e15 + y)
+    age = dmkl.residualize(pd.DataFrame({"age": y}))
+    refused(InputError, "covariate that is computed from y", kernels, 2 * y + 1, steps=(age,))
+    with pytest.warns(ConvergenceWarning, match="before its log-likelihood was at a maximum: .* raise max_iter"):
+        dmkl.VarianceComponents(max_iter=1, tests=False).fit(in_memory(kernels, 25), y)
 
 
 @pytest.mark.parametrize("method", ["reml", "he"])
@@ -353,13 +358,6 @@ def test_a_mean_much_larger_than_the_spread_changes_nothing(method):
     )
     np.testing.assert_allclose(moved.weights_, 1e-6 * model.weights_, rtol=1e-4, atol=1e-12)
     assert moved.intercept_.item() == pytest.approx(1e6 + 1e-3 * model.intercept_.item(), rel=1e-9)
-
-
-def test_why_nothing_is_left_for_kernels():
-    kernels, y, _ = made(8)
-    refused(InputError, r"y differs from its fixed effects \(intercept\) by rounding only", kernels, 1e15 + y)
-    age = dmkl.residualize(pd.DataFrame({"age": y.ravel()}))
-    refused(InputError, "covariate that is computed from y", kernels, 2 * y.ravel() + 1, steps=(age,))
 
 
 def test_an_indefinite_kernel_is_named():
@@ -393,12 +391,6 @@ def test_shares_do_not_depend_on_the_scales_of_kernels():
     np.testing.assert_allclose(scaled.variance_share, plain.variance_share, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(scaled.share_unit[:-1], np.append(scales, 1), rtol=1e-6)
     assert (plain.share_unit[:-1] == 1).all()
-
-
-def test_warnings_say_what_limits_the_results():
-    kernels, y, _ = made(4)
-    with pytest.warns(ConvergenceWarning, match="before its log-likelihood was at a maximum: .* raise max_iter"):
-        dmkl.VarianceComponents(max_iter=1, tests=False).fit(in_memory(kernels, 25), y)
 
 
 @pytest.mark.slow

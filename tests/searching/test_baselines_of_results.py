@@ -1,12 +1,14 @@
 """Baselines of a search (plain sum and single kernels) against direct fits, and comparisons of scores."""
 
+import itertools
+
 import dask
 import numpy as np
 import pytest
 import sklearn.base
-import xarray as xr
 from sklearn.dummy import DummyClassifier
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics import median_absolute_error, r2_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import SVC
@@ -328,105 +330,72 @@ def least_squares(train, rows, y):
     return design[rows] @ np.linalg.lstsq(design[train], y[train], rcond=None)[0]
 
 
-def r2(truth, predicted):
-    return 1.0 - np.sum((truth - predicted) ** 2) / np.sum((truth - truth.mean()) ** 2)
-
-
 @pytest.fixture(scope="module")
 def unnamed():
     return dmkl.create(None, kernels((1.0, 0.0)), names=["k0", "k1"])
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_covariates_alone_and_the_kernels_part_of_a_regression(unnamed, tmp_path, nested):
-    K, learner, grid = unnamed, dmkl.MKRidge(np.inf, steps=(of_samples(), "trace")), {"lam": LAM}
-    if nested:
-        outer = [(np.concatenate(parts[:2]), parts[2]) for parts in folds()]
-        result = dmkl.evaluate(learner, K, OF_COVARIATES, grid, outer=outer, inner=2)
-    else:
-        result = dmkl.search(learner, K, OF_COVARIATES, grid, folds(), scoring=["r2", "neg_mean_squared_error"])
-    alone = result.baselines.sel(baseline="covariates alone")
-    for f, parts in enumerate(result.folds.values()):
-        train, test = parts[0], parts[-1]
-        by_covariates = least_squares(train, test, OF_COVARIATES)
-        np.testing.assert_allclose(alone["test_score"][f], r2(OF_COVARIATES[test], by_covariates), rtol=1e-9)
-        if not nested:
-            error = np.mean((OF_COVARIATES[parts[1]] - least_squares(train, parts[1], OF_COVARIATES)) ** 2)
-            np.testing.assert_allclose(alone["score_neg_mean_squared_error"][f], -error, rtol=1e-9)
-        of_fold = np.flatnonzero(result.predictions["sample_fold"] == result.scores["fold"][f])
-        rows = result.predictions.isel(sample=of_fold)
-        rows = rows.sel(sample=unnamed.samples[test])
-        np.testing.assert_allclose(rows["covariate_prediction"], by_covariates, rtol=1e-9)
-        of_kernels = rows["prediction"].values - by_covariates
-        np.testing.assert_allclose(rows["kernel_prediction"], of_kernels, atol=1e-9)
-        expected = r2(OF_COVARIATES[test] - by_covariates, of_kernels)
-        np.testing.assert_allclose(result.scores["residual_score"][f], expected, rtol=1e-9)
-    assert "Covariates alone: " in result.summary()
-    assert result.comparison().set_index("model")["p_value"].notna()["covariates alone"]
-    assert f"r2 {float(result.scores['residual_score'].mean()):#.3g}" in result.summary()
-    assert {"predicted", "by covariates", "by kernels"} <= set(dmkl.prediction_table(result.predictions))
-    result.save(tmp_path / "result")
-    xr.testing.assert_identical(dmkl.load(tmp_path / "result").baselines, result.baselines)
+HOW, SCORING = ("tested", "validated", "nested"), ["r2", "neg_median_absolute_error"]
 
 
-def test_covariates_alone_of_several_targets_use_the_known_values_of_each(unnamed):
-    K, y = unnamed, np.column_stack([OF_COVARIATES, NUMBERS])
-    y[::7, 1] = np.nan
-    learner = dmkl.MKRidge(np.inf, 0.1, steps=("trace", of_samples()))
-    result = dmkl.search(learner, K, y, {"lam": LAM}, folds(tested=False), refit=False)
-    alone, predictions = result.baselines.sel(baseline="covariates alone"), result.predictions
-    for f, (train, held_out) in enumerate(result.folds.values()):
-        for t, column in enumerate(y.T):
-            known = [rows[~np.isnan(column[rows])] for rows in (train, held_out)]
-            by_covariates = least_squares(*known, column)
-            np.testing.assert_allclose(
-                alone["score"].isel(fold=f, target=t), r2(column[known[1]], by_covariates), rtol=1e-9
-            )
-            fold = np.flatnonzero(predictions["sample_fold"] == result.scores["fold"][f])
-            rows = predictions["prediction"].isel(sample=fold, target=t).sel(sample=unnamed.samples[known[1]])
-            expected = r2(column[known[1]] - by_covariates, rows.values - by_covariates)
-            np.testing.assert_allclose(result.scores["residual_score"].isel(fold=f, target=t), expected, rtol=1e-9)
+def scores_of(truth, predicted):
+    return r2_score(truth, predicted), -median_absolute_error(truth, predicted)
 
 
-@pytest.mark.parametrize("weights", [None, "shared"])
-@pytest.mark.parametrize("how", ["tested", "validated", "nested"])
-def test_the_kernels_part_of_many_targets(unnamed, monkeypatch, weights, how):
-    """Of more targets than predictions are kept for, and where solvers return scores alone: that of fits."""
-    y = np.column_stack([OF_COVARIATES, NUMBERS, OF_COVARIATES**2])
-    y[::9, 1] = np.nan
-    chains = (("trace", of_samples()), ("center", "trace"))
-    learner = dmkl.MKRidge(np.inf, steps=chains[0])
-    if weights == "shared":
-        learner = dmkl.MKRidge(weights="shared", n_candidates=3, steps=chains[0])
-    scoring = ["r2", "neg_median_absolute_error"]
+@pytest.mark.parametrize(
+    ("n_targets", "weights", "how"),
+    [*itertools.product([1, 2, 3], [None], HOW), *itertools.product([3], ["shared"], HOW)],
+)
+def test_covariates_alone_and_the_kernels_part_of_a_regression(unnamed, monkeypatch, n_targets, weights, how):
+    """Those of least squares and of fits to the known values of each target.
+
+    Also of more targets than predictions are kept for, and where solvers return scores alone.
+    """
     monkeypatch.setattr("dmkl.searching.fits.MOST_OUTPUTS", 2)
+    y = np.column_stack([OF_COVARIATES, NUMBERS, OF_COVARIATES**2])[:, :n_targets]
+    y[::9, 1:2] = np.nan
+    chains = (("trace", of_samples()), ("center", "trace"))
+    options = {"p": np.inf} if weights is None else {"weights": "shared", "n_candidates": 3}
+    learner, asked = dmkl.MKRidge(**options, steps=chains[0]), y[:, 0] if n_targets == 1 else y
     if how == "nested":
         outer = [(np.concatenate(parts[:2]), parts[2]) for parts in folds()]
-        result = dmkl.evaluate(learner, unnamed, y, {"lam": LAM}, outer=outer, inner=2, scoring=scoring)
+        result = dmkl.evaluate(learner, unnamed, asked, {"lam": LAM}, outer=outer, inner=2, scoring=SCORING)
     else:
-        grid, cv = {"lam": LAM, "steps": chains}, folds(tested=how == "tested")
-        result = dmkl.search(learner, unnamed, y, grid, cv, scoring=scoring, refit=False)
-    assert "held_out_prediction" not in result.scores
+        grid, cv = {"lam": LAM} | ({"steps": chains} if n_targets == 3 else {}), folds(tested=how == "tested")
+        result = dmkl.search(learner, unnamed, asked, grid, cv, scoring=SCORING, refit=False)
+    alone, kind = result.baselines.sel(baseline="covariates alone"), "score" if how == "validated" else "test_score"
+    assert ("held_out_prediction" in result.scores) == (n_targets < 3)
+    for (f, (fold, parts)), t in itertools.product(enumerate(result.folds.items()), range(n_targets)):
+        column, task = y[:, t], {} if n_targets == 1 else {"target": t}
+        train, rows = (of[~np.isnan(column[of])] for of in (parts[0], parts[-1]))
+        if how == "nested":
+            names = ["lam"] if weights is None else ["lam", "candidate"]
+            params = {name: result.scores[name].isel(fold=f, **task).item() for name in names}
+        else:
+            params = result.best_params_[fold] if how == "tested" else result.best_params_
+            params = params[str(t)] if task else params
+        model = sklearn.base.clone(learner).set_params(**params).fit(unnamed[train, train], column[train])
+        by_covariates = least_squares(train, rows, column)
+        of_kernels = model.predict(unnamed[rows, train]).values - by_covariates
+        known = scores_of(column[rows], by_covariates), scores_of(column[rows] - by_covariates, of_kernels)
+        if params.get("steps") == chains[1]:
+            known = known[0], (np.nan, np.nan)
+        for end, *expected in zip(("", f"_{SCORING[1]}"), *known, strict=True):
+            found = [each.isel(fold=f, **task) for each in (alone[kind + end], result.scores[f"residual_score{end}"])]
+            np.testing.assert_allclose(found, expected, rtol=1e-9 if weights is None else 1e-6)
+        if n_targets < 3:
+            of_fold = np.flatnonzero(result.predictions["sample_fold"] == result.scores["fold"][f])
+            own = result.predictions.isel(sample=of_fold, **task).sel(sample=unnamed.samples[rows])
+            np.testing.assert_allclose(own["covariate_prediction"], by_covariates, rtol=1e-9)
+            np.testing.assert_allclose(own["kernel_prediction"], of_kernels, atol=1e-9)
+    of_first = result.scores["residual_score"].isel({} if n_targets == 1 else {"target": 0})
+    assert np.isfinite(of_first).all()
+    assert "Covariates alone: " in result.summary()
     assert "of the kernels' part: " in result.summary()
-    for f, (fold, parts) in enumerate(result.folds.items()):
-        for t, column in enumerate(y.T):
-            train, rows = (of[~np.isnan(column[of])] for of in (parts[0], parts[-1]))
-            at = {"fold": f, "target": t}
-            if how == "nested":
-                names = ["lam"] if weights is None else ["lam", "candidate"]
-                params = {name: result.scores[name].isel(at).item() for name in names}
-            else:
-                params = (result.best_params_[fold] if how == "tested" else result.best_params_)[str(t)]
-            model = sklearn.base.clone(learner).set_params(**params).fit(unnamed[train, train], column[train])
-            by_covariates = least_squares(train, rows, column)
-            residual = column[rows] - by_covariates
-            of_kernels = model.predict(unnamed[rows, train]).values - by_covariates
-            expected = r2(residual, of_kernels), -np.median(np.abs(residual - of_kernels))
-            if params.get("steps") == chains[1]:
-                expected = np.nan, np.nan
-            actual = [result.scores[f"residual_score{end}"].isel(at) for end in ("", "_neg_median_absolute_error")]
-            np.testing.assert_allclose(actual, expected, rtol=1e-6)
-    assert np.isfinite(result.scores["residual_score"].isel(target=0)).all()
+    if n_targets == 1:
+        assert {"predicted", "by covariates", "by kernels"} <= set(dmkl.prediction_table(result.predictions))
+        assert result.comparison().set_index("model")["p_value"].notna()["covariates alone"] == (how != "validated")
+        assert f"r2 {float(of_first.mean()):#.3g}" in result.summary()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

@@ -9,6 +9,7 @@ import dmkl
 from dmkl.searching.scoring import OF_NUMBERS, OWN_METRICS, PROBABILISTIC, as_metrics, evaluate_each
 
 M, GRID = 60, {"p": [1, 2], "lam": [1e-2, 1.0]}
+MORE = {"refit": False, "baselines": "none"}
 
 
 def kernel_set(seed, shift, n_classes=2):
@@ -31,47 +32,45 @@ def test_scores_far_above_chance_have_small_p_values(question, n_classes):
 
 def test_regressions_folds_of_one_row_and_groups_have_p_values():
     K, y = kernel_set(1, 3.0)
-    more = {"refit": False, "baselines": "none"}
-    assert dmkl.search(dmkl.MKRidge(), K, y.astype(float), GRID, 5, **more).scores["chance_p_value"] <= 0.01
+    assert dmkl.search(dmkl.MKRidge(), K, y.astype(float), GRID, 5, **MORE).scores["chance_p_value"] <= 0.01
     grid = {"p": [2], "lam": [0.1]}
-    assert dmkl.search(dmkl.MKFDA(), K, y, grid, LeaveOneOut(), **more).scores["chance_p_value"] <= 0.01
+    assert dmkl.search(dmkl.MKFDA(), K, y, grid, LeaveOneOut(), **MORE).scores["chance_p_value"] <= 0.01
     pairs = np.repeat(np.arange(M // 2), 2)
     order = np.argsort(y, kind="stable")
     grouped = [kernel[np.ix_(order, order)] for kernel in K]
-    result = dmkl.search(dmkl.MKFDA(), grouped, y[order], grid, 5, groups=pairs, **more)
+    result = dmkl.search(dmkl.MKFDA(), grouped, y[order], grid, 5, groups=pairs, **MORE)
     assert result.scores["chance_p_value"] <= 0.01
 
 
 def test_leave_one_out_below_chance_names_the_remedy():
     """The priors of the other rows favour the other class; with uniform priors, or stratified folds, nothing does."""
     K, y = kernel_set(2, 0.0)
-    grid, more = {"p": [2], "lam": [100.0]}, {"refit": False, "baselines": "none"}
-    remedy = "the priors of its training rows favour the other classes"
-    result = dmkl.search(dmkl.MKFDA(), K, y, grid, LeaveOneOut(), **more)
+    grid, remedy = {"p": [2], "lam": [100.0]}, "the priors of its training rows favour the other classes"
+    result = dmkl.search(dmkl.MKFDA(), K, y, grid, LeaveOneOut(), **MORE)
     assert float(result.scores["chance_score"]) > float(result.scores["mean_score"].max())
     assert remedy in result.summary()
-    assert remedy not in dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **more).summary()
+    assert remedy not in dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **MORE).summary()
     signal, y = kernel_set(1, 3.0)
-    assert remedy not in dmkl.search(dmkl.MKFDA(), signal, y, grid, LeaveOneOut(), **more).summary()
+    assert remedy not in dmkl.search(dmkl.MKFDA(), signal, y, grid, LeaveOneOut(), **MORE).summary()
 
 
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "average_precision"])
 def test_whole_grids_have_p_values(scoring):
     K, y = kernel_set(3, 3.0)
     grid = {"p": [1, 1.5, 2, np.inf], "lam": [1e-3, 1e-2, 0.1, 1.0]}
-    scores = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring=scoring, refit=False, baselines="none").scores
+    scores = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring=scoring, **MORE).scores
     assert float(scores["chance_p_value"]) == pytest.approx(1 / 1000)
     assert int(scores["chance_permutations"]) == 999
 
 
 def test_scorers_that_are_called_too_often_are_named():
     K, y = kernel_set(3, 3.0)
-    grid, more = {"p": [1, 2, 3], "lam": [1e-2, 1.0]}, {"scoring": "f1", "refit": False, "baselines": "none"}
-    result = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **more)
+    grid = {"p": [1, 2, 3], "lam": [1e-2, 1.0]}
+    result = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring="f1", **MORE)
     assert int(result.scores["chance_permutations"]) == 0
     assert "No p-value under permuted labels: scores of every point" in result.summary()
     assert np.isnan(result.scores["chance_p_value"])
-    by_accuracy = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **more | {"scoring": "accuracy"})
+    by_accuracy = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring="accuracy", **MORE)
     assert "would take too long" not in by_accuracy.summary()
 
 

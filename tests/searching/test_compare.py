@@ -72,11 +72,13 @@ def test_scores_are_those_of_nested_loops(K, result, tables):
     assert table.loc["auto", "choices"].startswith("model = ")
     for name in LEARNERS:
         assert len(result.choices().query(f"model == '{name}'")) == 3
+    assert "Models on the same folds" in dmkl.report(result)
+    assert [each.get_text() for each in result.plot().get_yticklabels()] == [*table.index]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scale", "n_noise"), [(2.0, 0), (0.3, 6)])
-def test_auto_is_the_search_of_the_model_that_its_rule_chooses(tables, tmp_path, scale, n_noise):
+def test_auto_is_the_search_of_the_model_that_its_rule_chooses(tables, scale, n_noise):
     noise = np.random.default_rng(0).normal(size=(n_noise + 1, M, 4))
     noisy = {name: X + scale * noise[0] for name, X in tables.items()} | dict(zip("cdefgh", noise[1:], strict=False))
     K = dmkl.build(None, noisy, {"function": "rbf"}, labels=np.arange(M) % 3, dtype="float64")
@@ -92,8 +94,6 @@ def test_auto_is_the_search_of_the_model_that_its_rule_chooses(tables, tmp_path,
     assert found.scores.attrs["model_chosen"] == name
     np.testing.assert_array_equal(found.best_.predict(K), by_hand[name].best_.predict(K))
     assert f"Chosen model: {name}; accuracy mkfda " in found.summary()
-    found.save(tmp_path / "chosen")
-    assert dmkl.load(tmp_path / "chosen").summary() == found.summary()
 
 
 def test_auto_takes_the_largest_mean_where_no_sum_is_among_the_models(K, monkeypatch):
@@ -102,16 +102,6 @@ def test_auto_takes_the_largest_mean_where_no_sum_is_among_the_models(K, monkeyp
     found = dmkl.auto(K, models={"weak": dmkl.MKFDA(1, 1e6), "stack": dmkl.Stack()}, grids={"weak": {"p": [1]}}, cv=2)
     assert found.scores.attrs["model_chosen"] == "stack"
     assert isinstance(found.best_, dmkl.Stack)
-
-
-@pytest.mark.slow
-def test_a_saved_comparison_is_the_same(result, tmp_path):
-    result.save(tmp_path / "compared")
-    loaded = dmkl.load(tmp_path / "compared")
-    assert loaded.summary() == result.summary()
-    assert loaded.data.identical(result.data)
-    assert "Models on the same folds" in dmkl.report(loaded)
-    assert [each.get_text() for each in result.plot().get_yticklabels()] == result.table()["model"].tolist()
 
 
 def test_a_competitor_that_wins_is_named(K):

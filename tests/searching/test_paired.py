@@ -24,11 +24,8 @@ def kernel_set(seed, shift, n_classes=2):
 
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (0, 4), (7, 2), (5, 5), (30, 12)])
 def test_mcnemar_is_the_exact_binomial_test(b, c):
-    first, second = (
-        np.repeat([True, False, True, False], [b, c, 5, 3]),
-        np.repeat([False, True, True, False], [b, c, 5, 3]),
-    )
-    result = mcnemar(first, second)
+    right = np.repeat([[True, False], [False, True], [True, True], [False, False]], [b, c, 5, 3], axis=0)
+    result = mcnemar(*right.T)
     assert (result["mcnemar_first"], result["mcnemar_second"]) == (b, c)
     expected = stats.binomtest(b, b + c).pvalue if b + c else 1.0
     assert result["mcnemar_p_value"] == pytest.approx(expected, rel=1e-12)
