@@ -15,6 +15,8 @@ from dmkl.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 KUBERNETES = {part["kind"]: part for part in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
 
 
@@ -39,30 +41,27 @@ def copied():
 def test_images_copy_what_a_build_needs_and_ask_for_extras_that_there_are(image):
     names = copied()[image]
     assert all((ROOT / name).exists() for name in names)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    needed = {project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml"}
-    assert names == {*needed, *project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    needed = {PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml"}
+    assert names == {*needed, *PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     extras = re.search(r"(?:EXTRAS=|/source\[)([a-z0-9,]+)", (DEPLOY / image).read_text())[1].split(",")
-    assert set(extras) <= set(project["project"]["optional-dependencies"])
+    assert set(extras) <= set(PROJECT["optional-dependencies"])
 
 
 def test_the_recipe_for_conda_has_the_dependencies_and_the_version_of_the_package():
     recipe = yaml.safe_load((DEPLOY / "conda" / "recipe.yaml").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     other_names = {"dask[array]": "dask-core", "matplotlib": "matplotlib-base"}
-    named = [re.match(r"([^>]+)(>=.*)", text).groups() for text in project["dependencies"]]
+    named = [re.match(r"([^>]+)(>=.*)", text).groups() for text in PROJECT["dependencies"]]
     expected = {f"{other_names.get(name, name)} {versions}" for name, versions in named}
-    assert set(recipe["requirements"]["run"]) == {*expected, f"python {project['requires-python']}"}
-    assert recipe["package"] == {"name": project["name"], "version": RELEASE}
-    assert recipe["build"]["python"]["entry_points"] == [f"dmkl = {project['scripts']['dmkl']}"]
+    assert set(recipe["requirements"]["run"]) == {*expected, f"python {PROJECT['requires-python']}"}
+    assert recipe["package"] == {"name": PROJECT["name"], "version": RELEASE}
+    assert recipe["build"]["python"]["entry_points"] == [f"dmkl = {PROJECT['scripts']['dmkl']}"]
 
 
 def test_the_lock_file_has_hashes_of_all_dependencies_in_versions_that_are_allowed():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     entries = re.split(r"\n(?=\S)", (DEPLOY / "lock.txt").read_text())
     assert all("--hash=sha256:" in entry for entry in entries)
     locked = {entry.partition("==")[0]: re.match(r"\S+==(\S+)", entry)[1] for entry in entries}
-    for line in [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]:
+    for line in [*PROJECT["dependencies"], *chain.from_iterable(PROJECT["optional-dependencies"].values())]:
         required = Requirement(line)
         assert required.specifier.contains(locked[canonicalize_name(required.name)]), line
 

@@ -202,16 +202,6 @@ def test_messages_are_not_printed_again_by_the_logging_of_a_library(run, tmp_pat
     assert dmkl.progress.LOGGER.propagate
 
 
-def test_a_log_that_cannot_be_written_is_refused_before_anything_is_done(error_of, store, tmp_path):
-    (tmp_path / "file").touch()
-    for log, words in (
-        ("--all", "--log takes a file to append to, as --log run.log, got '--all'"),
-        (tmp_path / "file" / "run.log", "no log can be written to"),
-    ):
-        assert words in error_of("fit", store, tmp_path / "model", "--log", log)
-    assert not (tmp_path / "model").exists()
-
-
 @pytest.mark.parametrize(
     ("line", "completed"),
     [("dmkl sea", {"search"}), ("dmkl fit --model gs", {"gsmkl"}), ("dmkl fit --model gsmkl --n-gr", {"--n-groups"})],

@@ -29,9 +29,14 @@ def folder(tmp_path_factory, tables, classes):
     np.savez(path / "all.npz", **tables, y=classes, split=PART)
     np.savez(path / "new.npz", **{name: values[TRAIN:] for name, values in tables.items()}, y=classes[TRAIN:])
     np.savez(path / "plain.npz", shape=tables["shape"])
+    broken = tables["shape"].copy()
+    broken[7, 2] = np.nan
+    np.savez(path / "broken.npz", shape=broken)
     pd.DataFrame({"one": PART, "two": np.where(np.arange(M) < 5, 2, 0)}).to_csv(path / "two.csv", index=False)
     genes = pd.DataFrame(tables["shape"], NAMES, [f"g{k}" for k in range(6)])
     genes.to_csv(path / "genes.csv")
+    (path / "new").mkdir()
+    genes.iloc[TRAIN:].to_csv(path / "new" / "genes.csv")
     # In another order, and without the last three samples.
     pd.DataFrame(tables["color"], NAMES, list("abcd")).iloc[: M - 3].iloc[::-1].to_csv(path / "colors.csv")
     pd.Series(classes, NAMES, name="class").iloc[::-1].to_csv(path / "classes.csv", index_label="sample")
@@ -182,12 +187,9 @@ def named_model(tmp_path_factory, folder):
 
 
 def test_features_are_scored_by_labels_of_a_file(output_of, json_of, error_of, tmp_path, folder, classes, named_model):
-    genes = pd.read_csv(folder / "genes.csv", index_col=0)
-    genes.iloc[TRAIN:].to_csv(tmp_path / "genes.csv")
-    command = ["predict", named_model, "--features", tmp_path / "genes.csv", "--labels"]
+    command = ["predict", named_model, "--features", folder / "new" / "genes.csv", "--labels"]
     printed = json_of(*command, f"{folder / 'classes.csv'}:class")
-    model = dmkl.load(named_model)
-    expected = model.predict(features={"genes": genes.iloc[TRAIN:]}) == classes[TRAIN:]
+    expected = dmkl.load(named_model).predict(features=folder / "new" / "genes.csv") == classes[TRAIN:]
     assert (printed["accuracy"], printed["trained_on"], printed["samples"]) == (expected.mean(), 0, M - TRAIN)
     assert "Accuracy " in output_of(*command, folder / "classes.csv", "--scoring", "matthews")
     pd.Series(classes, NAMES, name="class").iloc[:-1].to_csv(tmp_path / "fewer.csv", index_label="sample")
@@ -230,10 +232,9 @@ def test_training_samples_among_the_features_are_not_scored(
 def test_a_page_has_the_labels_that_are_known_alone(output_of, tmp_path, folder, classes, named_model, monkeypatch):
     pages, known = [], np.arange(M) % 2 == 0
     monkeypatch.setattr(dmkl, "report", lambda description, path: pages.append(description))
-    pd.read_csv(folder / "genes.csv", index_col=0).iloc[TRAIN:].to_csv(tmp_path / "genes.csv")
     pd.Series(np.where(known, classes, "NA"), NAMES, name="class").to_csv(tmp_path / "some.csv", index_label="sample")
-    command = ("predict", named_model, "--features", tmp_path / "genes.csv", "--labels", tmp_path / "some.csv")
-    output_of(*command, "--report", tmp_path / "page.html")
+    given = ("--features", folder / "new" / "genes.csv", "--labels", tmp_path / "some.csv")
+    output_of("predict", named_model, *given, "--report", tmp_path / "page.html")
     shown = pages[0].tables["least_sure"]().frame.set_index("sample")["true"]
     expected = pd.Series(np.where(known, classes, ""), NAMES)[shown.index]
     assert shown.tolist() == expected.tolist()
@@ -268,38 +269,32 @@ def test_info_says_how_kernels_were_made(json_of, output_of, tmp_path, folder, t
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["build", "all.npz", "--feature", "shape"], "say which kernels to make: --specs FILE.toml"),
-        (["build", "all.npz", *RBF, "--specs", "kernels.toml"], "leave out --function and --bandwidth"),
-        (["build", "all.npz", "--function", "rbf", "--bandwidth", "2,wide"], "--bandwidth takes numbers such as 0.1,"),
-        (["build", "broken.npz", *RBF], "features 'shape': row 7 is nan in column 2"),
-        (["build", "all.npz", *RBF, "--train", "odd.txt"], "has 22 names that no sample of the set has"),
-        (["build", "genes.csv", *RBF, "--train", "odd.txt", "--split", "0"], "--train and --split exclude each other"),
-        (["build", "all.npz", *RBF, "--split", "1"], "there is no split 1, the samples have 1"),
-        (["build", "new.npz", "--against", "SET", "--split", "0", "--tile", "8"], "leave out --split and --tile"),
-        (["build", "all.npz", *RBF, "--missing-features", "zero"], "--missing-features is for --against STORE"),
-        (["predict", "SET", "--features", "new.npz"], "samples come from either STORE or --features"),
-        (["predict", "--features", "new.npz", "--split", "0"], "--split is for STORE; all samples of --features are"),
-        (["predict", "SET", "--missing", "zero"], "--missing is for --features"),
-        (["predict", "SET", "--labels", "classes.csv"], "--labels is for --features"),
-    ],
-)
-def test_bad_input_leaves_nothing(error_of, tmp_path, folder, tables, built, fitted, arguments, words):
-    shape = tables["shape"].copy()
-    shape[7, 2] = np.nan
-    np.savez(tmp_path / "broken.npz", shape=shape)
-    there = {"SET": built, "broken.npz": tmp_path / "broken.npz"}
-    command, *given = [
-        there.get(text, folder / text if "." in text and not text[0].isdecimal() else text) for text in arguments
-    ]
-    out = tmp_path / "out" / "result"
-    places = [out] if command == "build" else [fitted, "--out", out]
-    *notes, error = error_of(command, *places, *given).splitlines()
+WIDE = "--function rbf --bandwidth 0.5,2"
+REFUSED = {
+    "build OUT all.npz --feature shape": "say which kernels to make: --specs FILE.toml",
+    f"build OUT all.npz {WIDE} --specs kernels.toml": "leave out --function and --bandwidth",
+    "build OUT all.npz --function rbf --bandwidth 2,wide": "--bandwidth takes numbers such as 0.1,",
+    f"build OUT broken.npz {WIDE}": "features 'shape': row 7 is nan in column 2",
+    f"build OUT all.npz {WIDE} --train odd.txt": "has 22 names that no sample of the set has",
+    f"build OUT genes.csv {WIDE} --train odd.txt --split 0": "--train and --split exclude each other",
+    f"build OUT all.npz {WIDE} --split 1": "there is no split 1, the samples have 1",
+    "build OUT new.npz --against SET --split 0 --tile 8": "leave out --split and --tile",
+    f"build OUT all.npz {WIDE} --missing-features zero": "--missing-features is for --against STORE",
+    "predict MODEL SET --out OUT --features new.npz": "samples come from either STORE or --features",
+    "predict MODEL --out OUT --features new.npz --split 0": "--split is for STORE; all samples of --features are",
+    "predict MODEL SET --out OUT --missing zero": "--missing is for --features",
+    "predict MODEL SET --out OUT --labels classes.csv": "--labels is for --features",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_bad_input_leaves_nothing(error_of, tmp_path, folder, built, fitted, monkeypatch, line):
+    monkeypatch.chdir(folder)
+    places = {"OUT": tmp_path / "out" / "result", "SET": built, "MODEL": fitted}
+    *notes, error = error_of(*(places.get(word, word) for word in line.split())).splitlines()
     assert all(note.startswith("dmkl: note: ") for note in notes)
-    assert words in error
-    assert not out.parent.exists() or not list(out.parent.iterdir())
+    assert REFUSED[line] in error
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_the_command_that_uses_a_model_of_built_kernels_works(output_of, tmp_path, folder, built):

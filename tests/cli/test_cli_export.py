@@ -123,32 +123,6 @@ def test_a_class_of_several(error_of, output_of, tmp_path, store):
     np.testing.assert_array_equal(np.load(tmp_path / "k.npy"), expected.sel({"class": "pear"}).values)
 
 
-EXPORT, PREDICT = ("export",), ("predict", "--out", "p.csv")
-
-
-@pytest.mark.parametrize(
-    ("command", "options", "words"),
-    [
-        (
-            EXPORT,
-            ["k.mat"],
-            "is written to a file with one of the suffixes .npy, .csv, .zarr, .grm.bin, .h5ad, got 'k.mat'",
-        ),
-        (EXPORT, ["memory://x/k.grm.bin"], "has to be a file of this machine; write .npy or .zarr there"),
-        (EXPORT, ["k.grm.bin", "--rows=0:3"], "holds a square matrix, and these are rows against training samples"),
-        (EXPORT, ["k.npy", "--anndata=cells.h5ad"], "--anndata is for a kernel in a file that ends in .h5ad"),
-        (PREDICT, ["--rows=s04"], "'s04' is no file that is there, and 's04' no position"),
-        (PREDICT, ["--rows=3,45"], "--rows 3,45: 45 is not among the positions of this set's 45 samples, 0 to 44"),
-        (PREDICT, ["--rows=3,1:4"], "--rows 3,1:4 has position 3 more than once; each sample is taken once"),
-        (PREDICT, ["--rows=5:5"], "--rows 5:5 chooses none of the 45 samples; name some, or leave it out"),
-    ],
-)
-def test_what_is_refused(error_of, tmp_path, store, model, monkeypatch, command, options, words):
-    monkeypatch.chdir(tmp_path)
-    assert words in error_of(command[0], model, store, *command[1:], *options)
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- predictions -----------------------------------------------------------------------------------------------------
 def test_contributions_to_a_file(output_of, tmp_path, store, model):
     estimator, K = dmkl.load(model), dmkl.open(store)

@@ -12,11 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
-from sklearn.model_selection import GroupKFold, LeaveOneOut, PredefinedSplit, ShuffleSplit, StratifiedKFold
+from sklearn.model_selection import GroupKFold
 
 import dmkl
-from dmkl.cli.parsing import parse_cv, parse_grid
-from dmkl.errors import InputError
 from dmkl.progress import ConsoleWatch
 from dmkl.solvers.workspace import Workspace
 
@@ -127,61 +125,6 @@ def test_pictures(error_of, output_of, tmp_path, plain):
     assert not (pictures / "weights_over_p.png").exists()  # a picture of the replaced search
 
 
-# --- folds and grids as text -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (" StratifiedKFold( n_splits = 3 ) ", StratifiedKFold(3)),
-        ("ShuffleSplit(2, test_size=0.25)", ShuffleSplit(2, test_size=0.25, random_state=0)),
-        ("LeaveOneOut", LeaveOneOut()),
-        ("PredefinedSplit([-1, 0, 1])", PredefinedSplit([-1, 0, 1])),
-    ],
-)  # fmt: skip
-def test_splitters_as_text_split_like_their_own(text, expected):
-    y = np.arange(12) % 3
-    splitter = parse_cv(text)
-    assert type(splitter) is type(expected)
-    for fold, other in zip(splitter.split(y, y), expected.split(y, y), strict=True):
-        np.testing.assert_array_equal(np.concatenate(fold), np.concatenate(other))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "KFold(", "kfold(3)", "BaseCrossValidator()", "GridSearchCV", "train_test_split(3)", "KFold(3)(4)",
-        "KFold(n_splits=int('3'))", "KFold(**{'n_splits': 3})", "KFold(*[3])", "__import__('os').system('false')",
-        "(lambda: KFold(3))()", "sklearn.model_selection.KFold(3)", "KFold(3); 1", "KFold(1)", "KFold(folds=3)",
-        "(" * 500 + ")" * 500,
-    ],
-)  # fmt: skip
-def test_texts_that_are_no_folds(text):
-    with pytest.raises(InputError, match="--cv"):
-        parse_cv(text)
-
-
-def test_values_as_text():
-    texts = ["p=1, 4/3,inf", "lam=1e-3,2", "steps=center+trace,none", "max_iter=5,10", "tol=1e-2", "b=true,False"]
-    grid = parse_grid([*texts, "C=1,4"])
-    assert grid == {
-        "p": [1.0, 4 / 3, np.inf],
-        "lam": [1e-3, 2.0],
-        "steps": [("center", "trace"), ()],
-        "max_iter": [5, 10],
-        "tol": [1e-2],
-        "b": [True, False],
-        "C": [1.0, 4.0],
-    }
-    assert all(type(value) is int for value in grid["max_iter"])
-
-
-@pytest.mark.parametrize(
-    "texts", [["p"], ["=1"], ["p="], ["p=1", "p=2"], ["p=1,,2"], ["lam=one"], ["p=0.5"], ["C=1,many"]]
-)
-def test_values_that_are_none(texts):
-    with pytest.raises(InputError):
-        parse_grid(texts)
-
-
 @pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_groups(error_of, output_of, tmp_path, plain):
     K = dmkl.open(plain)
@@ -202,23 +145,6 @@ def test_groups(error_of, output_of, tmp_path, plain):
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
-def test_what_it_refuses_before_anything_runs(error_of, tmp_path, plain, monkeypatch):
-    def nothing(*_, **__):
-        pytest.fail("something ran")
-
-    monkeypatch.setattr(Workspace, "commit", nothing)
-    new = tmp_path / "new"
-    for arguments, words in (
-        ([plain, plain], "--overwrite"),
-        ([plain, plain, "--overwrite"], "is not a search"),
-        ([plain, new, "--p", "1", "--grid", "p=2"], "twice"),
-        ([plain, new, "--grid", "depth=1"], "'depth' is no parameter of MKFDA"),
-        ([plain, new, "--solver", "direct(basis=1GiB)"], "direct takes master="),
-    ):
-        assert words in error_of("search", *arguments), arguments
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_wrong_argument_that_shows_late_leaves_nothing(error_of, tmp_path, plain):
     """The precision of the kernels is known after one pass; a corrected λ makes a new search."""
     assert "lam=1e-25 is below" in error_of("search", plain, tmp_path / "result", *POINT, "--lam", "1e-25")
