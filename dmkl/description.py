@@ -46,10 +46,7 @@ MOST_ROWS = 30
 
 
 def number(value: Any, sign: Literal["", "+"] = "") -> str:
-    """Three significant digits, and all those before the point; a dash where there is no number.
-
-    With `sign` "+" positive numbers have one too.
-    """
+    """Three significant digits, and all those before the point; a dash where there is no number."""
     if value != value:
         return "–"
     whole = isinstance(value, int) or 1e3 <= abs(value) < 1e6

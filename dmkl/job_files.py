@@ -294,11 +294,7 @@ _IP_ADDRESS = "from distributed.utils import get_ip; print(get_ip())"
 
 
 def batch_script(job: JobFile, copy: Path, script: Path) -> str:
-    """Make the text of `script`, which runs `copy`: `job` may be edited while the script waits in the queue.
-
-    dask-jobqueue's configuration has the defaults of options. InputError, with the line of the job file, if an option
-    breaks a rule, or cores or memory are missing.
-    """
+    """Make the text of `script`, which runs `copy`: `job` may be edited while the script waits in the queue."""
     system = batch_system("slurm")
     assert system is not None
     options = cluster_options(job, system)

@@ -163,10 +163,7 @@ def plural(noun: str) -> str:
 
 
 def shortened(name: str, longest: int = LONGEST_NAME) -> str:
-    """Shorten a long name in its middle, and escape mathematical markup and characters that are not visible.
-
-    Narrow figures have less room.
-    """
+    """Shorten a long name in its middle, more in narrow figures, and escape mathematical markup and what is hidden."""
     name = printable(name).replace("\n", " ")
     longest = min(longest, int(5.5 * widest.get()))
     half = (longest - 1) // 2
@@ -240,10 +237,7 @@ def name_rows(ax: Axes, names: Sequence[str]) -> None:
 
 
 def label_ends(*axes: Any) -> None:
-    """End axes at the ticks that enclose their data, so that both ends have a number; at powers of ten if logarithmic.
-
-    It is called when all is drawn.
-    """
+    """End axes, when all is drawn, at the ticks that enclose their data; at powers of ten if they are logarithmic."""
     from matplotlib.ticker import MaxNLocator
 
     for axis in axes:

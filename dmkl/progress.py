@@ -205,11 +205,8 @@ def _setting() -> Any:
 class ConsoleWatch(Watch):
     """A line for work that takes longer than two seconds: what is done, the time, and the time that is left.
 
-    Where problems are solved, it begins with the numbers of them and of passes, which only rise, whatever the parts of
-    the work. What follows is about the part that runs now.
-
-    The console is standard error by default, so that tables on standard output can be piped. Work shorter than
-    `delay_seconds` shows nothing; without a terminal, notes have at least this distance.
+    It begins with the numbers of solved problems and of passes, which only rise; what follows is about the part that
+    runs now. Work shorter than `delay_seconds` shows nothing; without a terminal, notes have at least this distance.
     """
 
     def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:
@@ -273,8 +270,7 @@ def _in_notebook() -> bool:
 def shown() -> Iterator[None]:
     """Show the progress of the work inside this context, as the setting ``dmkl.progress`` says, if nothing else does.
 
-    Threads and processes that compute side by side would write over one another's lines, and show nothing. The log
-    counts the problems of each call.
+    Threads and processes that compute side by side would write over one another's lines, and show nothing.
     """
     side_by_side = threading.current_thread() is not threading.main_thread() or current_process().name != "MainProcess"
     setting = _setting()

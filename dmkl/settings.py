@@ -68,10 +68,7 @@ _TASK_BYTES = 2**28  # Memory of a task: twice what it takes to read and multipl
 
 
 def tasks_at_once() -> int:
-    """Default concurrency on this machine: one task for each core, fewer if memory is scarce.
-
-    Each task has its own tiles, vectors and results, so that many tasks with little memory do less work than few.
-    """
+    """Default concurrency: a task for each core, fewer if memory is scarce, as each has its own tiles and results."""
     return max(1, min(available_cores(), memory_budget_bytes() // _TASK_BYTES))
 
 

@@ -47,10 +47,7 @@ def _root(
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
-    """The program, with the options of the command and the learner that its arguments name.
-
-    The other commands have a line of help and no options, which would take time to make.
-    """
+    """The program, with the options of the command that its arguments name alone, since making others takes time."""
     if not arguments and "_DMKL_COMPLETE" in os.environ:  # a shell asks for completions of this command line
         line = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
         arguments = line.split()[1:]

@@ -47,10 +47,9 @@ def sample_names(K: KernelSet) -> Array | None:
 def parse_steps(text: str, samples: Iterable[str] | None = None) -> tuple[Any, ...]:
     """Names of steps, separated by commas or +; "none" is no step.
 
-    ``residualize=FILE`` removes the covariates of a table with names of columns and samples; ``residualize=FILE:NAME``
-    removes one column of it, or of obs of an .h5ad, ``residualize=FILE:NAME+NAME`` several, and
-    ``residualize=FILE&FILE`` those of several files. `samples` are the names of the samples of the set, which identify
-    the column of names.
+    ``residualize=FILE`` removes the covariates of a table with names of columns and samples, ``FILE:NAME+NAME`` some of
+    its columns, or of obs of an .h5ad, and ``FILE&FILE`` those of several files. The names of `samples` show the column
+    of names.
     """
     from dmkl.numerics.steps import STEPS, as_steps
 
@@ -275,10 +274,7 @@ def read_kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
 def _read_pairs(
     text: str, rule: str, what: str, example: str, is_value: Callable[[str], bool]
 ) -> tuple[Path, list[list[str]]]:
-    """A CSV file and its lines, each the name of a kernel and a value; the first may be a header.
-
-    `rule`, `what` and `example` say in messages what the option takes, what a value is, and how a line looks.
-    """
+    """A CSV file and its lines of a kernel and a value, the first perhaps a header; all but `text` is for messages."""
     from dmkl.files.documents import check_size
     from dmkl.files.regular import check_regular
 

@@ -179,18 +179,16 @@ def predict(
         source["offset"] = parsing.read_offset(offset, names) if isinstance(value, str) else value
     if strata is not None:
         curves["strata"] = parsing.read_strata(strata, names)
-    measures = parsing.parse_scoring(scoring)
-    if truth is None and measures is not None:
-        refuse("--scoring needs the true labels, and they are not known; leave it out")
-    if kernel_scores is not None and (truth is None or estimator.kind_ != "regression"):
-        why = "they are not known" if truth is None else f"{type(estimator).__name__} predicts no numbers"
-        refuse(f"--kernel-scores compares predicted numbers with the true ones, and {why}; leave it out")
-    if plot is not None and (truth is None or estimator.kind_ in _NO_CLASSES):
-        predicts = f"{type(estimator).__name__} predicts {_NO_CLASSES.get(estimator.kind_)}"
-        why = "they are not known" if truth is None else predicts
-        refuse(f"--plot draws true against predicted classes, and {why}; leave it out")
+    measures, regression = parsing.parse_scoring(scoring), estimator.kind_ == "regression"
+    for asked, suits, what in (
+        (measures, True, "--scoring needs the true labels"),
+        (kernel_scores, regression, "--kernel-scores compares predicted numbers with the true ones"),
+        (plot, estimator.kind_ not in _NO_CLASSES, "--plot draws true against predicted classes"),
+    ):
+        if asked is not None and (truth is None or not suits):
+            predicts = f"{type(estimator).__name__} predicts {_NO_CLASSES.get(estimator.kind_, 'no numbers')}"
+            refuse(f"{what}, and {'they are not known' if truth is None else predicts}; leave it out")
     with ConsoleWatch(), resources.computing(reading=K):
-        regression = estimator.kind_ == "regression"
         deviation = None
         if deviations:
             of_training = {}
@@ -208,7 +206,7 @@ def predict(
     of_covariates, result = None, None
     if regression:
         of_covariates = estimator._covariate_part(scores["sample"].values, **beside_features(source))
-    where = store or ", ".join(map(str, features or []))
+    where, n_trained = store or ", ".join(map(str, features or [])), int((~new).sum())
     samples = f"{count(int(scored.sum()), 'sample')} of {where}"
     samples += "" if new.any() else ", which the model was trained on: this says nothing about new samples"
     if truth is not None:
@@ -216,7 +214,13 @@ def predict(
         result = score_model(estimator, scores.values[scored], truth[scored], measures, unknown, samples, of_scored)
     has_probabilities = getattr(estimator, "calibrated_on_", None) is not None
     calibrated = estimator.probabilities_of(scores) if has_probabilities else None
-    regions, of_regions, region_lines = None, {}, []
+    facts: dict[str, Any] = {"model": model, "store": store, "samples": len(predicted), "trained_on": n_trained}
+    facts |= {"features": None if features is None else list(map(str, features)), "out": out}
+    facts |= result.as_data() if result else {"scores" if regression else "accuracy": None}
+    facts |= {"calibrated_on": estimator.calibrated_on_} if probabilities else {}
+    said, region_lines, regions, parts = list[str](), list[str](), None, None
+    if result is not None and new.any() and n_trained:
+        said.append(f"{count(n_trained, 'further sample')}, which the model was trained on, are not scored.")
     if coverage is not None:
         of_kind = estimator.intervals_of if regression else partial(estimator.sets_of, per_class=per_class)
         regions, observed = of_kind(scores, coverage), ""
@@ -227,12 +231,16 @@ def predict(
         size = number(of_regions["mean_size"])
         what = f"Intervals: mean width {size}" if regression else f"Sets: {size} labels on average"
         region_lines = [f"{what}{observed}. They hold the labels of {of_regions['guarantee']}."]
+        facts["coverage"] = of_regions
+    said += region_lines
     if unassigned_below is not None and calibrated is not None:
         predicted = np.where(calibrated.max("class") < unassigned_below, "unassigned", predicted.astype(str))
     if out is not None:
         listed = calibrated if probabilities else None
         frame, dataset = _tables(scores, predicted, estimator, listed, deviation, of_covariates, curves, regions)
         write_table(as_place(out), frame, dataset, overwrite=overwrite)
+        on = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
+        said.append(f"Predictions are in {out}{on}.")
     if anndata is not None:
         from dmkl.outputs import into_annotated
 
@@ -245,13 +253,18 @@ def predict(
         into_annotated(anndata, scores=obsm, more=more, overwrite=overwrite)
         entries = [*more, *(f"obsm/{name}" for name in obsm if name != key)]
         also = ", ".join(f"{part}[{name!r}]" for part, _, name in (entry.partition("/") for entry in entries))
+        said.append(f"Scores are in obsm[{key!r}]{also and f', and more in {also}'} of {anndata}.")
+    elif result is None and out is None and contributions is None:
+        said.append("Write them to a file with --out FILE.")
     if contributions is not None and shares is not None:
-        frame = as_frame(shares, "kernel")
-        write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
-    parts = None
+        write_table(as_place(contributions), as_frame(shares, "kernel"), shares.to_dataset(), overwrite=overwrite)
+        said.append(f"Shares of the kernels in the scores are in {contributions}.")
+        facts["contributions"] = contributions
     if kernel_scores is not None and shares is not None and truth is not None:
         parts = dmkl.kernel_scores(shares[scored], pd.DataFrame(with_unknown(truth, unknown), scores["sample"])[scored])
         write_table(as_place(kernel_scores), parts.table(), parts.data, overwrite=overwrite)
+        said.append(f"R² and correlation by kernel are in {kernel_scores}.")
+        facts["kernel_scores"] = kernel_scores
     if result is not None and result.figures:
         save_figure(result.figures["Confusion matrix"].draw, plot)
     if report is not None:
@@ -264,44 +277,16 @@ def predict(
         code = {"Command that repeats this": shlex.join(["dmkl", *command_line.get()])}
         description = describe_prediction(estimator, scores, known, result, where, region_lines, parts, code)
         dmkl.report(description, report)
+        said.append(f"The page is {report}; open it in a browser.")
     if as_json:
-        print_json(
-            {
-                "model": model,
-                "store": store,
-                "features": None if features is None else list(map(str, features)),
-                "samples": len(predicted),
-                "trained_on": int((~new).sum()),
-                **(result.as_data() if result else {"scores" if regression else "accuracy": None}),
-                **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
-                **({} if coverage is None else {"coverage": of_regions}),
-                "out": out,
-                **({} if contributions is None else {"contributions": contributions}),
-                **({} if kernel_scores is None else {"kernel_scores": kernel_scores}),
-            }
-        )
+        print_json(facts)
         return
     if result is None:
         say(f"Predicted {count(len(predicted), 'sample')} of {where}; their labels are not known.")
     else:
         show_scores(result)
-        if new.any() and not new.all():
-            say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
-    for line in region_lines:
+    for line in said:
         say(line)
-    if out is not None:
-        on = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
-        say(f"Predictions are in {out}{on}.")
-    if report is not None:
-        say(f"The page is {report}; open it in a browser.")
-    if anndata is not None:
-        say(f"Scores are in obsm[{key!r}]{also and f', and more in {also}'} of {anndata}.")
-    elif result is None and out is None and contributions is None:
-        say("Write them to a file with --out FILE.")
-    if contributions is not None:
-        say(f"Shares of the kernels in the scores are in {contributions}.")
-    if kernel_scores is not None:
-        say(f"R² and correlation by kernel are in {kernel_scores}.")
 
 
 def _check_source(

@@ -111,10 +111,7 @@ def open_kernels(
 
 
 def find_names(samples: Array, names: Array | Sequence[str], source: str, *, repeated: bool = False) -> Index:
-    """Positions of `names`, which come from `source`, among `samples`.
-
-    InputError if one is missing, or there twice unless they may be `repeated`.
-    """
+    """Positions of `names`, which come from `source`, among `samples`; only those of records may be `repeated`."""
     import numpy as np
 
     place = {str(name): position for position, name in enumerate(samples)}

@@ -55,10 +55,7 @@ def _describe(
     accuracy: float | None = None,
     counts: xr.DataArray | None = None,
 ) -> Description:
-    """Scores by name, numbers or (task,), and those of the kernels' part of a regression on covariates.
-
-    Of a classifier also the share of samples with the right label, or with all tasks right, and the confusion matrix.
-    """
+    """Scores by name, numbers or (task,), and of a classifier the accuracy (all tasks right) and the confusions."""
     outputs, of_all = ("targets", f" on {on}") if accuracy is None else ("tasks", "")
     of_kernels = " of the kernels' part: the prediction and y without what covariates predict"
     lines = [
@@ -93,9 +90,9 @@ def score_model(
 ) -> Description:
     """Score the decision scores of a fitted model; `unknown` is the code of unknown labels, `on` describes samples.
 
-    `of_covariates` is the part of these scores that is the covariates'.
-    Labels are compared by their texts: a file may store them with another type than those of the training set. Measures
-    other than the accuracy need truths of classes that the model has.
+    `of_covariates` is the part of these scores that is the covariates'. Labels are compared by their texts: a file may
+    store them with another type than those of the training set. Measures other than the accuracy need classes that the
+    model has.
     """
     truth = estimator._truth(None, truth, unknown=unknown)
     if estimator.kind_ == "clusters":

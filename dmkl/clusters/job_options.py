@@ -48,10 +48,7 @@ class BatchSystem(NamedTuple):
 
 
 def batch_system(name: str) -> BatchSystem | None:
-    """The batch system of a name such as "slurm" or "SLURMCluster"; None if dask-jobqueue has no such class.
-
-    InputError if dask-jobqueue is not installed.
-    """
+    """The batch system of a name such as "slurm" or "SLURMCluster"; None if dask-jobqueue has no such class."""
     systems = {system.section: system for system in _batch_systems()}
     return systems.get(name.lower().removesuffix("cluster"))
 
@@ -158,10 +155,7 @@ _HIDDEN |= {"job_extra", "base_class_kwargs", "kwargs"}
 
 
 def job_options(system: BatchSystem, given: Mapping[str, Any], source: str = "") -> JobOptions:
-    """Check the options of the jobs of a batch system, in whose names hyphens stand for underscores.
-
-    InputError, with a line for each option that is unknown or breaks a rule; `source` is the path of their file.
-    """
+    """Check the options of jobs, in whose names hyphens stand for underscores; `source` is the path of their file."""
     options = {str(key).replace("-", "_"): value for key, value in given.items()}
     classes = [kind for kind in system.cluster_class.job_cls.__mro__ if "__init__" in vars(kind)]
     names = [name for kind in classes for name in inspect.signature(kind).parameters if name not in _HIDDEN]
@@ -207,10 +201,7 @@ def _line(source: str, key: str) -> str:
 
 
 def read_description(path: Path) -> tuple[BatchSystem, dict[str, Any]]:
-    """Read the batch system and the unchecked options of its jobs from a .toml or .yaml file.
-
-    InputError if it cannot be read, is no mapping, or its ``class`` is no batch system.
-    """
+    """Read the batch system, ``class``, and the unchecked options of its jobs from a .toml or .yaml file."""
     content = read_document(path, "a cluster", {".yaml": _yaml, ".yml": _yaml})
     if not isinstance(content, dict):
         refuse(f"{path} must map options of a cluster to values, got {short_repr(content)}")

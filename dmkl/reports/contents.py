@@ -428,10 +428,7 @@ class _NotCodeError(ValueError):
 def _opening(
     origin: Mapping[str, Any], n_kernels: int, saved: str, samples: str, kernels: str, further: Sequence[str] = ()
 ) -> list[str]:
-    """Imports, also `further` ones, and lines that open the set of a result as K.
-
-    Of a part of the set, `samples` and `kernels` are attributes of what is `saved`.
-    """
+    """Code that opens the set of a result as K; `samples` and `kernels` of a part are attributes of what is `saved`."""
     place, labels = (str(origin.get(name, "")) for name in ("set", "labels"))
     if origin.get("source") == "changed":
         raise _NotCodeError
@@ -494,10 +491,7 @@ def _called_again(result: Result, source: str) -> list[Section]:
 
 
 def _question_of(result: Result, call: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """The function that made a result, its folds and blocks as code, and other arguments as `encode` writes them.
-
-    _NotCodeError if there is no such function, or if folds are not stored, and cannot be made again.
-    """
+    """The function that made a result, its folds and blocks as code, and other arguments as `encode` writes them."""
     data, folds = result.data, _splitter_code(result.data)
     if isinstance(result, SearchResult):
         given = {"grid": encode(result.grid_asked), "rule": result.rule}

@@ -42,12 +42,10 @@ def describe_prediction(
     by_kernel: KernelScores | None = None,
     code: Mapping[str, str] = MappingProxyType({}),
 ) -> Description:
-    """A prediction in words, tables and figures.
+    """A prediction of the samples `of` a place in words, tables and figures, with further `lines`.
 
-    `scores` are those of `decision_function`, or predicted numbers; `truth` are the true labels, None if none is
-    known, and `scored` compares the two. `of` names the samples, `lines` are further sentences about them, `by_kernel`
-    are the scores of a regression, and `code` repeats it. Probabilities of classes, and errors of numbers, are compared
-    with those of rows that training held out.
+    `scores` are decision scores or predicted numbers, and `scored` compares them with the true labels. Probabilities of
+    classes, and errors of numbers, are compared with those of rows that training held out.
     """
     tables, figures = dict(scored.tables if scored else {}), dict(scored.figures if scored else {})
     said = [*(scored.lines() if scored else ["The true labels are not known."])]
