@@ -29,19 +29,9 @@ TESTS = {
     "dmkl/learners": ("learners", "searching"),
 }
 """The folders of tests that should notice a change, in the order in which they run."""
+_PAIRS = ("Add Sub", "Mult Div", "Lt LtE", "Gt GtE", "Eq NotEq", "And Or")
 OTHER = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
+    getattr(ast, one): getattr(ast, other) for pair in map(str.split, _PAIRS) for one, other in (pair, reversed(pair))
 }
 """The operator that replaces another one."""
 
@@ -93,15 +83,7 @@ def run_python(folder: Path, *arguments: str, minutes: float = 1.0) -> subproces
     )
 
 
-def difference(module: Path, line: int, changed: str) -> str:
-    """The changed line before and after, as the parser writes both."""
-    before = ast.unparse(ast.parse((ROOT / module).read_text())).splitlines()
-    pairs = [(old, new) for old, new in zip(before, changed.splitlines(), strict=True) if old != new]
-    return f"{module}:{line}\n" + "\n".join(f"  - {old.strip()}\n  + {new.strip()}" for old, new in pairs)
-
-
 def main() -> None:
-    """Run random mutants, and print the survivors and a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", type=Path, help=f"files; all of {', '.join(TESTS)} by default")
     parser.add_argument("--number", type=int, default=60)
@@ -123,7 +105,9 @@ def main() -> None:
             tried[path] += 1
             if survives(path, changed, Path(folder), options.minutes):
                 survivors[path] += 1
-                print(difference(path, line, changed), flush=True)
+                before = ast.unparse(ast.parse((ROOT / path).read_text())).splitlines()  # as `changed` is written
+                pairs = [(old, new) for old, new in zip(before, changed.splitlines(), strict=True) if old != new]
+                print(f"{path}:{line}", *(f"  - {o.strip()}\n  + {n.strip()}" for o, n in pairs), sep="\n", flush=True)
     print(f"\n{'module':44} mutants survivors")
     for path in sorted(tried):
         print(f"{path!s:44} {tried[path]:7} {survivors[path]:9}")

@@ -268,14 +268,11 @@ def class_scores(counts: xr.DataArray) -> xr.Dataset:
     N_kl samples of class k are predicted as l: recall_k = N_kk / Σ_l N_kl, precision_k = N_kk / Σ_l N_lk, support_k =
     Σ_l N_kl. The recall of a class without samples is NaN, and so is the precision of one that is never predicted.
     """
-    if "task" in counts.dims:
-        right = counts.sel(true=1, predicted=1, drop=True)
-        support, called = counts.sel(true=1, drop=True).sum("predicted"), counts.sel(predicted=1, drop=True).sum("true")
-    else:
-        labels = {"class": counts["true"].values}
-        right = xr.DataArray(np.diagonal(counts.transpose("true", "predicted").values), labels)
-        support = xr.DataArray(counts.sum("predicted").values, labels)
-        called = xr.DataArray(counts.sum("true").values, labels)
+    names = counts["true"].values
+    label: Any = 1 if "task" in counts.dims else xr.DataArray(names, {"class": names})
+    right = counts.sel(true=label, predicted=label).drop_vars(["true", "predicted"])
+    support = counts.sum("predicted").sel(true=label).drop_vars("true")
+    called = counts.sum("true").sel(predicted=label).drop_vars("predicted")
     recall, precision = right / support.where(support > 0), right / called.where(called > 0)
     return describe(xr.Dataset({"recall": recall, "precision": precision, "support": support}))
 

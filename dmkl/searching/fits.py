@@ -813,9 +813,8 @@ class GridFits:
         n, decided = len(self.question.models), [list(of_fold) for of_fold in self.decided]
         changed = defaultdict[int, list[int]](list)
         for number, pair in enumerate(zip(before, after, strict=True)):
-            if any(
-                old.interpolated != new.interpolated for old, new in zip(*(of.outcomes for of in pair), strict=True)
-            ):
+            old, new = ([solution.interpolated for solution in outcome.outcomes] for outcome in pair)
+            if old != new:
                 changed[number // n].append(number)
         for fold, numbers in changed.items():
             outcomes = [after[number] for number in numbers]

@@ -8,7 +8,6 @@ def tile_file(path, *key):
 
 
 def flip(file, at=9, bits=1):
-    """Flip some bits of one byte."""
     data = bytearray(file.read_bytes())
     data[at] ^= bits
     with file.open("r+b") as open_file:  # truncation would crash processes that map the file
@@ -16,7 +15,6 @@ def flip(file, at=9, bits=1):
 
 
 def swap(first, second):
-    """Exchange the contents of two files."""
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)

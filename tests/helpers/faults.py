@@ -75,7 +75,6 @@ PHASES = {
     "importance": Phase(("importance", "set.zarr", "OUT", *GRID), state=True),
     "predict": Phase(("predict", "model", "new.zarr", "--out", "OUT")),
 }
-READING = [name for name in PHASES if name not in ("import", "build")]  # kernel sets
 
 
 def make_files(folder: Path) -> Path:
@@ -276,7 +275,6 @@ class Processes:
         self.add_workers()
 
     def add_workers(self) -> None:
-        """Start two workers and wait for them."""
         here = ("--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self._folder))
         self.workers += [self._start("worker", *here) for _ in range(2)]
         with Client(scheduler_file=str(self.file)) as client:
@@ -287,7 +285,6 @@ class Processes:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self, *victims: subprocess.Popen[bytes]) -> None:
-        """Kill some of the processes at once."""
         for victim in victims:
             victim.kill()
             victim.wait()

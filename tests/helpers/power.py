@@ -81,7 +81,6 @@ class Disk:
         return self._mount(image)
 
     def close(self) -> None:
-        """Unmount everything."""
         for place in self._mounted:
             _run("umount", place)
 

@@ -37,8 +37,8 @@ ClusterName=private
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
-SlurmctldPort={controller_port}
-SlurmdPort={node_port}
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
@@ -70,7 +70,7 @@ InactiveLimit=0
 KillWait=2
 CompleteWait=0
 MinJobAge=60
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} {cores}RealMemory={memory_mb} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} {cores}RealMemory=8000 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=closed Nodes=ALL MaxTime=INFINITE State=DOWN
 """
@@ -90,7 +90,6 @@ class PrivateSlurm:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
 
     def jobs(self, state: str = "PENDING,RUNNING") -> list[int]:
-        """Numbers of the pending and running jobs."""
         return sorted(map(int, self("squeue", "--noheader", "--format=%A", f"--states={state}").split()))
 
 
@@ -108,9 +107,7 @@ def _program(root: Path, name: str) -> Path | None:
 
 
 @contextmanager
-def private_slurm(
-    root: Path, folder: Path, *, cpus: int = 4, memory_mb: int = 8000, bind: bool = False
-) -> Iterator[PrivateSlurm]:
+def private_slurm(root: Path, folder: Path, *, cpus: int = 4, bind: bool = False) -> Iterator[PrivateSlurm]:
     """Run a SLURM with programs below `root` and files in `folder`, whose path must be short.
 
     With `bind` the tasks of a step are bound to the requested cores, out of `cpus`.
@@ -131,8 +128,7 @@ def private_slurm(
             cpus=cpus,
             task="task/affinity" if bind else "task/none",
             cores=f"Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 CpuBind=core " if bind else "",
-            memory_mb=memory_mb,
-            **dict(zip(("controller_port", "node_port"), _free_ports(2), strict=True)),
+            ports=_free_ports(2),
         )
     )
     (folder / "plugstack.conf").touch()

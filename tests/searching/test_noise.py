@@ -51,47 +51,62 @@ def assert_valid(p_values):
     assert np.mean(p_values) >= 0.5 - 3 / np.sqrt(12 * N_SETS)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_searches(case):
+# --- questions: scores of a set, and the p-value if there is one ------------------------------------------------------
+def search(model, K, y):
     """The scores of every point, before the choice; the p-value has the choice among the points."""
-    scores, p_values = [], []
-    for model, K, y in noise_sets(case):
-        result = dmkl.search(model, K, y, GRID, 3, refit=False, **MORE).scores
-        scores.append(float(result["score"].mean()))
-        p_values.append(float(result["chance_p_value"]))
-    assert_at_chance(scores, 1 / len(np.unique(y)))
-    assert_valid(p_values)
+    scores = dmkl.search(model, K, y, GRID, 3, refit=False, **MORE).scores
+    return [scores["score"].mean()], scores["chance_p_value"]
 
 
-@pytest.mark.parametrize("case", ["two", "ten"])  # their classes have equal sizes in each of three folds
-def test_folds_with_test_rows_and_the_single_best(case):
+def rows_and_single_best(model, K, y):
     """The test rows of each fold are the validation rows of the next."""
-    names, of_sets = ("test_score", "refit_test_score"), []
-    for model, K, y in noise_sets(case):
-        rows = [test for _, test in StratifiedKFold(3).split(y, y)]
-        folds = [(rows[k], rows[(k + 1) % 3], rows[(k + 2) % 3]) for k in range(3)]
-        scores = dmkl.search(model, K, y, GRID, folds, **MORE).scores
-        of_sets.append(
-            [*(float(scores[name].mean()) for name in names), dmkl.SingleBest(cv=3).fit(K, y).scores_.mean()]
-        )
-    for values in np.transpose(of_sets):
-        assert_at_chance(values, 1 / len(np.unique(y)))
+    rows = [test for _, test in StratifiedKFold(3).split(y, y)]
+    folds = [(rows[k], rows[(k + 1) % 3], rows[(k + 2) % 3]) for k in range(3)]
+    scores = dmkl.search(model, K, y, GRID, folds, **MORE).scores
+    of_single = dmkl.SingleBest(cv=3).fit(K, y).scores_
+    return [each.mean() for each in (scores["test_score"], scores["refit_test_score"], of_single)], None
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_evaluations(case):
+def evaluation(model, K, y):
     """Test scores, those of the plain sum, and out-of-fold predictions."""
-    scores, of_sum, of_predictions, p_values = [], [], [], []
-    for model, K, y in noise_sets(case):
-        result = dmkl.evaluate(model, K, y, GRID, outer=2, inner=2, scoring="balanced_accuracy")
-        scores.append(float(result.scores["test_score"].mean()))
-        of_sum.append(float(result.scores["sum_test_score"].mean()))
-        p_values.append(float(result.scores["chance_p_value"]))
-        predictions = result.predictions
-        of_predictions.append(balanced_accuracy_score(predictions["true_label"], predictions["predicted_label"]))
-    for values in (scores, of_sum, of_predictions):
-        assert_at_chance(values, 1 / len(np.unique(y)))
-    assert_valid(p_values)
+    result = dmkl.evaluate(model, K, y, GRID, outer=2, inner=2, scoring="balanced_accuracy")
+    of_predictions = balanced_accuracy_score(result.predictions["true_label"], result.predictions["predicted_label"])
+    scores = [result.scores[name].mean() for name in ("test_score", "sum_test_score")]
+    return [*scores, of_predictions], result.scores["chance_p_value"]
+
+
+def predictions_and_importance(model, K, y):
+    """Predictions of rows that were not fitted; scores with all kernels, without each, and with each alone."""
+    order = np.argsort(y, kind="stable")  # halves with all classes
+    train, test = np.sort(order[::2]), np.sort(order[1::2])
+    fitted = model.set_params(p=2.0, lam=1.0).fit(K[train, train], y[train])
+    of_predictions = balanced_accuracy_score(y[test], fitted.predict(K[test, train]))
+    data = dmkl.importance(model, K, y, POINT, cv=2, scoring="balanced_accuracy").data
+    return [of_predictions, *(data[name].mean() for name in ("score", "score_without", "score_alone"))], None
+
+
+def samples_left_out_one_by_one(model, K, y):
+    """With uniform priors, which do not favour the classes of which no sample is left out; 30 samples of each set."""
+    rows = np.argsort(y, kind="stable")[::2]
+    more = MORE | {"scoring": "accuracy", "refit": False}
+    result = dmkl.search(model.set_params(priors="uniform"), K[rows, rows], y[rows], POINT, LeaveOneOut(), **more)
+    return [result.scores["score"].mean()], None
+
+
+@pytest.mark.parametrize(
+    ("question", "case"),
+    [
+        *((question, case) for question in (search, evaluation, predictions_and_importance) for case in CASES),
+        *((rows_and_single_best, case) for case in ("two", "ten")),  # classes of equal sizes in each of three folds
+        *((samples_left_out_one_by_one, case) for case in ("two", "four", "ten")),
+    ],
+)
+def test_scores_are_at_chance(question, case):
+    of_sets, p_values = zip(*(question(*noise) for noise in noise_sets(case)), strict=True)
+    for scores in np.array(of_sets, dtype=np.float64).T:
+        assert_at_chance(scores, 1 / len(SIZES[case]))
+    if p_values[0] is not None:
+        assert_valid(np.array(p_values, dtype=np.float64))
 
 
 @pytest.mark.parametrize("learner", [dmkl.MKRidge, dmkl.MKFDA])
@@ -112,33 +127,6 @@ def test_the_kernels_part_given_covariates(case, learner):
         p_values.append([float(result.scores["residual_p_value"]) for result in (searched, tested)])
     for of_question in np.transpose(p_values):
         assert_valid(of_question)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_predictions_and_importance(case):
-    """Predictions of rows that were not fitted; scores with all kernels, without each, and with each alone."""
-    scores, of_sources = [], []
-    for model, K, y in noise_sets(case):
-        order = np.argsort(y, kind="stable")  # halves with all classes
-        train, test = np.sort(order[::2]), np.sort(order[1::2])
-        fitted = model.set_params(p=2.0, lam=1.0).fit(K[train, train], y[train])
-        scores.append(balanced_accuracy_score(y[test], fitted.predict(K[test, train])))
-        data = dmkl.importance(model, K, y, POINT, cv=2, scoring="balanced_accuracy").data
-        of_sources.append([float(data[name].mean()) for name in ("score", "score_without", "score_alone")])
-    for values in (scores, *np.transpose(of_sources)):
-        assert_at_chance(values, 1 / len(np.unique(y)))
-
-
-@pytest.mark.parametrize("case", ["two", "four", "ten"])
-def test_samples_left_out_one_by_one(case):
-    """With uniform priors, which do not favour the classes of which no sample is left out; 30 samples of each set."""
-    scores = []
-    for model, K, y in noise_sets(case):
-        rows = np.argsort(y, kind="stable")[::2]
-        more = MORE | {"scoring": "accuracy", "refit": False}
-        result = dmkl.search(model.set_params(priors="uniform"), K[rows, rows], y[rows], POINT, LeaveOneOut(), **more)
-        scores.append(float(result.scores["score"].mean()))
-    assert_at_chance(scores, 1 / len(np.unique(y)))
 
 
 @pytest.mark.parametrize("n_positive", [30, 6])

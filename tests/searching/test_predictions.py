@@ -37,12 +37,12 @@ def test_predictions_are_those_of_a_model_that_the_rows_did_not_train(question, 
     more |= {"cv": folds, "refit": False} if question == "search" else {"outer": folds, "inner": KFold(2)}
     result = getattr(dmkl, question)(estimator, K, y, {"lam": [0.1]}, **more)
     held_out = result.predictions
-    assert held_out.sizes["sample"] == len(y)
+    np.testing.assert_array_equal(held_out["sample"], K.samples.astype(str))
+    np.testing.assert_array_equal(held_out["true_label"], y)
     for f, (train, test) in enumerate(folds):
         model = estimator.fit(K[train, train], y[train])
         part = held_out.isel(sample=held_out["sample_fold"] == str(f))
         np.testing.assert_array_equal(part["sample"], K.samples[test].astype(str))
-        np.testing.assert_array_equal(part["true_label"], y[test])
         if isinstance(model, dmkl.MKRidge):
             np.testing.assert_allclose(part["prediction"], model.predict(K[test, train]), atol=1e-6)
             continue
@@ -67,19 +67,14 @@ def test_predictions_are_those_of_a_model_that_the_rows_did_not_train(question, 
 
 
 @pytest.mark.parametrize("question", ["search", "evaluate"])
-def test_predictions_are_in_the_order_of_the_set_unless_a_sample_is_held_out_twice(question):
+def test_predictions_are_in_the_order_of_the_folds_if_a_sample_is_held_out_twice(question):
     K, y = kernels(), labels("binary")
-    folds = list(FOLDS.split(y))
-    for cv, once in ((folds, True), ([*folds, *folds], False)):
-        more = {"cv": cv, "refit": False} if question == "search" else {"outer": cv, "inner": KFold(2)}
-        held_out = getattr(dmkl, question)(dmkl.Uniform(), K, y, {"lam": [0.1]}, baselines="none", **more).predictions
-        if once:
-            np.testing.assert_array_equal(held_out["sample"], K.samples.astype(str))
-            np.testing.assert_array_equal(held_out["true_label"], y)
-        else:
-            rows = [np.concatenate([test for _, test in cv]), np.repeat(range(4), [len(test) for _, test in cv])]
-            np.testing.assert_array_equal(held_out["sample"], K.samples.astype(str)[rows[0]])
-            np.testing.assert_array_equal(held_out["sample_fold"], rows[1].astype(str))
+    cv = [*FOLDS.split(y)] * 2
+    more = {"cv": cv, "refit": False} if question == "search" else {"outer": cv, "inner": KFold(2)}
+    held_out = getattr(dmkl, question)(dmkl.Uniform(), K, y, {"lam": [0.1]}, baselines="none", **more).predictions
+    rows = [np.concatenate([test for _, test in cv]), np.repeat(range(4), [len(test) for _, test in cv])]
+    np.testing.assert_array_equal(held_out["sample"], K.samples.astype(str)[rows[0]])
+    np.testing.assert_array_equal(held_out["sample_fold"], rows[1].astype(str))
 
 
 def test_a_search_predicts_test_rows_where_folds_have_any_and_names_groups():

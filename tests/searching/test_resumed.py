@@ -14,20 +14,13 @@ KERNELS = psd(4, 60) + 20.0 * (LABELS[:, None] == LABELS) * (np.random.default_r
 KERNELS = KERNELS + KERNELS.transpose(0, 2, 1)
 TIMES = {"round_seconds", "phase_seconds", ".seconds"}
 ROUNDS = {"round", "round_kind", "round_bytes", "round_basis", "round_certified", "round_worst_gap", ".n_passes"}
+LAM = {"lam": [0.01, 1.0]}
 SOLUTIONS = ("weight", "gap", "objective", "held_out_score", "held_out_probability")
 
 
 def factors():
     tables = {name: np.random.default_rng(k).standard_normal((60, 4)) + LABELS[:, None] for k, name in enumerate("ab")}
     return dmkl.build(None, tables, {"function": "linear"}, storage="factors")
-
-
-def differing(result, whole):
-    """The names of variables and attributes that differ in a bit."""
-    a, b = result.scores, whole.scores
-    assert set(a.variables) == set(b.variables)
-    names = {name for name in a.variables if a[name].values.tobytes() != b[name].values.tobytes()}
-    return names | {f".{key}" for key in {**a.attrs, **b.attrs} if a.attrs.get(key) != b.attrs.get(key)}
 
 
 @pytest.mark.usefixtures("rounds")
@@ -41,26 +34,24 @@ def differing(result, whole):
 def test_a_resumed_search_has_the_result_of_an_undisturbed_one(tmp_path, solver, method, after):
     def search(name):
         K = factors() if solver == "factors" else dmkl.create(None, KERNELS)
-        model, grid = (
-            dmkl.MKFDA(solver="auto" if solver == "factors" else solver),
-            {"p": [1.0, 1.5], "lam": [0.01, 1.0]},
-        )
-        return dmkl.search(model, K, LABELS, grid, 3, refit=False, baselines="none", state=tmp_path / name)
+        model, grid = dmkl.MKFDA(solver="auto" if solver == "factors" else solver), {"p": [1.0, 1.5], **LAM}
+        return dmkl.search(model, K, LABELS, grid, 3, refit=False, baselines="none", state=tmp_path / name).scores
 
     whole = search("whole")
     with cut_off(after, method=method):
         search("state")
     resumed = search("state")
-    differ = differing(resumed, whole) - TIMES
-    assert differ <= (set() if solver == "subspace" else ROUNDS | set(SOLUTIONS))
+    assert set(resumed.variables) == set(whole.variables)
+    differ = {name for name, of in whole.variables.items() if of.values.tobytes() != resumed[name].values.tobytes()}
+    attrs, expected = resumed.attrs, whole.attrs
+    differ |= {f".{key}" for key in attrs | expected if attrs.get(key) != expected.get(key)}
+    assert differ - TIMES <= (set() if solver == "subspace" else ROUNDS | set(SOLUTIONS))
     for name in SOLUTIONS:
-        values, expected = resumed.scores[name].values, whole.scores[name].values
+        values, expected = resumed[name].values, whole[name].values
         assert np.max(np.abs(values - expected) / (1 + np.abs(expected))) <= (1e-11 if solver == "direct" else 1e-3)
 
 
 # --- every file of a result -----------------------------------------------------------------------------------------
-
-LAM = {"lam": [0.01, 1.0]}
 QUESTIONS = {
     "search": lambda model, *given, **state: dmkl.search(model, *given, LAM | {"p": [1.0, 1.5]}, 3, **state),
     "evaluate": lambda model, *given, **state: dmkl.evaluate(model, *given, LAM, outer=2, inner=2, **state),
@@ -88,9 +79,8 @@ def files(folder):
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_each_file_of_a_resumed_result_is_that_of_an_undisturbed_one(tmp_path, question, after):
     def ask(name):
-        return QUESTIONS[question](
-            dmkl.MKFDA(solver="subspace"), dmkl.create(None, KERNELS), LABELS, state=tmp_path / name
-        )
+        given = dmkl.MKFDA(solver="subspace"), dmkl.create(None, KERNELS), LABELS
+        return QUESTIONS[question](*given, state=tmp_path / name)
 
     ask("whole").save(tmp_path / "whole-result")
     with cut_off(after):

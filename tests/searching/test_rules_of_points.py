@@ -73,23 +73,30 @@ def small_limits(monkeypatch):
     monkeypatch.setattr(registry, "_NODE_OPERATIONS", 2**10)
 
 
-@pytest.mark.parametrize("m", [160, *(pytest.param(m, marks=pytest.mark.slow) for m in (300, 600, 1200))])
+SMALL = [
+    *((160, n, share, "center,trace") for n, share in ((2, 0.5), (2, 0.85), (4, 0.25), (4, 0.85))),
+    (160, 4, 0.85, "trace"),  # A⁻¹1 is interpolated too
+]
+LARGE = [*((m, *case) for m in (300, 600, 1200) for _, *case in SMALL), (3000, 4, 0.85, "center,trace")]
+
+
 @pytest.mark.parametrize("make", [kernels, factors])
 @pytest.mark.parametrize(
-    ("n_classes", "share", "steps"),
-    [
-        *((n, share, "center,trace") for n, share in ((2, 0.5), (2, 0.85), (4, 0.25), (4, 0.85))),
-        (4, 0.85, "trace"),  # A⁻¹1 is interpolated too
-    ],
+    ("m", "n_classes", "share", "steps"), [*SMALL, *(pytest.param(*case, marks=pytest.mark.slow) for case in LARGE)]
 )
 def test_a_large_grid_chooses_by_scores_of_fits(m, make, n_classes, share, steps, small_limits):
-    check_scores_of_a_large_grid(make(m + 80, n_classes, share), m, steps)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [kernels, factors])
-def test_thousands_of_samples_have_scores_of_fits(make, small_limits):
-    check_scores_of_a_large_grid(make(3080, 4, 0.85), 3000, "center,trace")
+    search, expected = search_and_fits(make(m + 80, n_classes, share), m, LARGE_GRID, steps=steps, tol=1e-8)
+    scores = search.scores.isel(fold=0)
+    errors = np.abs(scores.score.values - expected[..., 0])
+    approximate = scores.approximate.values > 0
+    assert 0 < approximate.sum() < approximate.size
+    assert errors[~approximate].max() < 1e-5
+    # Few factors, and flat kernels: the scores of these points differ most at small λ.
+    assert errors[approximate].max() < 0.2
+    assert not search.chosen.approximate.any()
+    exact = scores.score.values[~approximate].max()
+    assert float(search.best_score_) == exact
+    assert f"{approximate.sum()} of 12 scores are approximate" in search.summary()
 
 
 def test_importance_is_of_exact_scores_and_permutations_say_what_is_not(small_limits, monkeypatch):
@@ -108,22 +115,6 @@ def test_importance_is_of_exact_scores_and_permutations_say_what_is_not(small_li
             model = dmkl.MKFDA(float(added["p"]), float(added["lam"]), tol=1e-8).fit(some[train, train])
             expected = dmkl.assess(model, some[test, train], scoring="neg_log_loss").score[0]
             assert float(scores[f]) == pytest.approx(float(expected), abs=1e-5)
-
-
-def check_scores_of_a_large_grid(K, m, steps):
-    """Compare the scores of a search on m training samples with those of fits at every point."""
-    search, expected = search_and_fits(K, m, LARGE_GRID, steps=steps, tol=1e-8)
-    scores = search.scores.isel(fold=0)
-    errors = np.abs(scores.score.values - expected[..., 0])
-    approximate = scores.approximate.values > 0
-    assert 0 < approximate.sum() < approximate.size
-    assert errors[~approximate].max() < 1e-5
-    # Few factors, and flat kernels: the scores of these points differ most at small λ.
-    assert errors[approximate].max() < 0.2
-    assert not search.chosen.approximate.any()
-    exact = scores.score.values[~approximate].max()
-    assert float(search.best_score_) == exact
-    assert f"{approximate.sum()} of 12 scores are approximate" in search.summary()
 
 
 def test_choices_of_folds_baselines_and_tasks_are_exact(small_limits):

@@ -83,21 +83,13 @@ def stored_splits():
     return np.stack([first, np.resize(np.array([1, 0, 0], dtype=np.int8), M)])
 
 
-@pytest.mark.parametrize("cv", [None, "splits"])
-def test_stored_splits(cv):
-    splits = stored_splits()
-    folds = make_folds(cv, LABELS["binary"], splits=splits)
-    same_folds(folds, [[np.flatnonzero(split == part) for part in (0, 1, 2)] for split in splits])
-
-
-def test_stored_splits_without_validation_are_no_default():
-    y = LABELS["binary"]
-    splits = np.where(stored_splits() == 1, 2, stored_splits())
-    same_folds(make_folds(None, y, splits=splits), list(StratifiedKFold(5).split(y, y)))
-    with pytest.raises(InputError, match="stored split 0 has no validation rows"):
-        make_folds("splits", y, splits=splits)
-    with pytest.raises(InputError, match="stored split 0 has no training rows"):
-        make_folds("splits", y, splits=np.where(stored_splits() == 0, -1, stored_splits()))
+def test_stored_splits():
+    y, splits = LABELS["binary"], stored_splits()
+    for cv in (None, "splits"):
+        expected = [[np.flatnonzero(split == part) for part in (0, 1, 2)] for split in splits]
+        same_folds(make_folds(cv, y, splits=splits), expected)
+    tested = np.where(splits == 1, 2, splits)  # without validation they are no default
+    same_folds(make_folds(None, y, splits=tested), list(StratifiedKFold(5).split(y, y)))
 
 
 def mask(positions):
@@ -105,37 +97,31 @@ def mask(positions):
 
 
 TRAIN, VALIDATION, TEST = np.arange(0, 24), np.arange(24, 36), np.arange(36, 48)
+PAIR = (TRAIN, VALIDATION), (VALIDATION, TRAIN)
+EQUAL = (TRAIN[:12], VALIDATION), (VALIDATION, TRAIN[:12])
 
 
 @pytest.mark.parametrize(
-    "cv",
+    ("cv", "expected"),
     [
-        (TRAIN, VALIDATION),
-        (TRAIN, VALIDATION, TEST),
-        (mask(TRAIN), list(mask(VALIDATION))),
-        (TRAIN.tolist(), range(24, 36)),
-        (TRAIN.astype(np.uint8), VALIDATION - M, []),
-        ((TRAIN, VALIDATION, TEST),),
+        ((TRAIN, VALIDATION), PAIR[:1]),
+        ((TRAIN, VALIDATION, TEST), [(TRAIN, VALIDATION, TEST)]),
+        ((mask(TRAIN), list(mask(VALIDATION))), PAIR[:1]),
+        ((TRAIN.tolist(), range(24, 36)), PAIR[:1]),
+        ((TRAIN.astype(np.uint8), VALIDATION - M, []), PAIR[:1]),
+        (((TRAIN, VALIDATION, TEST),), [(TRAIN, VALIDATION, TEST)]),
+        ((TRAIN[::-1], VALIDATION[::-1]), [(TRAIN[::-1], VALIDATION[::-1])]),
+        (EQUAL, EQUAL),
+        (tuple(tuple(tuple(part) for part in fold) for fold in PAIR), PAIR),
+        ((PAIR[0], [mask(part) for part in PAIR[1]]), PAIR),
+        ((fold for fold in PAIR), PAIR),
+        (np.array([[TRAIN[:12], VALIDATION]]), EQUAL[:1]),
     ],
-    ids=range(6),
+    ids=range(12),
 )
-def test_an_explicit_validation_set(cv):
-    (fold,) = make_folds(cv, LABELS["binary"])
-    np.testing.assert_array_equal(fold.train, TRAIN)
-    np.testing.assert_array_equal(fold.validation, VALIDATION)
-    assert len(fold.test) in (0, len(TEST))
-
-
-def test_a_tuple_of_folds_is_no_pair_of_positions():
-    """This holds for parts of equal length and for tuples; the order of positions is kept."""
-    y, pair = LABELS["binary"], ((TRAIN, VALIDATION), (VALIDATION, TRAIN))
-    equal = (TRAIN[:12], VALIDATION), (VALIDATION, TRAIN[:12])
-    same_folds(make_folds((TRAIN[::-1], VALIDATION[::-1]), y), [(TRAIN[::-1], VALIDATION[::-1])])
-    same_folds(make_folds(equal, y), equal)
-    same_folds(make_folds(tuple(tuple(tuple(part) for part in fold) for fold in pair), y), pair)
-    same_folds(make_folds((pair[0], [mask(part) for part in pair[1]]), y), pair)
-    same_folds(make_folds((fold for fold in pair), y), pair)
-    same_folds(make_folds(np.array([[TRAIN[:12], VALIDATION]]), y), [equal[0]])
+def test_explicit_folds(cv, expected):
+    """A tuple of folds is no pair of positions, also for parts of equal length; the order of positions is kept."""
+    same_folds(make_folds(cv, LABELS["binary"]), expected)
 
 
 THREE_CLASSES = {"labels": np.array(["a", "b", "c"])[np.arange(M) // 16]}
@@ -148,6 +134,10 @@ EVEN, ODD = np.arange(0, 32, 2), np.arange(1, 32, 2)
     [
         ("folds", {}, "cv='folds' is unknown; the only word"),
         ("splits", {}, "needs splits stored with the kernels .* give cv=5"),
+        ("splits", {"splits": np.where(stored_splits() == 1, 2, stored_splits())},
+         "stored split 0 has no validation rows"),
+        ("splits", {"splits": np.where(stored_splits() == 0, -1, stored_splits())},
+         "stored split 0 has no training rows"),
         (3.5, {}, "cv must be a number of folds, a splitter .* got 3.5"),
         ([], {}, "cv has no folds"),
         (GroupKFold(3), {}, "GroupKFold splits by groups; give groups=, one for each of the 48 rows"),
@@ -349,17 +339,6 @@ def test_own_measures(kind, absent):
         np.testing.assert_allclose(measured, list(expected.values()), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", [*OWN_METRICS, "f1", "roc_auc"])
-def test_tasks_are_binary_problems(name):
-    _, truth, decision = problem("multilabel", 0)
-    names = ["accuracy", name] if name != "accuracy" else [name]
-    measured = measure(names, "multilabel", [0, 1], truth, decision)
-    assert measured.shape == (len(names), 3)
-    for k in range(3):
-        np.testing.assert_array_equal(measured[:, k], measure(names, "binary", [0, 1], truth[:, k], decision[:, k]))
-    np.testing.assert_array_equal(measure(names, "multilabel", [0, 1], truth.astype(bool), decision), measured)
-
-
 # --- scikit-learn's scorers -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "kind", "reference"),
@@ -425,41 +404,34 @@ def sloppy(estimator, X, y):
     return {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("scoring", "kind", "words"),
-    [
-        ("acuracy", "binary", r"there is no scoring 'acuracy'; dmkl has mean_class_accuracy.*get_scorer_names\(\)"),
-        ("f1", "multiclass", "scoring 'f1' does not suit more than two classes .*average='binary'.*f1_macro"),
-        ("f1_samples", "multilabel", "scoring 'f1_samples' does not suit two classes"),
-        (["accuracy", "accuracy"], "binary", "a list of scoring holds names, each once"),
-        (["accuracy", sloppy], "binary", "for callables give a mapping of names"),
-        (skm.f1_score, "binary", r"scoring 'f1_score' must be a name or take \(estimator, X, y\).*make_scorer"),
-    ],
-)
-def test_bad_scoring(scoring, kind, words):
-    with pytest.raises(InputError, match=words):
-        as_metrics(scoring, kind)
-
-
 def broken(estimator, X, y):
     raise TypeError("mine")
 
 
+POSITIVE_IS_1 = skm.make_scorer(skm.f1_score)
+
+
 @pytest.mark.parametrize(
-    ("scoring", "error", "words"),
+    ("scoring", "kind", "error", "words"),
     [
-        # The positive class of f1_score is 1.
-        ({"mine": skm.make_scorer(skm.f1_score)}, InputError, "'mine' does not suit two classes .*pos_label=1"),
-        (sloppy, InputError, r"scoring 'sloppy' .*must return one number, and returned \{'a': 1\}"),
-        (skm.make_scorer(skm.log_loss, response_method="predict_proba"), InputError, "'score' needs probabilities"),
-        (broken, TypeError, "mine"),
+        ("acuracy", "binary", InputError, r"no scoring 'acuracy'; dmkl has mean_class_accuracy.*get_scorer_names\(\)"),
+        ("f1", "multiclass", InputError, "'f1' does not suit more than two classes .*average='binary'.*f1_macro"),
+        ("f1_samples", "multilabel", InputError, "scoring 'f1_samples' does not suit two classes"),
+        (["accuracy", "accuracy"], "binary", InputError, "a list of scoring holds names, each once"),
+        (["accuracy", sloppy], "binary", InputError, "for callables give a mapping of names"),
+        (skm.f1_score, "binary", InputError, r"'f1_score' must be a name or take \(estimator, X, y\).*make_scorer"),
+        ({"mine": POSITIVE_IS_1}, "binary", InputError, "'mine' does not suit two classes .*pos_label=1"),
+        (sloppy, "binary", InputError, r"scoring 'sloppy' .*must return one number, and returned \{'a': 1\}"),
+        (skm.make_scorer(skm.log_loss, response_method="predict_proba"), "binary", InputError, "needs probabilities"),
+        (broken, "binary", TypeError, "mine"),
     ],
 )
-def test_scorers_that_fail_are_named(scoring, error, words):
-    classes, truth, decision = problem("binary", 0)
-    for rows in (slice(None), truth == "yes"):
+def test_bad_scoring(scoring, kind, error, words):
+    """Also of rows of one class alone."""
+    classes, truth, decision = problem(kind, 0)
+    for rows in (slice(None), slice(1, None, 2)):
         with pytest.raises(error, match=words):
-            measure(scoring, "binary", classes, truth[rows], decision[rows])
+            measure(scoring, kind, classes, truth[rows], decision[rows])
 
 
 # --- measures that the labels leave undefined ------------------------------------------------------------------
@@ -469,13 +441,15 @@ NEEDS_NEITHER = ["accuracy", "balanced_accuracy", "mean_class_accuracy"]
 
 
 @pytest.mark.parametrize("shift", [-9, 0, 9], ids=["none predicted", "some predicted", "all predicted"])
-def test_undefined_for_one_task_only(shift):
+def test_tasks_are_binary_problems_of_which_some_are_undefined(shift):
     """This holds for any scores, without warnings."""
     _, truth, decision = problem("multilabel", 0)
-    truth[:, 1] = 0
-    truth[:, 2] = 1
-    decision = decision + shift
-    for name in (*NEEDS_POSITIVES, "precision", *NEEDS_BOTH, *NEEDS_NEITHER):
-        (scores,) = measure([name], "multilabel", [0, 1], truth, decision)
-        assert np.isnan(scores).tolist() == [False, name not in NEEDS_NEITHER, name in NEEDS_BOTH], name
-        assert scores[0] == measure(name, "binary", [0, 1], truth[:, 0], decision[:, 0])[0]
+    truth = np.column_stack([truth, np.zeros(60, dtype=int), np.ones(60, dtype=int)])
+    decision = np.column_stack([decision, decision[:, :2]]) + shift
+    names = [*NEEDS_POSITIVES, "precision", *NEEDS_BOTH, *NEEDS_NEITHER]
+    measured = measure(names, "multilabel", [0, 1], truth, decision)
+    undefined = [[False] * 3 + [name not in NEEDS_NEITHER, name in NEEDS_BOTH] for name in names]
+    assert np.isnan(measured).tolist() == undefined
+    for scores, labels, of_task in zip(measured.T, truth.T, decision.T, strict=True):
+        np.testing.assert_array_equal(scores, measure(names, "binary", [0, 1], labels, of_task))
+    np.testing.assert_array_equal(measure(names, "multilabel", [0, 1], truth.astype(bool), decision), measured)
