@@ -2,6 +2,7 @@
 
 import cvxpy as cp
 import numpy as np
+import pytest
 
 from helpers.optima import conjugate, power_norm, quadratic_form, to_optimality
 
@@ -44,6 +45,25 @@ def svm_optimum(kernel, y, C):
     cost = cp.Maximize(y @ u - quadratic_form(kernel, u) / 2)
     problem = cp.Problem(cost, [signed >= 0, signed <= C, cp.sum(u) == 0])
     return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+
+
+def checked_machine(solution, kernel, y, C):
+    """Check that the solution is feasible and that its values are those of its u by the definitions."""
+    alpha = y * solution.u
+    assert alpha.min() >= 0
+    assert (alpha <= C).all()
+    assert abs(solution.u.sum()) <= 1e-12 * (1 + alpha.sum())
+    scores = kernel @ solution.u
+    np.testing.assert_allclose(solution.scores, scores, rtol=1e-9, atol=1e-12 * (1 + alpha.sum()))
+    energy = solution.u @ scores / 2
+    losses = (C * np.maximum(0, 1 - y * (scores + solution.bias))).sum()
+    assert solution.dual == pytest.approx(alpha.sum() - energy, rel=1e-9)
+    assert solution.primal == pytest.approx(energy + losses, rel=1e-9, abs=1e-9)
+    assert solution.gap == max(solution.primal - solution.dual, 0) / abs(solution.primal)
+    np.testing.assert_array_equal(solution.free, np.flatnonzero((alpha > 0) & (alpha < C)))
+    if solution.free_kernel is not None:
+        np.testing.assert_array_equal(solution.free_kernel, kernel[np.ix_(solution.free, solution.free)])
+    return solution
 
 
 def reference(kernels, y, C, weights):

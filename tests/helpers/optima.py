@@ -59,6 +59,17 @@ def bounds(kernels, alpha, beta, h, lam, p):
     return value(kernels, alpha, beta, h, lam) - np.sum(residual**2), upper
 
 
+def scale(objective, h):
+    """min(|S|, ‖H‖² − |S|), to which gaps are relative."""
+    return min(abs(objective), np.sum(h * h) - abs(objective))
+
+
+def proven_gap(kernels, alpha, beta, h, lam, p):
+    """The gap of a pair, (F − S + ‖R‖²) relative to `scale`."""
+    lower, upper = bounds(kernels, alpha, beta, h, lam, p)
+    return (upper - lower) / scale(value(kernels, alpha, beta, h, lam), h)
+
+
 def solve(kernels, beta, h, lam):
     """α and J(β) = min_α S(α, β) = −½ tr(Hᵀα)."""
     alpha = np.linalg.solve(system(kernels, beta, lam), h)
@@ -95,11 +106,6 @@ LABELS = {
     "multiclass": lambda y: y % 3,
     "multilabel": lambda y: np.stack([y % 2, y > 6], axis=1).astype(int),
 }
-
-
-def pairwise_covered(ps, lams, kinds=tuple(LABELS)):
-    """Points of a grid that contain each pair of values of different parameters."""
-    return [(p, lam, kinds[(i + j) % len(kinds)]) for i, p in enumerate(ps) for j, lam in enumerate(lams)]
 
 
 def few_digits():

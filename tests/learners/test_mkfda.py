@@ -9,7 +9,7 @@ import dask
 import numpy as np
 import pytest
 from helpers import references
-from helpers.optima import bounds, solve, value
+from helpers.optima import proven_gap, solve
 from helpers.references import Counting, dense_view, in_memory, over, psd
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -79,10 +79,7 @@ def fitted(case, solver="direct", p=2.0, lam=1e-2, **options):
 def proven(model, case, **steps):
     """The gap of a model, recomputed by dense formulas from its attributes."""
     alpha, beta = model.dual_coef_.values, model.weights_.values
-    kernels = case.dense(**steps)
-    lower, upper = bounds(kernels, alpha, beta, case.h, model.lam, float(model.p))
-    size = abs(value(kernels, alpha, beta, case.h, model.lam))
-    return (upper - lower) / min(size, np.sum(case.h**2) - size)
+    return proven_gap(case.dense(**steps), alpha, beta, case.h, model.lam, float(model.p))
 
 
 # --- against exact solutions --------------------------------------------------------------------------------

@@ -111,22 +111,6 @@ def test_solutions_refined_by_the_factor_of_this_or_another_ridge_are_sharp(rank
         assert np.linalg.norm(computed - exact) <= (0.1 if is_own else 0.2) * np.linalg.norm(exact)
 
 
-def test_what_rounding_leaves_indefinite_is_shifted():
-    """With a negative eigenvalue beyond the ridge, as from rounding, the factor exists and solves approximately."""
-    solve = RoughFactor.of(lower(np.diag([1.0, 0.5, -1e-6]), np.arange(3)), 1e-8).solve
-    assert np.isfinite(solve(np.ones((3, 1)))).all()
-
-
-def put_together(K, order, side):
-    """The upper triangle of K[order, order] from its parts, blocks of `side` rows and columns."""
-    triangle, m = LowerTriangle(order), len(order)
-    runs = [slice(start, min(start + side, m)) for start in range(0, m, side)]
-    for i, rows in enumerate(runs):
-        for cols in runs[i:]:
-            triangle.put(rows, cols, K[np.ix_(order[rows], order[cols])])
-    return triangle
-
-
 @given(
     st.integers(1, 12),
     st.integers(1, 13),
@@ -136,7 +120,11 @@ def put_together(K, order, side):
 def test_centering_and_taking(m, side, seed, steps):
     rng = np.random.default_rng(seed)
     (K,) = psd(1, m, seed)
-    triangle, chain, size = put_together(K, rng.permutation(m), side), [], m
+    order, chain, size = rng.permutation(m), [], m
+    triangle, runs = LowerTriangle(order), [slice(start, min(start + side, m)) for start in range(0, m, side)]
+    for i, rows in enumerate(runs):  # blocks of `side` rows and columns on and above the diagonal
+        for cols in runs[i:]:
+            triangle.put(rows, cols, K[np.ix_(order[rows], order[cols])])
     for step in steps:
         if step == "center":
             triangle.center()

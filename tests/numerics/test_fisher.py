@@ -10,6 +10,8 @@ from hypothesis.extra.numpy import arrays
 
 from dmkl.errors import InputError
 from dmkl.numerics import fisher
+from dmkl.numerics.fisher import relative_gap
+from dmkl.solvers.interface import Outcome, Status
 from dmkl.solvers.weight_sets import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.25, 1.5, 2.0, 3.0, 8.0, np.inf]
@@ -102,18 +104,12 @@ def test_hoelder(q, p, seed):
 
 
 # --- certificate --------------------------------------------------------------------------------------------
-def problem(seed, m=7, n=3, classes=2):
-    """Centred kernels of unit trace, one of them of low rank, and targets."""
-    rng = np.random.default_rng(seed)
-    kernels = dense_view(np.concatenate([psd(n - 1, m, seed), psd(1, m, seed, rank=2)]), steps=("center", "trace"))
-    return rng, kernels, targets_of(rng.permutation(np.arange(m) % classes)).problems[0]
-
-
 @given(st.integers(0, 2**16), exponents, st.floats(-4, 1), st.integers(2, 3))
 def test_bounds_of_any_pairs(seed, p, log_lam, classes):
     """S − ‖R‖² ≤ J(β) for any α, and J(β) ≤ F(α) for any β of the ball: they enclose the optimum."""
-    rng, kernels, h = problem(seed, classes=classes)
-    lam = 10**log_lam
+    rng, lam = np.random.default_rng(seed), 10**log_lam
+    kernels = dense_view(np.concatenate([psd(2, 7, seed), psd(1, 7, seed, rank=2)]), steps=("center", "trace"))
+    (h,) = targets_of(rng.permutation(np.arange(7) % classes)).problems
     beta, other = (fisher.onto_sphere(rng.standard_normal(3), p) * rng.uniform(0, 1) for _ in range(2))
     exact, j = solve(kernels, beta, h, lam)
     rounding = 1e-10 * abs(j)
@@ -123,3 +119,19 @@ def test_bounds_of_any_pairs(seed, p, log_lam, classes):
         assert certificate.upper >= max(j, solve(kernels, other, h, lam)[1]) - rounding
         expected = h - system(kernels, beta, lam) @ alpha
         np.testing.assert_allclose(residual, expected, atol=1e-12 * np.abs(alpha).max() / min(lam, 1))
+
+
+def test_bounds_that_contradict_each_other_prove_nothing():
+    assert relative_gap(1.0, 0.75, 1.0) == 0.25
+    assert relative_gap(-1.0, -1.25, -0.5) == 0.5
+    assert relative_gap(1.0, 1.0 + 1e-12, 1.0) == 0.0
+    assert relative_gap(1.0, 1.1, 1.0) == np.inf
+    assert relative_gap(0.0, 0.0, 0.0) == 0.0
+    assert relative_gap(np.nan, 0.0, 1.0) == np.inf
+
+
+@pytest.mark.parametrize("gap", [np.nan, np.inf, -1.0])
+@pytest.mark.parametrize("status", [Status.CERTIFIED, Status.FINISHED])
+def test_nothing_is_certified_without_a_gap(status, gap):
+    with pytest.raises(ValueError, match="certified by a finite gap"):
+        Outcome(status, np.ones(1), None, 1.0, 1.0, gap)

@@ -6,16 +6,7 @@ from sklearn.cluster import KMeans
 
 from dmkl.errors import InputError
 from dmkl.numerics.grouping import group_by_kernel, group_by_kmeans, group_by_plsa, one_hot
-from dmkl.solvers.interface import run_with
-
-
-def by_kernel(product, diagonal, y, seed=0):
-    """Three groups of each class by the products with a kernel."""
-
-    def asked(block):
-        return (yield block)
-
-    return run_with(group_by_kernel(asked, diagonal, y, 3, seed=seed), product)
+from dmkl.solvers.interface import ask, run_with
 
 
 def blobs(seed, m=60):
@@ -65,7 +56,7 @@ def test_kernel_kmeans_on_a_linear_kernel_is_kmeans(seed):
     rng, X, y = blobs(seed)
     K = X @ X.T
     plain = group_by_kmeans(X, y, 3, seed=seed)
-    groups = by_kernel(K.__matmul__, np.diag(K), y, seed)
+    groups = run_with(group_by_kernel(ask, K.diagonal(), y, 3, seed=seed), K.__matmul__)
 
     def scatter(labels):
         return sum(((X[labels == g] - X[labels == g].mean(0)) ** 2).sum() for g in np.unique(labels))

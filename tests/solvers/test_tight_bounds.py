@@ -11,7 +11,7 @@ from functools import partial
 import cvxpy as cp
 import numpy as np
 import pytest
-from helpers.optima import bounds, conjugate, norm, power_norm, value
+from helpers.optima import conjugate, norm, power_norm, proven_gap, scale, system, value
 from helpers.references import in_memory
 
 import dmkl
@@ -51,10 +51,6 @@ def fisher_problem(p, lam):
     beta = (a[:N] * (N + KAPPA / lam) / a[:N].sum() - 1) * lam / KAPPA if p == 1 else np.full(N, N ** (-1 / p))
     shrunk = 1 + np.append(beta, 0.0) * KAPPA / lam
     return (a @ Z)[:, None], beta, (2 * a / shrunk @ Z)[:, None], -np.sum(a**2 / shrunk)
-
-
-def scale(objective, h):
-    return min(abs(objective), np.sum(h**2) - abs(objective))
 
 
 def by_certify(alpha, beta, h, lam, p):
@@ -121,10 +117,8 @@ def test_gaps_of_solvers_that_stop_early_are_those_of_their_pairs(solver, lam):
     with pytest.warns(ConvergenceWarning):
         model.fit(in_memory(kernels, 9), y)
     h, beta, alpha = y[:, None], model.weights_.values, 2 * lam * model.dual_coef_.values.reshape(-1, 1)
-    lower, upper = bounds(kernels, alpha, beta, h, lam, p)
-    objective = value(kernels, alpha, beta, h, lam)
-    assert float(model.objective_) == pytest.approx(objective, rel=1e-9)
-    assert float(model.gap_) == pytest.approx((upper - lower) / scale(objective, h), rel=1e-6)
+    assert float(model.objective_) == pytest.approx(value(kernels, alpha, beta, h, lam), rel=1e-9)
+    assert float(model.gap_) == pytest.approx(proven_gap(kernels, alpha, beta, h, lam, p), rel=1e-6)
     assert float(model.gap_) > 1e-9
 
 
@@ -132,7 +126,7 @@ def test_the_gap_of_given_weights_is_that_of_alpha_alone():
     """F = S at given weights: what is left is ‖R‖², which is S − min_α S in the null space of all kernels."""
     h, _, _, _ = fisher_problem(2.0, 0.05)
     beta = np.array([0.5, 0.1, 0.3])
-    exact = np.linalg.solve(0.5 * (np.eye(M) + np.tensordot(beta, KERNELS, 1) / 0.05), h)
+    exact = np.linalg.solve(system(KERNELS, beta, 0.05), h)
     alpha = exact + 0.1 * Z[-1:].T
     certificate, _ = fisher.certify(alpha, KERNELS @ alpha, beta, h, 0.05, GivenWeights(tuple(beta)))
     assert certificate.gap * certificate.scale == pytest.approx(0.0025, rel=1e-9)
@@ -162,8 +156,7 @@ def test_the_gap_of_shared_weights_is_what_an_inexact_solution_loses(monkeypatch
 def test_the_bound_of_a_rough_factor_is_exact_in_the_null_space():
     """bᵀM⁻¹b = xᵀ(b + r) + rᵀM⁻¹r, with M⁻¹r = 2r where K maps r to zero."""
     ridge, b = 0.3, np.random.default_rng(0).standard_normal((M, 2))
-    kernel = KERNELS.sum(axis=0)
-    exact = np.linalg.solve(0.5 * (np.eye(M) + kernel / ridge), b)
+    kernel, exact = KERNELS.sum(axis=0), np.linalg.solve(system(KERNELS, np.ones(N), ridge), b)
     x = exact - np.outer(Z[-1], Z[-1] @ exact)  # the error is Z[-1], which a step along x leaves
     _, bound = refined_and_bounded(x, np.zeros_like, kernel.__matmul__, ridge, b)
     np.testing.assert_allclose(bound, np.sum(b * exact, axis=0), rtol=1e-12)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.damage import flip
 
 from dmkl.numerics.cholesky import Cholesky, RoughFactor
 from dmkl.solvers.fisher.subspace import preconditioners as factors
@@ -63,12 +64,10 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
     asked = tasks.FactorRequest(1.0, (Strips.of(b),), None, np.full(2, -1.0), np.ones(2), stem)
     first, _ = tasks.apply_factor(Sum(), 1, asked)
     (file,) = tmp_path.glob("*-0.npy")
-    content = bytearray(file.read_bytes())
     if damage == "missing":
         file.unlink()
     else:
-        content[-100] ^= 8
-        file.write_bytes(content)
+        flip(file, -100, 8)
     second, _ = tasks.apply_factor(Sum(), 1, asked)
     np.testing.assert_array_equal(first, second)
     third, _ = tasks.apply_factor(None, 1, asked)  # not recomputed, but written again

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.optima import bounds, solve
+from helpers.optima import bounds, scale, solve
 from helpers.references import in_memory
 from helpers.subspaces import Problem
 from hypothesis import given
@@ -106,9 +106,8 @@ def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
         _, upper = bounds(kernels, outcome.dual, outcome.weights, h, lam, p)
         _, lower = solve(kernels, outcome.weights, h, lam)
         # The dense formulas resolve S to about ε/λ, relatively.
-        size = abs(outcome.objective)
-        scale = min(size, np.sum(h**2) - size)
-        assert (upper - lower) / scale <= outcome.gap + (1e-9 + 1e-15 / lam) * size / scale
+        size, unit = abs(outcome.objective), scale(outcome.objective, h)
+        assert (upper - lower) / unit <= outcome.gap + (1e-9 + 1e-15 / lam) * size / unit
         assert outcome.gap <= 1e-4
 
 

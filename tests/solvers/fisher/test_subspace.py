@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.damage import flip
 from helpers.interruption import cut_off
-from helpers.optima import bounds, norm, solve, system, value
+from helpers.optima import STEPS, bounds, norm, scale, solve, system, value
 from helpers.references import Counting, digits, error, in_memory, over, psd
 from helpers.subspaces import Problem
 from hypothesis import given
@@ -26,7 +26,6 @@ from dmkl.solvers.workspace import Workspace
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, np.inf]
 LAMBDAS = [1e-6, 1e-3, 1.0, 10.0]
-STEPS = ("center", "trace")
 TOL = 1e-4
 
 pytestmark = pytest.mark.usefixtures("rounds")
@@ -60,9 +59,8 @@ def check_claims(problem, solver, rounding=1e-9):
         assert (result.weights >= 0).all()
         assert norm(result.weights, p) <= 1 + 1e-12
         _, lower = solve(kernels, result.weights, h, lam)
-        size = abs(result.objective)
-        scale = min(size, np.sum(h**2) - size)
-        assert (result.bound - lower) / scale <= result.gap + rounding * size / scale
+        size, unit = abs(result.objective), scale(result.objective, h)
+        assert (result.bound - lower) / unit <= result.gap + rounding * size / unit
         assert result.bound >= lower - rounding * size
         assert lower <= result.objective + rounding * size
         objective = value(kernels, result.dual, result.weights, h, lam)

@@ -1,11 +1,9 @@
 """One support vector machine, in and out of core, against cvxpy and scikit-learn."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
-from helpers.margin import svm_optimum
-from helpers.references import in_memory
+from helpers.margin import checked_machine, svm_optimum
+from helpers.references import in_memory, peak_bytes
 
 import dmkl
 from dmkl.solvers.margin.svm import curvature, dense_bytes, solve_by_columns, solve_dense
@@ -31,26 +29,7 @@ def by_columns(kernel, y, C, tol=1e-6, share=1.0, start=None):
     budget = int(40 * len(y) ** 2 * share) + 40 * len(y)
     solution = solve_by_columns(columns, kernel.diagonal().copy(), y, C, tol, budget, start)
     assert max(map(len, calls)) <= share * len(y) + 1
-    return checked(solution, kernel, y, C), calls
-
-
-def checked(solution, kernel, y, C):
-    """Check that the solution is feasible and that its values are those of its u by the definitions."""
-    alpha = y * solution.u
-    assert alpha.min() >= 0
-    assert alpha.max() <= C
-    assert abs(solution.u.sum()) <= 1e-12 * (1 + alpha.sum())
-    scores = kernel @ solution.u
-    np.testing.assert_allclose(solution.scores, scores, rtol=1e-9, atol=1e-12 * (1 + alpha.sum()))
-    energy = solution.u @ scores / 2
-    slack = np.maximum(0, 1 - y * (scores + solution.bias)).sum()
-    assert solution.dual == pytest.approx(alpha.sum() - energy, rel=1e-9)
-    assert solution.primal == pytest.approx(energy + C * slack, rel=1e-9, abs=1e-9)
-    assert solution.gap == max(solution.primal - solution.dual, 0) / abs(solution.primal)
-    np.testing.assert_array_equal(solution.free, np.flatnonzero((alpha > 0) & (alpha < C)))
-    if solution.free_kernel is not None:
-        np.testing.assert_array_equal(solution.free_kernel, kernel[np.ix_(solution.free, solution.free)])
-    return solution
+    return checked_machine(solution, kernel, y, C), calls
 
 
 @pytest.mark.parametrize(
@@ -66,7 +45,7 @@ def checked(solution, kernel, y, C):
 )
 def test_the_optimum_lies_within_the_gap(C, share, tol):
     kernel, y = rbf(70, share=share)
-    best, dense = svm_optimum(kernel, y, C), checked(solve_dense(kernel, y, C, tol), kernel, y, C)
+    best, dense = svm_optimum(kernel, y, C), checked_machine(solve_dense(kernel, y, C, tol), kernel, y, C)
     columns = {memory: by_columns(kernel, y, C, max(tol, 1e-8), memory) for memory in (1.0, 0.4, 0.1)}
     for solution in (dense, *(solution for solution, _ in columns.values())):
         assert solution.gap <= max(tol, 1e-8)
@@ -84,7 +63,7 @@ def test_repeated_samples():
     kernel, y = kernel[np.ix_(three_times, three_times)], y[three_times]
     y[::7] *= -1
     for C in (0.1, 10.0, 1e4):
-        assert checked(solve_dense(kernel, y, C, 1e-6), kernel, y, C).gap <= 1e-6
+        assert checked_machine(solve_dense(kernel, y, C, 1e-6), kernel, y, C).gap <= 1e-6
         assert by_columns(kernel, y, C, 1e-6, 0.7)[0].gap <= 1e-6
 
 
@@ -95,7 +74,7 @@ def test_indefinite_kernels_end_where_no_small_change_gains(C):
     kernel = (kernel + kernel.T) / 2
     y = np.where(rng.random(50) < 0.5, 1.0, -1.0)
     for solution in (solve_dense(kernel, y, C, 1e-6), by_columns(kernel, y, C, 1e-6, 0.6)[0]):
-        checked(solution, kernel, y, C)
+        checked_machine(solution, kernel, y, C)
         assert solution.gap <= 1e-6
         gradient = y - kernel @ solution.u
         may_rise, may_fall = solution.u < np.maximum(0, C * y), solution.u > np.minimum(0, C * y)
@@ -138,15 +117,6 @@ def test_curvature_by_finite_differences():
     np.testing.assert_allclose(second, differences, rtol=1e-4, atol=1e-6 * np.abs(differences).max())
     out_of_core, _ = by_columns(np.tensordot(beta, kernels, axes=1), y, 4.0, 1e-12)
     np.testing.assert_allclose(curvature(*out_of_core.of_free(kernels @ out_of_core.u)), differences, rtol=1e-4)
-
-
-def peak_bytes(solve):
-    """A solution, and the largest memory that it took."""
-    tracemalloc.start()
-    solution = solve()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return solution, peak
 
 
 def test_dense_memory():
