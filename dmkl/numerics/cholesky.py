@@ -31,10 +31,7 @@ def call(name: str, *arguments: Argument) -> None:
 
 
 def status(name: str, *arguments: Argument) -> int:
-    """Call a routine such as "dpotrf" and return its status, the last argument, which is left out here; 0 is success.
-
-    ValueError is raised if an argument is invalid.
-    """
+    """Call a routine such as "dpotrf", and return its status, the last argument, left out here; 0 is success."""
     info = ctypes.c_int(0)
     _routine(name, len(arguments) + 1)(*map(_pointer, arguments), ctypes.byref(info))
     if info.value < 0:
@@ -88,10 +85,7 @@ class Cholesky:
 
     @classmethod
     def of(cls, matrix: Array) -> Cholesky:
-        """Factorize a symmetric matrix, of which only the lower triangle is read; a column-major one is overwritten.
-
-        LinAlgError is raised if it is not positive definite.
-        """
+        """Factorize a matrix by its lower triangle, in place if column-major; LinAlgError unless positive definite."""
         # A factor of one triangle needs half the operations and memory traffic; the upper triangle is never touched.
         lower = np.asfortranarray(matrix)
         info = status(_PREFIX[lower.dtype] + "potrf", b"L", len(lower), lower, len(lower))

@@ -59,10 +59,7 @@ SMALL = 500
 
 @compiled()
 def gather(matrix: Array, rows: Array, cols: Array, out: Array) -> None:
-    """Write matrix[rows][:, cols] to the first columns of out, in the precision of out.
-
-    Positions are unsigned, which saves a comparison.
-    """
+    """Write matrix[rows][:, cols], positions unsigned, to the first columns of out, in the precision of out."""
     # Four rows at a time share one look-up of each position.
     fours = len(rows) - len(rows) % 4
     for i in range(0, fours, 4):

@@ -106,10 +106,7 @@ _STRIP = 32
 
 
 def precision(statistic: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """The precision in which a statistic is added up, for kernels stored in `dtype`.
-
-    ‖x‖² + ‖y‖² − 2x·y loses digits if samples are close to one another and far from the origin, so it is in float64.
-    """
+    """The precision of a statistic: float64 for ‖x‖² + ‖y‖² − 2x·y, which loses digits far from zero, or `dtype`."""
     return np.dtype(np.float64) if statistic == "sqeuclidean" else np.dtype(dtype)
 
 

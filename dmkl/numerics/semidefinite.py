@@ -25,15 +25,11 @@ WAY_OUT = f"Run `dmkl check`; repair it with {_REPAIR}, or leave it out with sel
 
 @dataclass(frozen=True, eq=False)
 class KernelFacts:
-    """The properties of kernels that are known before solving.
+    """The properties of kernels that are known before solving."""
 
-    Without names, kernels are numbered in messages. `traces` are tr K of each kernel, (n,), before centering removed
-    any of it, and `precision` is ε of the precision in which the kernels are stored.
-    """
-
-    names: tuple[str, ...] = ()
-    traces: Float | None = None
-    precision: float = 0.0
+    names: tuple[str, ...] = ()  # Without them kernels are numbered in messages
+    traces: Float | None = None  # tr K of each kernel, (n,), before centering removed any of it
+    precision: float = 0.0  # ε of the precision in which the kernels are stored
 
     def select(self, kernels: Index | None) -> KernelFacts:
         """The properties of some of the kernels; of all for None."""
@@ -104,10 +100,7 @@ def lowest_on_span(inner: Float, forms: Array, facts: KernelFacts) -> Float:
 
 
 def tell_indefinite(lowest: Float, facts: KernelFacts) -> None:
-    """Warn of kernels that were fitted although they are not positive semidefinite (IndefiniteKernelWarning).
-
-    `lowest` are upper bounds of the lowest eigenvalue of each kernel, (n,). There is no warning if traces are unknown.
-    """
+    """Warn of kernels with eigenvalues below rounding, by upper bounds of the lowest, (n,), where traces are known."""
     if facts.traces is None or facts.allowed is None:
         return
     indefinite = np.flatnonzero(lowest < -facts.allowed)

@@ -70,10 +70,7 @@ class Step(ABC):
 
     @abstractmethod
     def fit(self, state: ChainState) -> FittedStep:
-        """The step with its statistics, for kernels after the steps before it.
-
-        InputError is raised if a statistic is missing, or if a kernel's precision does not resolve it.
-        """
+        """The step with its statistics, after the steps before it; InputError if one is missing or not resolved."""
 
     @property
     def keeps_square(self) -> bool:
@@ -285,10 +282,7 @@ class Fitted:
                 total.take(step.rows)
 
     def removed(self) -> Array | float:
-        """Size of the entries that centering removed, in units of the kernels after the steps, (n,).
-
-        The rounding error that centering leaves behind is proportional to it; it is 0 without centering.
-        """
+        """Size of what centering removed from entries, after the steps, (n,): its rounding is proportional to it."""
         removed: Array | float = 0.0
         for step in self.steps:
             removed = step.removed(removed)
@@ -388,10 +382,7 @@ class ChainState:
         return value
 
     def unit_scales(self, diagonal: Array) -> Array:
-        """1/√k(x, x), (kernel, samples); zeros for constant kernels if they become zero.
-
-        Raise InputError for k(x, x) that are not positive or are rounding error.
-        """
+        """1/√k(x, x), (kernel, samples); zeros for constant kernels that become zero; InputError if one is rounding."""
         # Entries after centering are differences of entries of size `removed`, so their error is ε · removed.
         floor = self.resolution * np.broadcast_to(self.fitted.removed(), len(diagonal))
         constant: Mask = np.full(len(diagonal), self.zero_constant)

@@ -287,19 +287,15 @@ def answer(K: Float, request: Any) -> Any:
         case interface.FactorTraces():
             inverse = request.factor.inverse()
             return np.append(np.tensordot(K, inverse, axes=2), np.trace(inverse))
-        case interface.InnerProducts():
-            return _projected_inner_products(K, request.basis)
+        case interface.InnerProducts(basis=Q):
+            halves = [kernel - Q @ (Q.T @ kernel) for kernel in K]
+            projected = [half - (half @ Q) @ Q.T for half in halves]
+            flat = np.stack([*projected, np.eye(K.shape[1]) - Q @ Q.T]).reshape(len(K) + 1, -1)
+            return np.asarray(flat @ flat.T)
         case Task():
             return request.function(*request.arguments)
     msg = f"a problem in memory cannot ask for {type(request).__name__}"
     raise NotImplementedError(msg)
-
-
-def _projected_inner_products(K: Float, basis: Float) -> Float:
-    projected = [kernel - basis @ (basis.T @ kernel) for kernel in K]
-    projected = [half - (half @ basis) @ basis.T for half in projected]
-    flat = np.stack([*projected, np.eye(K.shape[1]) - basis @ basis.T]).reshape(len(K) + 1, -1)
-    return np.asarray(flat @ flat.T)
 
 
 # --- combined kernels -------------------------------------------------------------------------------------------------

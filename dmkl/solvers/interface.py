@@ -282,13 +282,10 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a solver, for its history: kernel weights (n,), if it has them, and figures by name.
+    """One step of a solver, for its history."""
 
-    The figures are objective, bounds and counts; every step of a solver has the same names.
-    """
-
-    weights: Float | None
-    figures: Mapping[str, float]
+    weights: Float | None  # (n,), if it has them
+    figures: Mapping[str, float]  # objective, bounds and counts by name: the same names in every step of a solver
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,17 +29,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """The kernels of one training set, with the rows whose scores are wanted.
+    """The kernels of one training set, with the rows whose scores are wanted."""
 
-    `square` is K[train, train] with its statistics, and `whole` is K[train then held out, train] with the same
-    statistics; it is `square` if nothing is held out. `names` of kernels and the `title`, for example a fold, are for
-    messages.
-    """
-
-    square: Lens
-    whole: Lens
-    names: tuple[str, ...] = ()
-    title: str = ""
+    square: Lens  # K[train, train] with its statistics
+    whole: Lens  # K[train then held out, train] with the same statistics; `square` if nothing is held out
+    names: tuple[str, ...] = ()  # of the kernels, for messages
+    title: str = ""  # for messages, for example a fold
 
     @property
     def n_train(self) -> int:
@@ -114,16 +109,12 @@ def tell_constant(constant: Mapping[Training, Mask]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One problem to solve, in the form that its method takes: for `SideBySide`, a function that makes a solver.
-
-    `kernels` are the positions of those that may have weight, and `rows` those of the training rows of the problem, for
-    solvers that take a subset; None for all.
-    """
+    """One problem to solve, in the form that its method takes: for `SideBySide`, a function that makes a solver."""
 
     training: Training
     problem: Any
-    kernels: Index | None = None
-    rows: Index | None = None
+    kernels: Index | None = None  # positions of those that may have weight; None for all
+    rows: Index | None = None  # positions of the training rows of the problem, for solvers that take a subset
 
     def adapted(self, solver: Solver[Outcome]) -> Solver[Outcome]:
         """A solver of this problem on its kernels and rows, as a solver on all of them, with zeros elsewhere."""
@@ -168,17 +159,12 @@ def can_solve(check: Callable[[Sequence[Job]], None], jobs: Sequence[Job]) -> bo
 
 @dataclass(eq=False)
 class Context:
-    """The objects that a method works with, in addition to its jobs.
+    """The objects that a method works with, in addition to its jobs."""
 
-    `workspace` is the folder of the checkpoint, and `tally` counts the passes. `duals` says that dual variables are
-    wanted, and not only scores of held-out rows. The method sets `solver`, the name of the solver that was used, for
-    reports.
-    """
-
-    workspace: Workspace
-    tally: Tally = field(default_factory=Tally)
-    duals: bool = True
-    solver: str | None = None
+    workspace: Workspace  # the folder of the checkpoint
+    tally: Tally = field(default_factory=Tally)  # counts the passes
+    duals: bool = True  # whether dual variables are wanted, and not only scores of held-out rows
+    solver: str | None = None  # the name of the solver that was used, which the method sets for reports
 
     def drive(
         self,

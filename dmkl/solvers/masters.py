@@ -39,24 +39,17 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 @dataclass(eq=False)
 class LineSearch:
-    """Successively shorter steps in one direction from the best point so far, until the objective rises enough.
-
-    The start has a gradient and a value of the objective. If only an interval of the value is known, `value` is its
-    lower end, or another value that may be too high by `slack`. The first step is `length` times the direction, and a
-    refused step is shortened by `factor`. `share` is that of gradient times step by which the objective has to rise.
-
-    `point` is the next point to evaluate, or None when steps have become too short to matter.
-    """
+    """Successively shorter steps in one direction from the best point so far, until the objective rises enough."""
 
     start: Float
     direction: Float
-    gradient: Float
-    value: float
-    slack: float = 0.0
-    share: float = 1e-3
-    length: float = 1.0
-    factor: float = 0.5
-    point: Float | None = field(init=False)
+    gradient: Float  # At the start
+    value: float  # The objective at the start; if only an interval is known its lower end, or a value in it
+    slack: float = 0.0  # By how much the value may be too high
+    share: float = 1e-3  # That of gradient times step by which the objective has to rise
+    length: float = 1.0  # That of the first step, in units of the direction
+    factor: float = 0.5  # By which a refused step is shortened
+    point: Float | None = field(init=False)  # The next to evaluate; None when steps have become too short to matter
 
     def __post_init__(self) -> None:
         self._go(self.length)

@@ -296,13 +296,10 @@ class Ball(WeightSet):
 
 @dataclass(frozen=True)
 class GroupBall(WeightSet):
-    """Σ_g ‖β_g‖_p ≤ 1 with 1 < p ≤ ∞: few groups have weight, and a group's weight is spread over its kernels.
-
-    `groups` are the positions of the kernels of each group; each kernel is in one group.
-    """
+    """Σ_g ‖β_g‖_p ≤ 1 with 1 < p ≤ ∞: few groups have weight, and a group's weight is spread over its kernels."""
 
     p: float
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[int, ...], ...]  # the positions of the kernels of each group; each kernel is in one
 
     smooth = False
 
@@ -454,10 +451,8 @@ def _polish(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> Fl
 
 
 def _exact(aim: Float, q: Float, curvature: Float, beta: Float) -> Float:
-    """The solution of the quadratic model over Σ b = 1, b ≥ 0, from an interior point, which errs as above.
-
-    On the kernels that have weight q − C(b − β) is the same for all.
-    """
+    """The solution of the quadratic model over Σ b = 1, b ≥ 0, from an interior point, which errs as above."""
+    # On the kernels that have weight q − C(b − β) is the same for all.
     there = np.flatnonzero(aim > _PRESENT * float(aim.max()))
     system = np.ones((len(there) + 1, len(there) + 1))
     system[:-1, :-1], system[-1, -1] = curvature[np.ix_(there, there)], 0.0
@@ -506,16 +501,12 @@ class UnboundedSetError(ConicError):
 
 @dataclass(frozen=True, eq=False)
 class Cones:
-    """{β : b − Gx ∈ K for some x = (β, …)} over n kernels, as plain data.
-
-    `rows` are the entries of G, whose first n of `width` columns are those of β, and b is (height,). `cones` are the
-    names of the cones of K, as in `CONES`, each with the arguments of Clarabel's constructor.
-    """
+    """{β : b − Gx ∈ K for some x = (β, …)} over n kernels, as plain data."""
 
     n: int
-    rows: Entries
-    b: Float
-    cones: tuple[tuple[str, tuple[Any, ...]], ...]
+    rows: Entries  # Those of G, whose first n of `width` columns are those of β
+    b: Float  # (height,)
+    cones: tuple[tuple[str, tuple[Any, ...]], ...]  # The names as in `CONES`, and arguments of Clarabel's constructors
     width: int
 
     def select(self, kernels: Index) -> Self:

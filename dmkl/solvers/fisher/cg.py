@@ -139,7 +139,15 @@ def block_cg(
         done += 1
         gram = s.T @ t
         gram = 0.5 * (gram + gram.T)
-        _check_definite(gram, s.T @ s)
+        lowest = float(scipy.linalg.eigh(gram, s.T @ s, eigvals_only=True, subset_by_index=[0, 0])[0])
+        # The limit is ½ minus the rounding of single-precision products, which grows with the largest eigenvalue.
+        if lowest < 0.5 - 1e-4 * max(1.0, float(np.abs(gram).max())):
+            msg = (
+                f"I + K(β)/λ is not positive definite: a direction has the Rayleigh quotient {2 * lowest:.3g}, and no "
+                "positive semidefinite kernels give less than 1. Run `dmkl check`; repair such kernels with "
+                "repair='clip', 'flip' or 'shift', leave them out with select(), or take a larger λ"
+            )
+            raise IndefiniteKernelError(msg)
         if directions is not None:
             # The Q generate the same space as the S and are better conditioned: A Q = T − T_before ζᵀ.
             directions.add(q, t - carried)
@@ -150,18 +158,6 @@ def block_cg(
         s = q + s @ zeta.T
         carried = t @ zeta.T
     return x, done
-
-
-def _check_definite(gram: Float, inner: Float) -> None:
-    lowest = float(scipy.linalg.eigh(gram, inner, eigvals_only=True, subset_by_index=[0, 0])[0])
-    # The limit is ½ minus the rounding of single-precision products, which grows with the largest eigenvalue.
-    if lowest < 0.5 - 1e-4 * max(1.0, float(np.abs(gram).max())):
-        msg = (
-            f"I + K(β)/λ is not positive definite: a direction has the Rayleigh quotient {2 * lowest:.3g}, and no "
-            "positive semidefinite kernels give less than 1. Run `dmkl check`; repair such kernels with repair='clip', "
-            "'flip' or 'shift', leave them out with select(), or take a larger λ"
-        )
-        raise IndefiniteKernelError(msg)
 
 
 _COMPANIONS, _MOST_PRODUCTS = 54, 500  # Most companions, and most products of an iteration
@@ -177,10 +173,7 @@ def _bytes_of(m: int, c: int, n: int, n_companions: int, n_directions: int) -> i
 
 
 class _CGStep(AlphaStep):
-    """The α-step by blocked conjugate gradients: one pass for each product, and no matrix in memory.
-
-    At most so many companions are solved for with H, and the model of A⁻¹ has at most so many directions.
-    """
+    """The α-step by blocked conjugate gradients, with companions of H: one pass a product, and no matrix in memory."""
 
     def __init__(self, job: Job, tol: float, n_companions: int, n_directions: int) -> None:
         super().__init__(job.problem, job.facts)

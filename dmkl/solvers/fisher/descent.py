@@ -296,10 +296,14 @@ def descend_jobs(
 # --- residuals: dual -----------------------------------------------------------------------------------------------
 
 
-def residual_directions(at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
-    """The residual, which is minus the gradient of F: one pass."""
-    products = yield EachProduct(at.residual)
-    return at.residual, products, 1.0
+def residual_directions(
+    at: Iterate, factor: FactorHandle | None = None
+) -> Generator[Request, Any, tuple[Float, Float, float]]:
+    """The residual R, which is minus the gradient of F, or M⁻¹R by a factor of M: one pass."""
+    solved = None if factor is None else (yield interface.OfFactor(factor, Factor.solve, (at.residual,)))
+    directions = at.residual if solved is None else solved
+    products = yield EachProduct(directions)
+    return directions, products, 1.0
 
 
 DUAL = FisherSolver(
@@ -374,13 +378,6 @@ INTERLEAVED = FisherSolver(
 # --- preconditioned residuals: anchored ----------------------------------------------------------------------------
 
 
-def preconditioned_directions(factor: FactorHandle, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
-    """M⁻¹R by a factor of M: one pass."""
-    directions = yield interface.OfFactor(factor, Factor.solve, (at.residual,))
-    products = yield EachProduct(directions)
-    return directions, products, 1.0
-
-
 def _factor_key(job: Job) -> tuple[int, bytes, float]:
     """The factor of a problem: a training set, kernels, and a ridge that is scaled by the mean weight, n^(−1/p).
 
@@ -410,7 +407,7 @@ def _solve_anchored(jobs: Sequence[Job], options: FisherOptions, context: Contex
     factor_of = dict(zip(examples, factors, strict=True))
 
     def rule_of(job: Job, *_: int) -> DirectionRule:
-        return partial(preconditioned_directions, factor_of[_factor_key(job)])
+        return partial(residual_directions, factor=factor_of[_factor_key(job)])
 
     return descend_jobs(jobs, options, context, "anchored", 0, rule_of)
 

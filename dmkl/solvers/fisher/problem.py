@@ -25,19 +25,15 @@ Finish = Literal["auto", "direct", "cg", "report"]
 
 @dataclass(frozen=True, eq=False)
 class FisherProblem:
-    """One problem: minimize S(α, β) over α, maximize it over a set of weights β (see `dmkl.numerics.fisher`).
+    """One problem: minimize S(α, β) over α, maximize it over a set of weights β (see `dmkl.numerics.fisher`)."""
 
-    `h` are the targets H, (m, c), `name` begins messages, and `start` is the initial β, (n,), a member of the set;
-    equal weights where None. `offset` is the part of predictions that is not the kernels': a mean, (1,), or the
-    prediction of covariates, (held-out rows, 1).
-    """
-
-    h: Float
+    h: Float  # The targets H, (m, c)
     lam: float
     weights: WeightSet
-    name: str = ""
-    start: Float | None = None
+    name: str = ""  # The beginning of messages
+    start: Float | None = None  # The initial β, (n,), a member of the set; equal weights where None
     offset: Float | float = 0.0
+    """The part of predictions that is not the kernels': a mean, (1,), or that of covariates, (held-out rows, 1)."""
 
 
 class ConfiguredSolver:
@@ -206,22 +202,16 @@ def _basis_bytes(value: int | str | None) -> int | None:
 
 @dataclass(frozen=True)
 class FisherOptions:
-    """Options of all solvers together; each solver reads those that concern it.
-
-    `max_iter` is the maximum number of weight vectors tried, or of passes; `master`, `finish`, `mu` and `basis_bytes`
-    are as in `Direct`, `Subspace` and `Dual`. `leave_one_out` says that leave-one-out scores are wanted, which follow
-    from `Outcome.inverse` and the dual variables, and `only_for_fits` that they are not wanted where held-out rows
-    alone are scored, as in a search by the largest score.
-    """
+    """Options of all solvers together; each solver reads those that concern it (see `Direct`, `Subspace`, `Dual`)."""
 
     tol: float = 1e-4
-    max_iter: int = 200
+    max_iter: int = 200  # Most weight vectors that are tried, or passes
     master: Master = "newton"
     finish: Finish = "auto"
     basis_bytes: int | None = None
     mu: float | None = None
-    leave_one_out: bool = False
-    only_for_fits: bool = False
+    leave_one_out: bool = False  # Whether leave-one-out scores are wanted, by `Outcome.inverse` and the dual variables
+    only_for_fits: bool = False  # Not where held-out rows alone are scored, as in a search by the largest score
 
 
 SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked", "factors"]

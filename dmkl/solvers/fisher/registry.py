@@ -160,7 +160,10 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     # The order of these rules matters: each one assumes that those above it do not apply.
     if factors and _have_factors(jobs):
         return FACTORS.name
-    if several and (max(targets.values()) >= _MANY or _fill(jobs, targets)) and can_solve(many.SOLVER.check, jobs):
+    # Whether a subspace for all targets of a training set, so many of each, would be all of its space.
+    columns = ((job.training, job.problem.h.shape[1]) for job in jobs if job.n_kernels > 1)
+    fill = any((n := targets[t]) >= _SOME and n * c * _DIRECTIONS >= t.n_train for t, c in columns)
+    if several and (max(targets.values()) >= _MANY or fill) and can_solve(many.SOLVER.check, jobs):
         return many.SOLVER.name
     # Targets that have several points each are better together in a subspace, unless they fill the space.
     enough = (n >= max(_MANY, several * training.n_train / _DIRECTIONS) for training, n in targets.items())
@@ -187,12 +190,6 @@ def _have_factors(jobs: Sequence[Job]) -> bool:
     """Whether the kernels of all training sets have factors of fewer columns than samples."""
     trainings = {job.training for job in jobs}  # of a grid, thousands of jobs share a few
     return all(has_thin_factors(training.square.view) for training in trainings)
-
-
-def _fill(jobs: Sequence[Job], targets: Counter[Training]) -> bool:
-    """Whether a subspace for all targets of a training set, so many of each, would be all of its space."""
-    columns = ((job.training, job.problem.h.shape[1]) for job in jobs if job.n_kernels > 1)
-    return any((n := targets[t]) >= _SOME and n * c * _DIRECTIONS >= t.n_train for t, c in columns)
 
 
 def least_lam(lens: Lens) -> float:
@@ -322,10 +319,7 @@ class _ProblemSet:
         return cls(jobs[members[0]].training.square, members, np.array(weights), lams)
 
     def requests(self, most: float, cost: float) -> list[tuple[InverseDiagonals, list[list[int]]]]:
-        """Requests for the points whose A is factored, those of equal weights together; all if `cost` is affordable.
-
-        Each has the numbers of the problems at each of its λ.
-        """
+        """Requests for points whose A is factored, all if `cost` is affordable, and the problems at each of their λ."""
         places = range(len(self.numbers))
         points = by_key(places, lambda place: (self.weights[place].tobytes(), self.lams[place]))
         firsts = [same[0] for same in points.values()]

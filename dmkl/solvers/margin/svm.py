@@ -197,11 +197,7 @@ def solve_among_free(kernel: Float, right: Float) -> Float:
 
 
 def train_together(requests: Sequence[tuple[Lens, SVM]]) -> tuple[list[SVMSolution], float]:
-    """Train several SVMs, each through its lens; returns the solutions in their order.
-
-    SVMs with the same weights share a sum; sums share a pass, as many as a task can add up at once. Also returns the
-    number of passes over the stored kernels.
-    """
+    """The machines of requests, in order, and the passes; equal weights share a sum, and sums of a task a pass."""
     host = machine()
     sums: dict[tuple[int, bytes, bytes], list[int]] = {}
     for number, (lens, request) in enumerate(requests):
@@ -517,10 +513,7 @@ def solve_by_columns(
 
 
 def _violators(u: Float, f: Float, lower: Float, upper: Float, eps: float) -> Index:
-    """The variables that violate optimality by eps: the worst that should rise, the worst that should fall, and so on.
-
-    The result is empty if no pair does.
-    """
+    """The variables that violate optimality by eps, the worst to rise and to fall in turn; none if no pair does."""
     may_rise, may_fall = u < upper, u > lower
     # The threshold in the middle of the violation plays the part of the bias: variables on the wrong side of it by
     # eps/2 form pairs that violate optimality by eps.
@@ -554,10 +547,7 @@ class _HeldColumns:
         return np.asarray(ordered[np.sort(first)[: self._size]])
 
     def hold(self, among: Index) -> tuple[Index, Float]:
-        """Cache the columns of these samples, requesting the missing ones; returns all cached samples and their rows.
-
-        Other columns are evicted only if there is no room, so that the working set may be larger than requested.
-        """
+        """Cache columns of these samples, and return all cached samples and their rows; others go only to make room."""
         missing, n_held = among[~np.isin(among, self._samples)], len(self._samples)
         if len(missing):
             # Empty rows first, then rows of columns that are not in the new working set.
@@ -718,7 +708,12 @@ class _Point:
     def next(self, Z: Float, y: Float, ridge: float) -> _Point:
         """Newton's step for the conditions with the products of the multipliers and distances reduced."""
         theta = self.s / self.below + self.t / self.above + ridge
-        system = cho_factor(_normal_matrix(Z, 1.0 / theta), overwrite_a=True)
+        # [1, Z]ᵀΘ⁻¹[1, Z] plus the identity for w, the upper triangle.
+        normal = np.diag(np.append(0.0, np.ones(Z.shape[1]))).copy(order="F")
+        for strip in strips(len(normal), slice(0, len(Z))):
+            root = np.sqrt(1.0 / theta[strip])[:, None]
+            add_gram(normal, np.concatenate([root, Z[strip] * root], axis=1))
+        system = cho_factor(normal, overwrite_a=True)
         rest = Z @ self.w + ridge * self.u + self.bias - y - self.s + self.t
 
         def change(of_s: Float, of_t: Float) -> tuple[Float, Float, Float, Float]:
@@ -741,16 +736,6 @@ class _Point:
         r = 0.995 * room(du, ds, dt)
         changes: tuple[Any, ...] = (du, dw[1:], float(dw[0]), ds, dt, du, -du)
         return _Point(*(value + r * change for value, change in zip(vars(self).values(), changes, strict=True)))
-
-
-def _normal_matrix(Z: Float, scale: Float) -> Float:
-    """[1, Z]ᵀ diag(scale) [1, Z], its upper triangle, plus the identity for w."""
-    total = np.diag(np.append(0.0, np.ones(Z.shape[1]))).copy(order="F")
-    for strip in strips(len(total), slice(0, len(Z))):
-        root = np.sqrt(scale[strip])
-        rows = np.concatenate([root[:, None], Z[strip] * root[:, None]], axis=1)
-        add_gram(total, rows)
-    return total
 
 
 def _at_bounds(point: _Point, Z: Float, y: Float, C: Bounds, ridge: float) -> SVMSolution:

@@ -126,14 +126,11 @@ class OpenPoint:
 
 @dataclass(eq=False)
 class Restriction:
-    """Problems restricted to a basis: how they are solved in it, and what is proven in the full space; of MK-FDA here.
-
-    `double` says that all products are in double precision, so that rounding needs no bound.
-    """
+    """Problems restricted to a basis: how they are solved in it, and what is proven in the full space; of MK-FDA."""
 
     spaces: Sequence[TrainingSubspace]
     points: Sequence[Point]
-    double: ClassVar[bool] = False
+    double: ClassVar[bool] = False  # Whether all products are in double precision, so that rounding needs no bound
 
     def solve(self, starts: Sequence[Float | None], tols: Mapping[int, float]) -> dict[int, Solution]:
         """Solve the points that have a tolerance for their weights gap, from β of each point if it has one."""

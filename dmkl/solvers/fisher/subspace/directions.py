@@ -150,11 +150,14 @@ class Growth:
         blocks = self._choose(number, lacking)
         further: dict[int, Sequence[Strips]] = {}
         for f, (space, block) in enumerate(zip(self.spaces, blocks, strict=True)):
-            if lacking[f] and block.width < self._room(space):
-                if space.preconditioners:
-                    further[f] = more.get(f, ())
-                else:
-                    further[f] = self._newest(number, f, block.width)
+            width = self._room(space) - block.width
+            if lacking[f] and width > 0 and space.preconditioners:
+                further[f] = more.get(f, ())
+            elif lacking[f] and width > 0:
+                # Random combinations of the products with the newest basis vectors: the next block of a Krylov space.
+                rng, newest = np.random.default_rng([number, f, 1]), np.eye(space.width)[:, -self.width :]
+                picked = [newest[:, [u % newest.shape[1]]] for u in range(max(math.ceil(1.5 * width), newest.shape[1]))]
+                further[f] = products(space, [(rng.standard_normal(space.n_kernels), column) for column in picked])
         return self._choose(number, further, blocks)
 
     def _room(self, space: TrainingSubspace) -> int:
@@ -178,14 +181,6 @@ class Growth:
             # Blocks stay where the tasks made them: only their widths come back to this process.
             chosen[f] = Strips((block,), self.spaces[f].training.n_train, (0, width))
         return chosen
-
-    def _newest(self, number: int, f: int, n_chosen: int) -> list[Strips]:
-        """Random combinations of the products with the newest basis vectors: the next block of a Krylov space."""
-        space = self.spaces[f]
-        rng, width = np.random.default_rng([number, f, 1]), self._room(space) - n_chosen
-        newest = np.eye(space.width)[:, -min(self.width, space.width) :]
-        picked = [newest[:, [u % newest.shape[1]]] for u in range(max(math.ceil(1.5 * width), newest.shape[1]))]
-        return products(space, [(rng.standard_normal(space.n_kernels), column) for column in picked])
 
 
 # --- the pass that extends the bases ----------------------------------------------------------------------------------

@@ -120,10 +120,7 @@ def _crosses_bytes(trainings: Sequence[Training], widths: Sequence[int], total_b
 
 
 def _pass_task_bytes(training: Training, block: int) -> int:
-    """The least memory in which a task extends one basis; with more, one pass extends several.
-
-    Results of several kernels take up to a quarter of a task's memory, if that holds more than those of one kernel.
-    """
+    """The least memory in which a task extends one basis; with more, one pass extends several."""
     columns = [Columns(np.broadcast_to(0.0, (training.n_train, block + PROBES)), "each", None, np.dtype(np.float64))]
     parts = pass_bytes([training.whole], columns, replace(machine(), task_bytes=0))
     of_one_kernel, rest = parts.pop("results"), sum(parts.values())

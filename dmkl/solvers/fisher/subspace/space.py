@@ -42,20 +42,16 @@ class Point:
 
 @dataclass
 class Progress:
-    """The present solution of a point: weights β (n,), the proven relative gap, S(α, β) and F(α).
+    """The present solution of a point."""
 
-    `settled` points are certified: they have scores on the held-out rows, (rows, c), and α (m, c) if it is wanted.
-    `extra` is that of an `Outcome`.
-    """
-
-    beta: Float | None = None
-    gap: float = np.inf
-    objective: float = np.nan
-    upper: float = np.nan
-    settled: bool = False
-    scores: Float | None = None
-    alpha: Float | None = None
-    extra: Mapping[str, Float] = field(default_factory=dict)
+    beta: Float | None = None  # (n,)
+    gap: float = np.inf  # The proven relative gap
+    objective: float = np.nan  # S(α, β)
+    upper: float = np.nan  # F(α)
+    settled: bool = False  # Whether it is certified, and has the scores
+    scores: Float | None = None  # On the held-out rows, (rows, c)
+    alpha: Float | None = None  # (m, c), if it is wanted
+    extra: Mapping[str, Float] = field(default_factory=dict)  # `Outcome.extra`
     steps: list[Step] = field(default_factory=list)
 
     def outcome(self) -> Outcome:
@@ -93,10 +89,7 @@ class Preconditioner:
 
 
 class TrainingSubspace:
-    """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the preconditioners.
-
-    All targets H of the training set, (m, c) each, share it.
-    """
+    """The subspace of a training set, for all its targets, (m, c): V, K_jV, G_j = VᵀK_jV, preconditioners, on disk."""
 
     def __init__(self, training: Training, targets: Sequence[Float], folder: Path) -> None:
         self.training, self.targets, self.folder, self.n_kernels = training, targets, folder, training.n_kernels
@@ -129,18 +122,12 @@ class TrainingSubspace:
         return (kept + more) * rows + 8 * width * self.training.n_train
 
     def file(self, what: str, number: int | None = None) -> str:
-        """The file of V ("basis"), N = VᵀV ("inner"), VᵀH ("projected"), G ("gram") or ZᵀE ("errors").
-
-        It is the file of the round with this number, or of the present one.
-        """
+        """The file of V ("basis"), N ("inner"), VᵀH ("projected"), G ("gram") or ZᵀE ("errors") of this or a round."""
         end = Path(self.gram).name.removeprefix("gram") if number is None else f"-{number}.npy"
         return str(self.folder / f"{what}{end}")
 
     def round_file(self, n_bytes: int = 0) -> str | None:
-        """The prefix of a new file of this round; None if tasks run in this process, and their results fit its memory.
-
-        `n_bytes` is the size of all results that would be there at once.
-        """
+        """The prefix of a new file of this round; None if tasks run here, and all their results fit this memory."""
         if active_client() is None and (n_bytes == 0 or 4 * n_bytes <= machine().total_bytes):
             return None
         self.n_round_files += 1
@@ -205,10 +192,7 @@ class TrainingSubspace:
         return [(a, preconditioners.closeness(beta, references[a])) for a, beta in zip(best, betas, strict=True)]
 
     def drop_unused_preconditioners(self, betas: Sequence[Float]) -> bool:
-        """Drop preconditioners that are the nearest of none of the weights, except the first, at uniform weights.
-
-        Returns whether there were any. Their files stay until the next state is on disk.
-        """
+        """Drop those that are nearest to none of the weights, except the first; return whether there were any."""
         used = {0} | {position for position, _ in self.nearest(betas)}
         n_before = len(self.preconditioners)
         self.preconditioners = [self.preconditioners[position] for position in sorted(used & set(range(n_before)))]
@@ -263,16 +247,13 @@ def named_files(state: dict[str, Any]) -> set[str]:
 
 @dataclass(frozen=True)
 class Unsolved:
-    """X, (m, k), for which M⁻¹X is wanted, M = ½(I + K(β̄)/ρ) at the ridge ρ, by a preconditioner of a subspace.
-
-    `worth` is the largest xᵀM⁻¹x of a column for which a bound is wanted too; negative if none is wanted.
-    """
+    """X, (m, k), for which M⁻¹X is wanted, M = ½(I + K(β̄)/ρ) at the ridge ρ, by a preconditioner of a subspace."""
 
     space: int
     preconditioner: int
     ridge: float
     columns: Strips
-    worth: float = -1.0
+    worth: float = -1.0  # The largest xᵀM⁻¹x of a column x for which a bound is wanted too; negative for none
 
 
 def preconditioner_bytes(view: View, n_columns: int) -> int:

@@ -60,15 +60,11 @@ def numbered(kept: str | None, number: int) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Strips:
-    """Columns of a matrix in strips of rows: arrays of this process, or files if tasks run in other processes.
+    """Columns of a matrix in strips of rows: arrays of this process, or files if tasks run in other processes."""
 
-    `parts` are the strips from the first row to the last, each an array (rows, k) or its file, and `rows` counts the
-    rows of all. `columns` are the first column, and the one after the last.
-    """
-
-    parts: tuple[Array | str, ...]
-    rows: int
-    columns: tuple[int, int]
+    parts: tuple[Array | str, ...]  # The strips from the first row to the last, each an array (rows, k) or its file
+    rows: int  # Of all strips
+    columns: tuple[int, int]  # The first column, and the one after the last
 
     @classmethod
     def of(cls, array: Array) -> Strips:
@@ -203,23 +199,17 @@ class ProductFiles:
 
 @dataclass(frozen=True)
 class Keeping:
-    """Files for the products W_j = K_jU of a block U of the basis, and for what is computed from them.
+    """Files for the products W_j = K_jU of a block U of the basis, and for what is computed from them."""
 
-    W_j is written to `path`. `basis` is the file of V, (m, r), which contains U as some columns. `probes` is the file
-    of Z, (m, s), and empty if rounding is not measured; if the columns of Z follow those of U in this pass, K_jZ is
-    written to `ahead`, and otherwise `probed` are its files of an earlier pass. `double` are the columns of other
-    blocks in double precision with the files of their products, and `results` the prefix of files for results that are
-    not returned.
-    """
-
-    path: Path
-    basis: str
+    path: Path  # That of W_j
+    basis: str  # That of V, (m, r), which contains U as some columns
     columns: tuple[int, int]
-    probes: str = ""
-    ahead: Path | None = None
-    probed: ProductFiles | None = None
+    probes: str = ""  # That of Z, (m, s); empty if rounding is not measured
+    ahead: Path | None = None  # That of K_jZ, if the columns of Z follow those of U in this pass
+    probed: ProductFiles | None = None  # Those of K_jZ of an earlier pass, otherwise
     double: tuple[tuple[tuple[int, int], ProductFiles], ...] = ()
-    results: str | None = None
+    """The columns of other blocks in double precision, with the files of their products."""
+    results: str | None = None  # The prefix of files for results that are not returned
 
 
 def keep_products(
@@ -286,10 +276,7 @@ the point before it, the weights gap to reach, and the kernels as in `Point`."""
 def solve_points(
     files: tuple[str, str, str], columns: tuple[int, int], lam: float, facts: KernelFacts, jobs: list[SolveJob]
 ) -> list[tuple[int, Solution]]:
-    """Solve points of one fold, target and λ in sequence, each from its present β or from the point before it.
-
-    The files are those of G, N = VᵀV, and VᵀH of all targets side by side, of which this target has some columns.
-    """
+    """Solve points of one fold, target and λ in sequence, from their β or the last point, by files of G, N and VᵀH."""
     g, inner, targets = map(load_array, files)  # all tasks of a machine share these pages
     h = np.ascontiguousarray(targets[:, slice(*columns)])
     solutions: list[tuple[int, Solution]] = []
@@ -312,10 +299,7 @@ def solve_points(
 def combined_products(
     files: ProductFiles, rows: slice, path: str | None, weights: Float, coefficients: Float, *, tasks_per_machine: int
 ) -> Float | str:
-    """Compute Σ_j w_jk K_jV z_k for every column k over some rows; each K_jV is read once for all columns.
-
-    Weights are (n, k), and the coefficients z (r, k). The result is written to a file if there is a path.
-    """
+    """Compute Σ_j w_jk K_jV z_k over some rows, w (n, k), z (r, k), as `keep` does; each K_jV is read once for all."""
     total = np.zeros((rows.stop - rows.start, coefficients.shape[1]))
     with pinned_blas(blas_threads(tasks_per_machine)):
         for j in np.flatnonzero(np.any(weights, axis=1)):
@@ -356,20 +340,15 @@ def residual_strip(
 
 @dataclass(frozen=True)
 class FactorRequest:
-    """A request to one factor: M⁻¹X, M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x for some columns.
+    """A request to one factor: M⁻¹X, M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x for some columns."""
 
-    The factor is that of M at `ridge`, ½I if it is infinite; columns whose own ρ, `ridges` (k,), differs are refined.
-    X, (m, k), is given side by side; M⁻¹X is written to a file if there is a path. A bound is computed, with products
-    in double precision, only for columns whose first estimate is at most `worth` (k,). `kept` is the prefix of the
-    files of the factor on disk; None if it is not kept.
-    """
-
-    ridge: float
-    columns: tuple[Strips, ...]
-    path: str | None
+    ridge: float  # That of the factor, which is ½I if it is infinite
+    columns: tuple[Strips, ...]  # X, (m, k), side by side
+    path: str | None  # The file for M⁻¹X, if any
     worth: Float
-    ridges: Float
-    kept: str | None = None
+    """(k,): a bound, with products in double precision, is computed where the first estimate is at most that."""
+    ridges: Float  # ρ of each column, (k,); those that differ from the factor's are refined
+    kept: str | None = None  # The prefix of the files of the factor on disk; None if it is not kept
 
     def __sizeof__(self) -> int:
         # Dask decides by this size how the request is sent to a worker.
