@@ -422,7 +422,15 @@ def _label_figures(
     sketch: Sketch, ideal: IdealKernels, trace: Float, clear: Mask, resolution: float
 ) -> dict[str, Array]:
     """Figures of centered kernels and labels, (n, tasks), and whether a kernel depends on the classes only, (n,)."""
-    shares = ideal.shares_between_classes(sketch.forms, trace)
+    # The share of tr K_j between the classes, tr PK_jP/tr K_j with the projector P on their indicators, is 1 if a
+    # positive semidefinite centered kernel depends on the classes only. For several classes the columns of F are
+    # centered indicators; their products with a centered kernel are those of the indicators, which are orthogonal.
+    between = []
+    for factor, of_task in zip(ideal.factors, ideal.split(sketch.forms, 1), strict=True):
+        sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
+        between.append((of_task / sizes).sum(axis=1))
+    # A kernel that is constant has no trace once it is centered, and no share.
+    shares = np.stack(between, axis=1) / np.where(trace > 0, trace, np.nan)[:, None]
     # With few samples, or hardly more samples than classes, any kernel may depend on the classes only by chance.
     few = [not by_chance(codes, 1) for codes in ideal.codes]
     several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
@@ -564,20 +572,6 @@ class IdealKernels:
         products = np.stack([of_task.sum(axis=1) for of_task in self.split(forms, 1)], axis=1)
         sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in self.factors])
         return np.asarray(np.clip(products / sizes / norm[:, None], -1.0, 1.0))
-
-    def shares_between_classes(self, forms: Float, trace: Float) -> Float:
-        """The share of tr K_j between the classes, (n, tasks): tr PK_jP/tr K_j, P the projector on their indicators.
-
-        It is 1 if a positive semidefinite centered kernel depends on the classes only. `forms` are those of
-        `alignments`. For several classes the columns of F are centered indicators; their products with a centered
-        kernel are those of the indicators, which are orthogonal.
-        """
-        between = []
-        for factor, of_task in zip(self.factors, self.split(forms, 1), strict=True):
-            sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
-            between.append((of_task / sizes).sum(axis=1))
-        # A kernel that is constant has no trace once it is centered, and no share.
-        return np.stack(between, axis=1) / np.where(trace > 0, trace, np.nan)[:, None]
 
 
 def ideal_kernels(y: Array, n_samples: int, tasks: Array | None, *, centered: bool) -> IdealKernels:

@@ -58,8 +58,8 @@ COSTS = (1.0, 4.0, 16.0)
 """C of the support vector machine on the sum, in units of the inverse mean diagonal of the sum."""
 
 FEW, TRIED = 10, 5
-"""Up to `FEW` kernels are all tried alone, in the passes of the search; of more kernels `TRIED` are tried after it.
-Each needs directions of its own in the subspaces of a search."""
+"""Up to `FEW` kernels are all tried alone, in the passes of the search; of more kernels the `TRIED` of the largest
+weights are tried after it, in its subspaces, where each needs few passes, but directions of its own."""
 
 
 def fit_with_baselines(
@@ -68,8 +68,6 @@ def fit_with_baselines(
     """Fit a grid on every fold, together with the baselines of `dmkl.search`.
 
     Fits of the sum and of single kernels come after those of the search: a state continues with more or fewer of them.
-    Of more than `FEW` kernels, the `TRIED` with the largest weights are tried after the search, in its subspaces: a
-    single kernel needs few passes, but solutions that have little in common with those of the grid.
 
     The first result has the costs of everything, the second the scores of the baselines, NaN for kernels not tried; the
     third are the predictions of the test rows by each baseline at its choice, by prefix. `kept` is for "none", as in

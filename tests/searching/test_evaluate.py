@@ -60,8 +60,7 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
 @pytest.mark.slow
 def test_the_plain_sum_is_an_evaluation_of_its_own(result, tmp_path):
     """The baseline equals an evaluation of the discriminant on the sum, solved directly."""
-    more = {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"]}
-    more |= {"baselines": "none"}
+    more = {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"], "baselines": "none"}
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels("multiclass"), {"lam": GRID["lam"]}, **more)
     plain_sum = result.baselines.sel(baseline="plain sum of the kernels")
     for name in ("test_score", "test_score_matthews", "inner_score", "lam"):

@@ -180,10 +180,8 @@ def test_single_kernels_and_covariates_alone_are_tested_on_the_same_rows():
         single = dmkl.Uniform(lam, steps=steps, solver="direct").fit(one[train, train], y[train])
         learnt = dmkl.MKFDA(2, result.best_params_[str(f)]["lam"], steps=steps).fit(K[train, train], y[train])
         right.append([single.predict(one[test, train]) == y[test], learnt.predict(K[test, train]) == y[test]])
-        design, model = (
-            np.column_stack([np.ones(M), Z]),
-            dmkl.MKRidge(2, 0.1, steps=steps).fit(K[train, train], numbers[train]),
-        )
+        design = np.column_stack([np.ones(M), Z])
+        model = dmkl.MKRidge(2, 0.1, steps=steps).fit(K[train, train], numbers[train])
         by_covariates = design[test] @ np.linalg.lstsq(design[train], numbers[train], rcond=None)[0]
         for of, predicted in zip(errors, (model.predict(K[test, train]).values, by_covariates), strict=True):
             of.append((predicted - numbers[test]) ** 2)
