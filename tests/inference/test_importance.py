@@ -1,7 +1,5 @@
 """`dmkl.importance`: sets of kernels against separate searches, groups, Shapley values, state, files, pictures."""
 
-from unittest import mock
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -192,29 +190,7 @@ def test_shapley_values_are_means_over_the_orders_that_were_sampled():
     np.testing.assert_allclose(data.shapley_standard_error, added.mean(axis=2).std(axis=0, ddof=1) / np.sqrt(5))
 
 
-# --- resuming, and refusals --------------------------------------------------------------------------------------
-def test_it_goes_on_where_it_was_stopped(tmp_path):
-    y, state, K = labels("multiclass"), tmp_path / "state", kernels()
-    arguments = {"grid": {"lam": [0.1, 0.3, 1.0]}, "cv": FOLDS[:1]}
-    whole, counted = over(K, Counting)
-    expected = dmkl.importance(dmkl.MKFDA(), whole, y, **arguments)
-    reads = [*[None] * (counted.reads.total() - 3), KeyboardInterrupt]
-    stopped, source = over(K, Counting)
-    source.see = mock.Mock(side_effect=reads)
-    with pytest.raises(KeyboardInterrupt):
-        dmkl.importance(dmkl.MKFDA(), stopped, y, **arguments, state=state)
-    rest, source = over(K, Counting)
-    resumed = dmkl.importance(dmkl.MKFDA(), rest, y, **arguments, state=state)
-    assert 0 < source.reads.total() < counted.reads.total() / 2
-    names = ["score_without", "objective_without", "weight_without"]
-    xr.testing.assert_allclose(resumed.data[names], expected.data[names])
-    again, source = over(K, Counting)
-    dmkl.importance(dmkl.MKFDA(), again, y, **arguments, state=state)
-    assert not source.reads
-    with pytest.raises(InputError, match="differs in: choose"):
-        dmkl.importance(dmkl.MKFDA(), again, y, **arguments, choose="anew", state=state)
-
-
+# --- refusals ----------------------------------------------------------------------------------------------------
 BOTH = {"a": ["kernel_0", "kernel_1"], "b": ["kernel_1"]}
 
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.interruption import cut_off
 from helpers.references import Counting, digits, in_memory, labels, over
 from scipy.stats import rankdata
 from sklearn.base import clone
@@ -240,30 +239,6 @@ def test_pictures(result, of_tasks):
     np.testing.assert_allclose(weights.lines[0].get_xdata(), np.sort((mean / mean.sum("kernel")).mean("task"))[::-1])
     with pytest.raises(InputError, match="there is no task 'none'"):
         of_tasks.plot(task="none")
-
-
-# --- resuming ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("solver", ["direct", "subspace"])
-def test_it_goes_on(tmp_path, solver):
-    """Completed work is not repeated, and the result is the same; other draws are refused."""
-    K, source = over(kernels(), Counting)
-    y, model = labels("multiclass"), dmkl.MKFDA(p=1.5, solver=solver, tol=1e-6)
-    options = {"how": "bootstrap", "state": tmp_path / "state"}
-    clean = dmkl.stability(model, K, y, 2, how="bootstrap")
-    with cut_off(1, method="keep_outcome" if solver == "direct" else "commit"):
-        dmkl.stability(model, K, y, 2, **options)
-    source.reads.clear()
-    result = dmkl.stability(model, K, y, 2, **options)
-    whole = len(K) * len(K.view.tile_tasks())
-    assert source.reads.total() < clean.n_passes_ * whole
-    for name in ("weight", "score"):
-        np.testing.assert_allclose(result.data[name], clean.data[name], atol=1e-5)
-    source.reads.clear()
-    again = dmkl.stability(model, K, y, 2, **options)
-    assert solver == "direct" or not source.reads  # the direct solver has not scored the left-out rows
-    np.testing.assert_allclose(again.data["score"], result.data["score"], rtol=1e-9)
-    with pytest.raises(InputError, match="differs in: the folds"):
-        dmkl.stability(model, K, y, 2, random_state=1, **options)
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """A search that was interrupted has the result of one that was not; docs/choosing.md lists what differs."""
 
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
 from helpers.interruption import cut_off
-from helpers.references import psd
+from helpers.references import Counting, in_memory, over, psd
 
 import dmkl
+from dmkl.errors import InputError
 
 LABELS = np.arange(60) % 3
 KERNELS = psd(4, 60) + 20.0 * (LABELS[:, None] == LABELS) * (np.random.default_rng(3).random((4, 60, 60)) < 0.02)
@@ -90,3 +92,34 @@ def test_each_file_of_a_resumed_result_is_that_of_an_undisturbed_one(tmp_path, q
     assert resumed.keys() == whole.keys()
     differ = {path for path in whole if resumed[path] != whole[path]}
     assert {path.parts[path.parts.index("c") - 1] if "c" in path.parts else str(path) for path in differ} <= TIMES
+
+
+@pytest.mark.usefixtures("rounds")
+@pytest.mark.parametrize(
+    ("question", "solver", "other", "differs"),
+    [
+        ("importance", "subspace", {"choose": "anew"}, "choose"),
+        ("stability", "subspace", {"random_state": 1}, "the folds"),
+        ("stability", "direct", {"random_state": 1}, "the folds"),
+    ],
+)
+def test_what_was_read_is_not_read_again_and_another_question_is_refused(tmp_path, question, solver, other, differs):
+    K, source = over(in_memory(KERNELS, 60), Counting)
+
+    def ask(**options):
+        source.reads.clear()
+        return QUESTIONS[question](dmkl.MKFDA(p=1.5, solver=solver), K, LABELS, **options).data
+
+    state = {"state": tmp_path / "state"}
+    expected, whole = ask(), source.reads.total()
+    reads = mock.patch.object(source, "see", side_effect=[*[None] * (whole - 3), KeyboardInterrupt])
+    with reads, pytest.raises(KeyboardInterrupt):
+        ask(**state)
+    resumed, rest = ask(**state), source.reads.total()
+    assert 0 < rest < whole / 2
+    for name in (name for name in expected if name.startswith(("score", "weight", "objective"))):
+        np.testing.assert_allclose(resumed[name], expected[name], atol=1e-5)
+    np.testing.assert_allclose(ask(**state)["score"], resumed["score"], rtol=1e-9)
+    assert solver == "direct" or not source.reads  # the direct solver has not scored the left-out rows
+    with pytest.raises(InputError, match=f"differs in: {differs}"):
+        ask(**state, **other)
