@@ -1,11 +1,11 @@
-"""The weighted kernel of a model, and its principal directions, against dense NumPy and scikit-learn."""
+"""What a model says beside scores: its weighted kernel, principal directions, contributions, and feature weights."""
 
 import dask
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from helpers.references import Counting, dense_view, in_memory, over, psd, raise_if_computes
+from helpers.references import Counting, dense_view, digits, in_memory, labels, over, psd, raise_if_computes
 from sklearn.base import clone
 from sklearn.decomposition import KernelPCA
 
@@ -164,3 +164,96 @@ def test_what_is_refused():
     ):
         with pytest.raises(InputError, match=message):
             compute()
+
+
+# --- contributions and feature weights ----------------------------------------------------------------------------
+FIRST, LAST = np.arange(60), np.arange(60, 90)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A linear and a Gaussian kernel, labels that depend on the first, and the direction of the dependence."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 160)
+    direction = rng.standard_normal(12)
+    first = rng.standard_normal((160, 12)) + np.outer(2 * y - 1, direction)
+    views = {"first": first, "second": rng.standard_normal((160, 5))}
+    recipes = [{"function": "linear", "feature": "first"}, {"function": "rbf", "feature": "second"}]
+    return dmkl.build(None, views, recipes, labels=y, dtype="float64"), views, y, direction
+
+
+SCORED = {
+    "several classes": (dmkl.MKFDA(p=1.5, lam=0.1), "multiclass"),
+    "two classes": (dmkl.MKFDA(p=2.0, lam=0.1, steps=("cosine", "center")), "binary"),
+    "machine": (dmkl.MKSVM(p=1.5, C=1.0), "multiclass"),
+    "prices": (dmkl.GMKL(C=1.0), "binary"),
+    "sparse": (dmkl.MKSVM(p=1.0, C=1.0), "binary"),
+    "boosting": (dmkl.LPBoost(cv=3), "multiclass"),
+    "stack": (dmkl.Stack(), "binary"),
+    "stack of one kernel": (dmkl.Stack(), "binary"),
+    "product": (dmkl.Product(), "binary"),
+    "tasks": (dmkl.MKFDA(lam=0.1), "multilabel"),
+    "groups": (dmkl.GSMKL(max_iter=5), "multiclass"),
+    "localized": (dmkl.LocalizedMKL(20.0, max_iter=5), "multiclass"),
+}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_contributions_sum_to_the_scores(name):
+    learner, kind = SCORED[name]
+    K, y = in_memory(digits()[0][: 1 if "one kernel" in name else None], 32), labels(kind)
+    if name == "tasks":  # of which some labels are unknown
+        y = np.where((np.arange(90)[:, None] < 10) & [False, True], np.nan, y)
+    model = clone(learner).fit(K[FIRST, FIRST], y[FIRST])
+    shares, scores = model.contributions(K[LAST, FIRST]), model.decision_function(K[LAST, FIRST])
+    total = shares.sum("kernel") + (shares.intercept if "intercept" in shares.coords else 0.0)
+    np.testing.assert_allclose(total.values, scores.values, rtol=0, atol=1e-10 * np.abs(scores.values).max())
+    assert shares.dims == ("sample", "kernel", *scores.dims[1:])
+    assert shares.kernel.values.tolist() == list(model.kernel_names_)
+    assert shares.sample.values.tolist() == scores.sample.values.tolist()
+
+
+def test_each_pair_has_contributions_of_its_own():
+    K, y = in_memory(digits()[0], 32), labels("multiclass")
+    model = dmkl.MKSVM(p=1.5, C=1.0, multiclass="ovo").fit(K[FIRST, FIRST], y[FIRST])
+    result = model.contributions(K[LAST, FIRST])
+    dense = dense_view(digits()[0], LAST, FIRST, model.steps)
+    expected = np.einsum("nrm,nk,mk->rnk", dense, model.weights_.values, model.dual_coef_.values)
+    # One against one, the statistics of steps are from all training samples.
+    np.testing.assert_allclose(result.values, expected, atol=1e-10)
+    assert result.dims == ("sample", "kernel", "pair")
+
+
+@pytest.mark.parametrize("steps", [("center", "trace"), ("multiplicative", "center"), ()])
+def test_features_behind_a_linear_kernel(made, steps, tmp_path):
+    K, views, y, direction = made
+    train, test = np.arange(120), np.arange(120, 160)
+    model = dmkl.MKFDA(p=2.0, lam=0.1, steps=steps).fit(K[train, train], y[train])
+    weights = model.feature_weights("first-linear")
+    share = model.contributions(K[test, train]).sel(kernel="first-linear")
+    left = share.values - views["first"][test] @ weights.values
+    # With centering a constant remains, without centering nothing.
+    assert np.ptp(left) < 1e-5 * np.ptp(share.values)
+    if not steps:
+        np.testing.assert_allclose(left, 0.0, atol=1e-5 * np.ptp(share.values))
+    assert np.corrcoef(weights.values, direction)[0, 1] > 0.9
+    assert weights.dims == ("feature",)
+    model.save(tmp_path / "model.zarr")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "model.zarr").feature_weights("first-linear"), weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "message"),
+    [
+        ("second-rbf", ("center",), "only linear kernels have weights"),
+        ("third", ("center",), "no kernel 'third'"),
+        ("first-linear", ("cosine",), "divides each sample by its own norm"),
+        ("kernel_0", ("center",), "not computed from features"),
+    ],
+)
+def test_kernels_without_weights_of_features_are_refused(made, name, steps, message):
+    K, _, y, _ = made
+    kernels = np.asarray(K) if name == "kernel_0" else K
+    model = dmkl.MKFDA(lam=0.1, steps=steps).fit(kernels, y)
+    with pytest.raises(InputError, match=message):
+        model.feature_weights(name)
