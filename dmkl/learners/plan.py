@@ -430,10 +430,7 @@ class Answers:
 
 def score_function(outcomes: Sequence[Outcome], problems: Problems) -> ScoreFunction:
     """The score function of all problems, side by side."""
-    duals = [outcome.dual for outcome in outcomes if outcome.dual is not None]
-    if len(duals) < len(outcomes):
-        msg = "the plan kept scores alone; run it with duals=True for dual variables"
-        raise ValueError(msg)
+    duals = [outcome.dual for outcome in outcomes if outcome.dual is not None]  # all, if the plan ran with duals=True
     widths = [dual.shape[1] for dual in duals]
     weights = [
         outcome.extra.get("column_weights", np.repeat(outcome.weights[..., None], width, axis=-1))

@@ -180,14 +180,10 @@ def feature_weights(model: Any, kernel: str) -> xr.DataArray:
     if kernel not in model.kernel_names_:
         refuse(f"there is no kernel {kernel!r}; those of the model are {', '.join(model.kernel_names_[:10])}")
     place = model.kernel_names_.index(kernel)
+    _weight_sets(model, np.array([place]))
     recipe, table = _linear_features(model, kernel)
     columns = np.arange(table.shape[1]) if recipe.columns is None else np.array(recipe.columns)
     function = model._score_function(np.array([place]))
-    if function.weights.ndim == 3:
-        refuse(
-            f"{type(model).__name__} weighs each kernel by groups of samples, so that a feature has no single "
-            "weight in its scores; see contributions"
-        )
     parts, strip = [], max(1, _STRIP_BYTES // (8 * max(1, table.shape[1])))
     for part in model.statistics_:
         part_function = function.of(part.columns, part.rows)
@@ -479,15 +475,15 @@ def places_of_training(model: Any, K: KernelSet) -> Index | None:
 
 
 def _weight_sets(model: Any, used: Index) -> tuple[Float, str | None]:
-    """The weights of the kernels used, (sets, kernels), and the dimension of the sets, or None."""
-    weights = model.weights_.transpose("kernel", ...).values[used].astype(np.float64)
-    if weights.ndim == 1:
-        return weights[None], None
+    """The weights of the kernels used, (sets, kernels), and the dimension of the sets, or None; refused for groups."""
     if model._score_function(used).weights.ndim > 2:
         refuse(
             f"{type(model).__name__} weighs each kernel by groups of samples, so that its scores are not those of one "
             "weighted kernel; see contributions"
         )
+    weights = model.weights_.transpose("kernel", ...).values[used].astype(np.float64)
+    if weights.ndim == 1:
+        return weights[None], None
     (dim,) = (str(name) for name in model.weights_.dims if name != "kernel")
     return weights.T, dim
 

@@ -348,5 +348,13 @@ def test_scores_are_those_of_the_localized_kernel(built, thirds, gating):
         check_machine(composite, thirds[TRAIN] == model.classes_[k], learner.C[k], scores[:, k])
     new = model.decision_function(K[TEST, TRAIN])
     np.testing.assert_allclose(model.decision_function(features=views), new, atol=1e-8)
-    with pytest.raises(InputError, match="weighs each kernel by groups of samples"):
-        model.combined_kernel(K[TEST, TRAIN])
+
+
+@pytest.mark.parametrize("learner", [dmkl.GSMKL(max_iter=1), dmkl.LocalizedMKL(max_iter=1)])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_there_is_no_single_kernel_and_no_weight_of_a_feature(built, thirds, learner, n_classes):
+    K, y = built
+    model = clone(learner).fit(K, y if n_classes == 2 else thirds)
+    for ask, given in ((model.combined_kernel, K), (model.kernel_pca, K), (model.feature_weights, K.names[0])):
+        with pytest.raises(InputError, match="weighs each kernel by groups of samples"):
+            ask(given)

@@ -87,6 +87,7 @@ CASES = [
     (dmkl.MKFDA(priors=[0.2, 0.3, 0.5]), TWO, "3 numbers and there are 2 classes"),
     (dmkl.MKFDA(priors={0: 0.2, 5: 0.8}), TWO, "and the classes are"),
     (dmkl.MKFDA(weights="shared"), TWO, "weights='shared' is for MKRidge"),
+    (shared(weights="given"), VALUES, "weights must be 'shared', or a weight for each kernel, got 'given'"),
     (shared(p=1.5), VALUES, "which p has no effect on"),
     (shared(solver="cg"), VALUES, "solver has no effect"),
     (shared(candidate=6), VALUES, r"from 0 to 5 \(n_candidates=6\), got 6"),

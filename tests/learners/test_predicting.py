@@ -189,6 +189,7 @@ SCORED = {
     "prices": (dmkl.GMKL(C=1.0), "binary"),
     "sparse": (dmkl.MKSVM(p=1.0, C=1.0), "binary"),
     "boosting": (dmkl.LPBoost(cv=3), "multiclass"),
+    "boosting of tasks": (dmkl.LPBoost(cv=3), "multilabel"),
     "stack": (dmkl.Stack(), "binary"),
     "stack of one kernel": (dmkl.Stack(), "binary"),
     "product": (dmkl.Product(), "binary"),
