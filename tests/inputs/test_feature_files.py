@@ -342,6 +342,7 @@ def test_headers(tmp_path, text, columns, names, values):
     assert (columns is None) == any("its columns have no names" in note for note in features.notes)
 
 
+UNLIKE = {"X": [np.ones((7, 3)), np.ones((6, 3))], "gt": np.arange(9.0)}
 REFUSED_FILES = [
     ("x.csv", "who,u,city\na,1,Rome\nb,2,Rome\n", r"column 'city' is not numeric, expected numbers; encode them"),
     ("x.csv", "", "holds no lines"),
@@ -350,7 +351,9 @@ REFUSED_FILES = [
     ("x.csv", "gene,7,9\na,1,2\n", "title the first column 'sample'"),
     ("x.csv", "id,u\na,1\na,2\n", "sample names must be unique, but 'a' occurs 2 times"),
     ("x.parquet", b"1 2\n3 4\n\0", "cannot be read as a table"),
-    ("sparse.mat", {"a": scipy.sparse.csc_matrix(A)}, r"variable 'a' of .* is sparse"),
+    ("v5.mat", {"a": scipy.sparse.csc_matrix(A)}, r"variable 'a' of .* is sparse"),
+    ("v5.mat", UNLIKE, r"X_0 \(7 × 3 .*expected views of 9 rows, or 9 columns, as there are labels"),
+    ("v73.mat", UNLIKE, r"X_0 \(7 × 3 .*expected views of 9 rows, or 9 columns, as there are labels"),
     ("x.npz", {"v": Y}, "there are no features in"),
     ("x.npz", {"a": A, "samples": np.array(SAMPLES[:5])}, "features 'a' have 7 rows and 5 sample names"),
     ("x.npz", {"a": A, "y": Y[:5]}, r"variable 'y' of .* has shape \(5,\), expected \(7,\)"),
@@ -361,7 +364,7 @@ REFUSED_FILES = [
 def test_files_that_are_refused(tmp_path, name, content, message):
     path = tmp_path / name
     if isinstance(content, dict):
-        (write_v5 if path.suffix == ".mat" else np.savez)(path, **content)
+        WRITERS[name](path, **content)
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message):

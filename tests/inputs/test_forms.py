@@ -120,18 +120,6 @@ def without_dimnames(frame):
     return pd.DataFrame(frame.to_numpy(), [str(i + 1) for i in range(len(frame))], titles)
 
 
-def missing_corner(quoted):
-    """Write as R's write.table: separated by blanks, without a title above the names of the rows."""
-
-    def write(folder, frame, use):
-        quoting = csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_NONE
-        body = frame.to_csv(sep=" ", header=False, quoting=quoting, lineterminator="\n")
-        titles = " ".join(f'"{title}"' if quoted else title for title in frame.columns)
-        return text(folder / "table.txt", f"{titles}\n{body}")
-
-    return write
-
-
 def individuals(name, titles=("FID", "IID"), header=True, families=None, sep=" ", more=None):
     """Lines of FID, IID and values; `families` gives the FID of a name, by default the name itself."""
 
@@ -350,7 +338,13 @@ NO_MATRIX = dict.fromkeys(("kernels", "features", "new samples"), KERNEL)
 ONE_COLUMN = {"covariates": NO_TITLES, "new samples": BY_ORDER}
 NO_NAMES = {**dict.fromkeys(("labels", "groups", "splits"), BY_ORDER), "covariates": SEVERAL, "order": NO_ORDER}
 
+NO_DIMNAMES = {**NO_NAMES, "new samples": OTHER_COLUMNS, "features": SEVERAL}
+NO_DIMNAMES["kernels"] = Refused("`--order FILE`", r"have no names.*--order")
+WITH_WORDS = {"kernels": Refused("columns of words", "is not a number")}
+WITH_WORDS |= dict.fromkeys(("features", "new samples"), WORDS_BESIDE)
+
 R_QUOTES = {"index_label": "", "quoting": csv.QUOTE_NONNUMERIC}
+R_TABLE = {"index_label": False, "sep": " "}  # no title above the names of the rows
 
 FORMS: dict[str, Form] = {
     # Text with titles
@@ -373,18 +367,10 @@ FORMS: dict[str, Form] = {
     "R `write.csv`": Form(delimited("table.csv", **R_QUOTES)),
     "R `write.csv`, titles by make.names": Form(delimited("table.csv", change=made_names, **R_QUOTES), names=DASHED),
     "R `write.csv` of a matrix without names": Form(
-        delimited("table.csv", change=without_dimnames, **R_QUOTES),
-        {
-            **NO_NAMES,
-            "new samples": OTHER_COLUMNS,
-            "kernels": Refused("`--order FILE`", r"have no names.*--order"),
-            "features": SEVERAL,
-        },
-        titles="none",
-        shuffled=False,
+        delimited("table.csv", change=without_dimnames, **R_QUOTES), NO_DIMNAMES, titles="none", shuffled=False
     ),
-    "R `write.table`": Form(missing_corner(True)),
-    "R `write.table`, `quote=FALSE`": Form(missing_corner(False)),
+    "R `write.table`": Form(delimited("table.txt", quoting=csv.QUOTE_NONNUMERIC, **R_TABLE)),
+    "R `write.table`, `quote=FALSE`": Form(delimited("table.txt", quoting=csv.QUOTE_NONE, **R_TABLE)),
     # Text without titles
     "blanks, names first, no titles": Form(delimited("table.txt", sep=" ", header=False), ONE_COLUMN, titles="none"),
     "CSV, names first, no titles (GAPIT)": Form(delimited("table.csv", header=False), ONE_COLUMN, titles="none"),
@@ -405,12 +391,7 @@ FORMS: dict[str, Form] = {
         coded=True,
     ),
     "`FID IID` and a column of words": Form(
-        individuals("table.txt", more={"pop": ["CEU", "YRI"] * (N // 2)}),
-        {
-            "kernels": Refused("columns of words", r"is not a number"),
-            **dict.fromkeys(("features", "new samples"), WORDS_BESIDE),
-        },
-        titles="named",
+        individuals("table.txt", more={"pop": ["CEU", "YRI"] * (N // 2)}), WITH_WORDS, titles="named"
     ),
     "PLINK 2 `#FID IID`": Form(individuals("table.txt", ("#FID", "IID"), sep="\t")),
     "PLINK 2 `#IID`": Form(individuals("table.txt", ("#IID",), sep="\t")),

@@ -193,33 +193,12 @@ for layout, text in TEXT.items():
     file = "k.csv" if "comma" in layout or "header" in layout else "k.txt"
     samples = NAMED.get(layout, [str(i) for i in range(7)])
     TAKEN[layout] = taken({file: text}, kernels=K[:1], names=["k"], samples=samples)
-
-
-@pytest.mark.parametrize("case", TAKEN)
-def test_what_is_taken_from_files(tmp_path, case):
-    files, given, expected = TAKEN[case]
-    paths, more = written(tmp_path, files, given)
-    check_taken(paths if len(paths) > 1 else paths[0], tmp_path / "set.zarr", more, expected)
-
-
-def test_one_kernel_of_a_file_is_in_memory(tmp_path):
-    many = psd(12, 100)
-    np.savez(tmp_path / "k.npz", K=many)
-    source, _ = open_files(tmp_path / "k.npz")
-    with memory_below(5 * many[0].nbytes):
-        for matrix in source.matrices():
-            matrix[0:2, 0:2]
-
-
-# --- MATLAB --------------------------------------------------------------------------------------------------
-MATLAB = pytest.mark.parametrize("write", [write_v5, write_v73])
-LAST = K.transpose(1, 2, 0)
 SINGLE = K[:2].astype("f4")
 DIAGONAL = np.abs(R[:, :, 0]) + 1
 TAKEN_OF_MATLAB = {
     "a stack with labels": taken(
         {
-            "K": LAST,
+            "K": K.transpose(1, 2, 0),
             "y": Y[None, :].astype(float),
             "ids": SAMPLES,
             "splits": SPLITS.T.astype(float),
@@ -261,33 +240,28 @@ TAKEN_OF_MATLAB = {
     "rectangular cells": taken({"K": list(R), "y": [*map(float, Y[:4])]}, kernels=R, labels=Y[:4]),
     "doubles of whole numbers": taken({"K": np.eye(5)}, kernels=np.eye(5)[None], dtype=np.dtype("f8")),
 }
+for case, (variables, options, expected) in TAKEN_OF_MATLAB.items():
+    for file in ("v5.mat", "v73.mat"):
+        TAKEN[f"{case}, {file}"] = taken({file: variables}, options, **expected)
 
 
-REFUSED_OF_MATLAB = [
-    (kernels_in, {"K": scipy.sparse.csc_matrix(np.eye(5))}, "'K' of .*k.mat is sparse, but kernels are stored dense"),
-    (kernels_in, {"K": np.eye(5) * 1j}, "variable 'K' of .*k.mat is complex, expected real numbers"),
-    (kernels_in, {"K": [np.eye(5), "text"]}, "there are no kernels in .*K .*a cell array of unlike parts"),
-    (as_features, {"X": [np.ones((7, 3)), np.ones((6, 3))], "gt": np.arange(9.0)},
-     r"X_0 \(7 × 3 .*expected views of 9 rows, or 9 columns, as there are labels"),
-]  # fmt: skip
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_is_taken_from_files(tmp_path, case):
+    files, given, expected = TAKEN[case]
+    paths, more = written(tmp_path, files, given)
+    check_taken(paths if len(paths) > 1 else paths[0], tmp_path / "set.zarr", more, expected)
 
 
-@MATLAB
-@pytest.mark.parametrize(("read", "variables", "message"), REFUSED_OF_MATLAB)
-def test_what_is_refused_of_files_of_matlab(tmp_path, write, read, variables, message):
-    write(tmp_path / "k.mat", **variables)
-    with pytest.raises(InputError, match=message):
-        read(tmp_path / "k.mat")
+def test_one_kernel_of_a_file_is_in_memory(tmp_path):
+    many = psd(12, 100)
+    np.savez(tmp_path / "k.npz", K=many)
+    source, _ = open_files(tmp_path / "k.npz")
+    with memory_below(5 * many[0].nbytes):
+        for matrix in source.matrices():
+            matrix[0:2, 0:2]
 
 
-@MATLAB
-@pytest.mark.parametrize("case", TAKEN_OF_MATLAB)
-def test_what_is_taken_from_files_of_matlab(tmp_path, write, case):
-    variables, more, expected = TAKEN_OF_MATLAB[case]
-    write(tmp_path / "k.mat", **variables)
-    check_taken(tmp_path / "k.mat", tmp_path / "set.zarr", more, expected)
-
-
+# --- MATLAB --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("write", "transposed", "label"),
     [(write_v5, True, "Y"), (write_v5, False, None), (write_v73, False, "gt"), (write_v73, True, "label")],
@@ -492,7 +466,14 @@ BAD_TEXT = {
     "Latin-1": ("a,é\n1,2\n2,1\n".encode("latin-1"), "not written in UTF-8"),
     "binary": (b"1,2\n\0\1\n", "is no text: line 2 holds a zero byte"),
 }
+BAD_MATLAB = {
+    "sparse": ({"K": scipy.sparse.csc_matrix(np.eye(5))}, "'K' of .*mat is sparse, but kernels are stored dense"),
+    "complex": ({"K": np.eye(5) * 1j}, "variable 'K' of .*mat is complex, expected real numbers"),
+    "cells": ({"K": [np.eye(5), "text"]}, "there are no kernels in .*K .*a cell array of unlike parts"),
+}
 REFUSED |= {case: refused({"k.csv": text}, message) for case, (text, message) in BAD_TEXT.items()}
+for file in ("v5.mat", "v73.mat"):
+    REFUSED |= {f"{case}, {file}": refused({file: values}, message) for case, (values, message) in BAD_MATLAB.items()}
 for case, data in {"gzip, cut short": gzip.compress(LINES[0].encode())[:-10], "no gzip": b"1,2\n3,4\n"}.items():
     REFUSED[case] = refused({"k.csv.gz": data}, "k.csv.gz is not a whole .gz file")
 
