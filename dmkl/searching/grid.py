@@ -86,8 +86,6 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
             or estimator.traits.grid
             or {name: (parameters[name],) for name in [*signature(type(estimator)).parameters][:1]}
         )
-        if not chosen:
-            refuse(f"{title} has neither p nor lam nor C, so there is no default grid; give one")
     if not isinstance(chosen, Mapping) or not chosen:
         refuse(f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}")
     return {

@@ -376,13 +376,13 @@ def _call(scorer: Any, truth: Array, decision: Array, classes: Array | None) -> 
     return float(value)
 
 
-def _score_of_truth(scorer: Any, index: Array, classes: Array) -> float:
-    """The score of perfect decisions; raises if even these have none."""
+def _score_truth(scorer: Any, index: Array, classes: Array) -> None:
+    """Score perfect decisions; raises if even these have no score."""
     signs = 2.0 * np.eye(len(classes))[index] - 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", UndefinedMetricWarning)
-        return _call(scorer, classes[index], signs[:, 1] if len(classes) == 2 else signs, classes)
+        _call(scorer, classes[index], signs[:, 1] if len(classes) == 2 else signs, classes)
 
 
 def _refusal(name: str, classes: Array | None, error: Exception) -> InputError:
@@ -398,7 +398,7 @@ def _refusal(name: str, classes: Array | None, error: Exception) -> InputError:
 def _check(name: str, scorer: Any, classes: Array) -> None:
     """Refuse a scorer that fails on perfect decisions about labels of all classes."""
     try:
-        _score_of_truth(scorer, np.tile(np.arange(len(classes)), 2), classes)
+        _score_truth(scorer, np.tile(np.arange(len(classes)), 2), classes)
     except _FAILURES as error:
         raise _refusal(name, classes, error) from error
 
@@ -419,11 +419,9 @@ def _of_classes(name: str, scorer: Any, kind: Kind, *, numbered: bool, probabili
         if not complete:
             _check(name, scorer, classes)
             try:
-                perfect = _score_of_truth(scorer, index, classes)
+                _score_truth(scorer, index, classes)
             except _FAILURES:
                 return float("nan")
-            if np.isnan(perfect):
-                return perfect
         with warnings.catch_warnings():
             # If all classes are present, scikit-learn's "undefined" only means that a class is never predicted.
             warnings.simplefilter("ignore", UndefinedMetricWarning if complete else Warning)

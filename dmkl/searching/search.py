@@ -755,7 +755,7 @@ class SearchResult(GridResult):
             lines.append(f"… and {len(choices) - MOST_LINES} more")
         if self.tasks is not None:
             over = f"mean over {' and '.join(f'{dim}s' for dim in self.choosers)}"
-            of_scores = [f"{scoring} {number(np.nanmean([mean for *_, mean in choices]))} in validation, {over}"]
+            of_scores = [f"{scoring} {number(np.mean([mean for *_, mean in choices]))} in validation, {over}"]
         else:
             mean = with_error(*mean_over_folds(chosen["score"]))
             of_scores = [f"{scoring} {mean} in validation, mean over folds{classes}"]
@@ -776,10 +776,8 @@ class SearchResult(GridResult):
         return [f"Refined weights: {scoring} {mean} in validation; better for {what}{most}"]
 
     def _distribution(self, scores: Array) -> str:
-        scoring, scores = str(self._data.attrs["scoring"]), scores[np.isfinite(scores)]
+        scoring = str(self._data.attrs["scoring"])
         title = "R²" if scoring == "r2" else scoring
-        if not len(scores):
-            return f"{title} is undefined for every choice"
         quartiles = ", ".join(map(number, np.quantile(scores, [0.25, 0.5, 0.75])))
         text = f"Mean {title} {number(scores.mean())} in validation (quartiles {quartiles})"
         if self._data.attrs.get("kind") == "regression" and "fold" not in self.choosers:

@@ -30,13 +30,6 @@ def opened(tmp_path_factory):
     return of
 
 
-@pytest.fixture
-def cut(monkeypatch):
-    """Use several tasks for each kernel in passes over this small set."""
-    monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1)
-    monkeypatch.setattr("dmkl.passes.view._TASKS", 9)
-
-
 def searched(K, solver="subspace", p=(1.0, 1.5)):
     grid = {"p": list(p), "lam": [1e-2]}
     return dmkl.search(dmkl.MKFDA(solver=solver), K, grid=grid, cv=2, refit=False, baselines="none").scores["weight"]
@@ -53,8 +46,9 @@ def agree(result, expected, tolerance=1e-10):
 
 
 @pytest.fixture
-def reference(opened, cut):
-    """The weights computed in one thread."""
+def reference(opened, tasks_of_parts, monkeypatch):
+    """The weights computed in one thread; passes have several tasks for each kernel."""
+    monkeypatch.setattr("dmkl.passes.view._TASKS", 9)
     with dask.config.set(scheduler="synchronous"):
         return learnt(opened())
 

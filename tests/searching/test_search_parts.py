@@ -418,6 +418,8 @@ POSITIVE_IS_1 = skm.make_scorer(skm.f1_score)
         ("f1", "multiclass", InputError, "'f1' does not suit more than two classes .*average='binary'.*f1_macro"),
         ("f1_samples", "multilabel", InputError, "scoring 'f1_samples' does not suit two classes"),
         (["accuracy", "accuracy"], "binary", InputError, "a list of scoring holds names, each once"),
+        (3.5, "binary", InputError, "scoring must be a name, a callable .*, a list of names or a mapping, got 3.5"),
+        ({}, "binary", InputError, "scoring must name at least one scorer, by strings"),
         (["accuracy", sloppy], "binary", InputError, "for callables give a mapping of names"),
         (skm.f1_score, "binary", InputError, r"'f1_score' must be a name or take \(estimator, X, y\).*make_scorer"),
         ({"mine": POSITIVE_IS_1}, "binary", InputError, "'mine' does not suit two classes .*pos_label=1"),
