@@ -5,6 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.faults import interrupted
 from sklearn.model_selection import KFold, StratifiedKFold
 
 import dmkl
@@ -165,11 +166,10 @@ def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     def test(state):
         return dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 9, cv=3, state=state)
 
-    whole, run_blocks = test(None), permutation.run_blocks
-    ends = {"wraps": run_blocks, "side_effect": [mock.DEFAULT, mock.DEFAULT, KeyboardInterrupt]}
-    with mock.patch.object(permutation, "run_blocks", **ends), pytest.raises(KeyboardInterrupt):
+    whole = test(None)
+    with interrupted(permutation, "run_blocks", 2):
         test(tmp_path / "state")
-    with mock.patch.object(permutation, "run_blocks", wraps=run_blocks) as blocks:
+    with mock.patch.object(permutation, "run_blocks", wraps=permutation.run_blocks) as blocks:
         xr.testing.assert_identical(test(tmp_path / "state").data.drop_attrs(), whole.data.drop_attrs())
     assert blocks.call_count == 1
     with pytest.raises(InputError, match="the permutations"):

@@ -1,9 +1,12 @@
 """Weights of groups of samples and localized weights, against the dense composite kernel and finite differences."""
 
+from unittest.mock import patch
+
 import dask
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.faults import interrupted
 from helpers.margin import composite_kernel
 from scipy.special import softmax
 from sklearn.base import clone
@@ -226,34 +229,23 @@ def test_each_task_chooses_its_numbers_by_its_average_precision(built):
 # --- resumed searches ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3)])
 @pytest.mark.slow
-def test_a_continued_search_computes_the_missing_groups(built, grouping, done, tmp_path, monkeypatch):
+def test_a_continued_search_computes_the_missing_groups(built, grouping, done, tmp_path):
     """Two folds, two tasks and two numbers of groups make eight groupings; the search ends after some of them."""
     K, y = built
     arguments = (dmkl.GSMKL(grouping=grouping, max_iter=2), K, tasks_of(y), {"n_groups": [1, 2], "C": [1.0]})
     options = {"cv": 2, "baselines": "none", "refit": False}
     expected = dmkl.search(*arguments, **options)
-    group, n_calls, most = getattr(groups, f"group_by_{grouping}"), 0, done
-
-    def counted(*given, **more):
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls > most:
-            raise KeyboardInterrupt
-        return group(*given, **more)
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, dask.config.set(scheduler="synchronous"):
-        patch.setattr(groups, f"group_by_{grouping}", counted)
-        patch.setattr("dmkl.solvers.in_memory.InMemory.solve", stop)
-        with pytest.raises(KeyboardInterrupt):
-            dmkl.search(*arguments, **options, state=tmp_path / "state")
+    name = f"group_by_{grouping}"
+    with (
+        dask.config.set(scheduler="synchronous"),
+        patch("dmkl.solvers.in_memory.InMemory.solve", side_effect=KeyboardInterrupt),
+        interrupted(groups, name, done),
+    ):
+        dmkl.search(*arguments, **options, state=tmp_path / "state")
     assert len(list((tmp_path / "state").glob("prepared-*.npz"))) == done
-    n_calls, most = 0, 8 - done
-    monkeypatch.setattr(groups, f"group_by_{grouping}", counted)
-    result = dmkl.search(*arguments, **options, state=tmp_path / "state")
-    assert n_calls == 8 - done
+    with patch.object(groups, name, wraps=getattr(groups, name)) as grouped:
+        result = dmkl.search(*arguments, **options, state=tmp_path / "state")
+    assert grouped.call_count == 8 - done
     np.testing.assert_array_equal(result.scores.score, expected.scores.score)
 
 
