@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -38,11 +39,7 @@ def test_a_wrong_command_line_is_status_2(run, arguments):
 
 
 def test_a_bug_is_told_in_a_line_and_in_full_with_debug(run, error_of, store, monkeypatch):
-    def fail(path):
-        msg = "cannot add apples"
-        raise TypeError(msg)
-
-    monkeypatch.setattr(dmkl, "open", fail)
+    monkeypatch.setattr(dmkl, "open", Mock(side_effect=TypeError("cannot add apples")))
     assert error_of("info", store).splitlines() == [
         "dmkl: error: TypeError: cannot add apples. This should not happen; run it again with --debug to see "
         "where it arose"

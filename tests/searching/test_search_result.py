@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -411,23 +412,17 @@ def test_others_read_it(saved):
         np.testing.assert_array_equal(tree["best"]["weights_"], result.best_.weights_)
 
 
-def test_overwriting(tmp_path, monkeypatch):
+def test_overwriting(tmp_path):
     """A failed save keeps the old search."""
-
-    def fail(*_):
-        msg = "no space left on device"
-        raise OSError(msg)
-
     path, model = tmp_path / "search", fitted()
     old, new = SearchResult(make(seed=1), best=model), SearchResult(make(seed=2))
     old.save(path)
     with pytest.raises(StoreExistsError, match=r"search exists already; .*overwrite=True"):
         new.save(path)
     for module, part in ((saved_module, "write_dataset"), (search_module, "write_model")):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, part, fail)
-            with pytest.raises(OSError, match="no space left"):
-                SearchResult(make(seed=2), best=model).save(path, overwrite=True)
+        full = patch.object(module, part, side_effect=OSError("no space left on device"))
+        with full, pytest.raises(OSError, match="no space left"):
+            SearchResult(make(seed=2), best=model).save(path, overwrite=True)
     xr.testing.assert_identical(dmkl.load(path).scores, old.scores)
     new.save(path, overwrite=True)
     xr.testing.assert_identical(dmkl.load(path).scores, new.scores)
