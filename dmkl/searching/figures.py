@@ -203,10 +203,7 @@ def _most_chosen(times: Array) -> list[tuple[Sequence[int], int]]:
 
 
 def _draw_curve(ax: Axes, points: xr.Dataset, ends: tuple[float, float]) -> list[str]:
-    """Draw the scores over the first parameter, at the best value of the second, with bars between the ends of scores.
-
-    Returns the legend.
-    """
+    """Draw the scores over the first parameter, at the best value of the second; return the legend."""
     filled = points["mean_score"].fillna(-np.inf)
     best = points.isel({name: filled.argmax(str(name)) for name in filled.dims[1:]})
     mean, error, places = best["mean_score"].values, best["standard_error"].values, np.arange(len(filled))

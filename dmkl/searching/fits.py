@@ -587,11 +587,10 @@ def make_question(
     has_grid: bool = True,
     refit: bool = False,
 ) -> tuple[Question, list[Fold]]:
-    """Check a question, and make its folds; InputError if an argument breaks a rule.
+    """Check a question, and make its folds by `folds.make_folds` or `folds.nest_folds`.
 
-    `caller` is the name of the function in messages, and `make_folds` is `folds.make_folds` or `folds.nest_folds` with
-    their first arguments. `has_grid` is False for an estimator with the parameters that it has; `refit` tells whether
-    one model is fitted for all tasks at the points that they choose.
+    `caller` is its name in messages. `has_grid` is False for an estimator with the parameters that it has; `refit`
+    tells whether one model is fitted for all tasks at the points that they choose.
     """
     estimator, grid, groups = arguments.estimator, arguments.grid, arguments.groups
     K = as_kernel_set(arguments.K, caller)
@@ -853,10 +852,7 @@ class GridFits:
             yield Part(rows, self.targets[f], scores, decided)
 
     def residual_scores(self, chosen: Mapping[str, xr.DataArray], *, tested: bool) -> Float:
-        """Scores of the kernels' part that solvers have returned for the `chosen` positions, (metric, fold, task).
-
-        On the test rows if `tested`, else on the validation rows.
-        """
+        """Scores of the kernels' part at the `chosen` positions, on test or validation rows, (metric, fold, task)."""
         assert self.judged is not None
         of_parts = self.judged[:, :, len(self.question.metrics) :, int(tested)]
         dim = self.question.targets.dim or "task"

@@ -53,8 +53,6 @@ def make_folds(cv: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
     An integer means folds in the order of the rows, stratified by classes or by events of survival, of whole groups
     where there are groups, and of whole samples where samples have several rows. Folds are named "0", "1" … in the
     order of `cv`, by the keys of its mapping, or by the groups if a splitter holds out one of them in each fold.
-    InputError if parts of a fold share rows or groups, or the training rows have fewer than two classes (of the set, or
-    of a task), or lack one that is held out.
     """
     rows = _Rows.of(labels, **of_rows)
     if cv is None:
@@ -86,10 +84,7 @@ def copies_between_folds(K: KernelSet, folds: Sequence[Fold]) -> dict[str, int]:
 
 
 def nest_folds(outer: Any, inner: Any, labels: npt.ArrayLike, **of_rows: Any) -> list[Fold]:
-    """Folds that test, with the folds of their training rows that choose a point, from arguments of `dmkl.evaluate`.
-
-    InputError as in `make_folds`.
-    """
+    """Folds that test, with the folds of their training rows that choose a point, from arguments of `dmkl.evaluate`."""
     rows = replace(_Rows.of(labels, **of_rows), least=3)
     outer = DEFAULT_FOLDS if outer is None else outer
     stored, by_validation = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
@@ -300,7 +295,7 @@ def _as_fold(name: str, title: str, parts: Any, rows: _Rows, names: Sequence[str
 
 
 def _check_fold(fold: Fold, rows: _Rows) -> None:
-    """Refuse a fold whose parts are not disjoint, or whose training rows lack a class that is held out."""
+    """Refuse a fold whose parts share rows or groups, or whose training rows have one class or lack one held out."""
     y, groups, numbers = rows.y, rows.groups, rows.numbers
     title, parts = fold.title, {"training": fold.train, "validation": fold.validation, "test": fold.test}
     if not len(fold.train):

@@ -928,10 +928,7 @@ def search_on(
     refit: bool,
     kept: dict[str, GridFits] | None = None,
 ) -> tuple[GridFits, SearchResult]:
-    """Search as `search` does, but for the refitted model, for which `refit` makes checks.
-
-    `kept` is as in `dmkl.searching.baselines.fit_with_sum`.
-    """
+    """`search` without the model, for which `refit` makes checks; `kept` is as in `baselines.fit_with_sum`."""
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, get_args(Baselines))
