@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from distributed import Client
 from distributed.comm.core import CommClosedError
-from helpers.conformance import recode
 from helpers.damage import flip, tile_file
 from helpers.faults import revived_workers
 from helpers.references import (
@@ -31,7 +30,6 @@ from helpers.references import (
     stepped,
 )
 from threadpoolctl import ThreadpoolController, threadpool_limits
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 import dmkl
 from dmkl import progress
@@ -178,17 +176,6 @@ def test_progress_counts_every_byte(stored, monkeypatch):
     assert sum(done) == stored.bytes_per_pass
 
 
-@pytest.mark.usefixtures("scheduler")
-def test_decoded_tiles_are_the_mapped_ones(stored, dense, tmp_path):
-    """The same kernels as `stored`, in compressed chunks."""
-    dmkl.create(tmp_path / "zstd.zarr", dense, tile=5)
-    recode(tmp_path / "zstd.zarr", 5, compressors=[ZstdCodec(level=1), Crc32cCodec()])
-    chosen, V = [(TRAIN, TRAIN), "center", "cosine"], block(3, 12)
-    mapped, decoded = (stepped(K, chosen) for K in (stored, dmkl.open(tmp_path / "zstd.zarr")))
-    np.testing.assert_array_equal(decoded.apply(V).compute(), mapped.apply(V).compute())
-    np.testing.assert_array_equal(decoded.project(V).compute(), mapped.project(V).compute())
-
-
 # --- BLAS threads -------------------------------------------------------------------------------------------
 def numpy_threads():
     """BLAS threads of NumPy's library; some wheels include a library with one thread only."""
@@ -282,14 +269,6 @@ def test_unfit_vectors_are_named(stored, V, message):
             lazily(lambda call=call: call(V))
 
 
-def test_project_needs_a_square_view(stored):
-    message = r"got 4 rows and 12 columns; take K\[rows, rows\] first"
-    with pytest.raises(InputError, match=message):
-        lazily(lambda: stored[TEST, TRAIN].project(block(1, 12)))
-    with pytest.raises(InputError, match="same samples as rows and columns"):
-        lazily(lambda: stored[TRAIN, TRAIN[::-1]].project(block(1, 12)))
-
-
 # --- clusters -----------------------------------------------------------------------------------------------
 def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, dense, client, caplog):
     V = block(2, 12)
@@ -305,9 +284,7 @@ def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, de
     assert error(kept, expected @ V) < 1e-12
     assert error(again, expected @ V) < 1e-12
     assert error(small, V.T @ expected @ V) < 1e-12
-    assert not [
-        r.getMessage() for r in caplog.records if "apply-pass" in r.getMessage() or "center-pass" in r.getMessage()
-    ]
+    assert not any(name in r.getMessage() for r in caplog.records for name in ("apply-pass", "center-pass"))
 
 
 def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):

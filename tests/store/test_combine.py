@@ -43,7 +43,7 @@ def test_kernels_of_two_sets_are_matched_by_name_and_linked(sets):
     K = dmkl.combine("both.zarr", *sets)
     assert (K.names, list(K.samples), list(K.labels)) == (("a", "b", "c"), NAMES, list(LABELS))
     back = np.argsort(OTHER)
-    np.testing.assert_array_equal(np.asarray(K), [gram(1), gram(2), gram(3)[np.ix_(back, back)]])
+    np.testing.assert_array_equal(K, [gram(1), gram(2), gram(3)[np.ix_(back, back)]])
     np.testing.assert_array_equal(K.splits, SPLITS)
     assert (links("a.zarr"), links("both.zarr")) == (2, 2)
     assert not problems("both.zarr")
@@ -79,7 +79,7 @@ def test_features_are_taken_over_and_factors_kept_if_all_kernels_have_features(s
     for made, kernels in ((K, [0, 1]), (mixed, [0, 3])):
         np.testing.assert_allclose(np.asarray(made)[kernels], expected)
         cross = dmkl.build_cross(made.select(kernels), new)
-        np.testing.assert_allclose(np.asarray(cross), [new[name] @ tables[name].T for name in "xy"])
+        np.testing.assert_allclose(cross, [new[name] @ tables[name].T for name in "xy"])
         assert not problems(made.view.source.location)
     assert [record.get("storage") for record in K.provenance] == ["factors", "factors"]
     assert not any("storage" in record for record in mixed.provenance)
@@ -95,7 +95,7 @@ def test_new_samples_against_training_samples_are_combined(tmp_path):
             diagonal=[np.array(rows) + 1.0],
         )  # fmt: skip
     K = dmkl.combine(tmp_path / "new", tmp_path / "a", tmp_path / "b")
-    np.testing.assert_array_equal(np.asarray(K), [*kernels.values()])
+    np.testing.assert_array_equal(K, [*kernels.values()])
     np.testing.assert_array_equal(K.view.source.diagonal(np.arange(2)), [[1, 2, 3]] * 2)
 
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_combined_is_refused(sets, tmp_path):
             dmkl.combine("out.zarr", A, other)
     assert not os.path.exists("out.zarr")
     inner = dmkl.combine("inner.zarr", A, fewer, join="inner")
-    np.testing.assert_array_equal(np.asarray(inner), [*np.asarray(A)[:, :4, :4], gram(6, 4)])
+    np.testing.assert_array_equal(inner, [*np.asarray(A)[:, :4, :4], gram(6, 4)])
     unnamed = dmkl.create("unnamed.zarr", {"d": gram(7)}, tile=3)
     with pytest.warns(SampleOrderWarning):
         assert list(dmkl.combine("out.zarr", A, unnamed).samples) == NAMES
