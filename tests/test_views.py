@@ -83,10 +83,16 @@ def test_indexing_again_takes_from_what_was_taken(stored, dense):
         (lambda K: K.split(2), "no split 2; this set has 2"),
         (lambda K: K.normalize("center"), "'trace', 'cosine' or 'multiplicative', got"),
         (lambda K: K[:, []].center().apply(np.ones((0, 1))), "column samples, and this view has none"),
+        (lambda K: K.center().product(), r"call it before center\(\) and normalize\(\)"),
+        (lambda K: K[TEST, TRAIN].project(np.ones(12)), r"got 4 rows and 12 columns; take K\[rows, rows\] first"),
+        (lambda K: K[TRAIN, TRAIN[::-1]].project(np.ones(12)), "same samples as rows and columns"),
+        (lambda K: K[:3, :].alignment(), r"same samples as rows and columns, got 3 rows and 23 columns; take K\["),
+        (lambda K: K[:0, :0].alignment(), "alignment needs samples, and this view has none"),
+        (lambda K: K.alignment(probes=2), "at least 3 of them, got 2"),
     ],
 )
 def test_what_is_not_there_is_named(stored, view_of, message):
-    with pytest.raises(InputError, match=message):
+    with raise_if_computes(), pytest.raises(InputError, match=message):
         view_of(stored)
 
 
@@ -217,7 +223,7 @@ def test_to_dask_is_lazy_and_cut_as_asked(stored, dense, tmp_path):
     assert plain.chunks == ((1,) * 4, (5, 5, 5, 5, 3), (5, 5, 5, 5, 3))
     assert cut.chunks == ((1,) * 4, (9, 9, 4), (9, 9, 5))
     np.testing.assert_array_equal(cut, dense[:, 1:])
-    np.testing.assert_array_equal(np.asarray(stored.center()), centred)
+    np.testing.assert_array_equal(stored.center(), centred)
     K = dmkl.create(tmp_path / "single.zarr", psd(1, 5).astype("f4"), tile=2)  # without steps the precision is kept
     assert K.to_dask().dtype == K.to_dask().compute().dtype == np.float32
     assert K.center().to_dask().dtype == K.center().to_dask().compute().dtype == np.float64
@@ -245,8 +251,9 @@ def test_a_rectangular_set_lacks_the_training_statistics_and_cannot_be_projected
     for step in KINDS:
         with raise_if_computes(), pytest.raises(InputError, match=r"(through|give it to) a fitted model"):
             stepped(rectangular, [step]).apply(np.ones((12, 1)))
-    with pytest.raises(InputError, match="got 4 rows and 12 columns; this set is rectangular"):
-        rectangular.project(np.ones((12, 1)))
+    for call in (rectangular.project, lambda _: rectangular.alignment()):
+        with pytest.raises(InputError, match="got 4 rows and 12 columns; this set is rectangular"):
+            call(np.ones((12, 1)))
 
 
 # --- the product --------------------------------------------------------------------------------------------
@@ -270,8 +277,6 @@ def test_the_product_is_the_geometric_mean(tmp_path):
     assert error(two.to_dask(), np.sqrt(K[2] * K[0])[None]) < 1e-12
     assert two.content_id != product.content_id
     assert error(product.persist().center().apply(np.eye(11)), dense_view(mean, steps=["center"])) < 1e-12
-    with pytest.raises(InputError, match=r"call it before center\(\) and normalize\(\)"):
-        stored.center().product()
 
 
 # --- in memory ----------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from helpers.conformance import problems, tree, unseal
 from helpers.faults import interrupted
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
@@ -94,12 +93,6 @@ def test_nystroem_is_the_product_over_the_landmarks(function, tmp_path):
     np.testing.assert_allclose(approximation(K)["trace_lost"], lost, atol=1e-10)
     assert np.linalg.eigvalsh(dense - np.asarray(K.to_dask())[0])[0] > -1e-9 * scale * M
     assert not problems(tmp_path / "set")
-
-
-def test_it_is_scikit_learns_for_the_same_landmarks(tmp_path):
-    K = built(tmp_path / "set", {"function": "rbf", "gamma": 0.05, "rank": 25})
-    Z = Nystroem(gamma=0.05, n_components=25).fit(X[landmarks(K)]).transform(X)
-    np.testing.assert_allclose(np.asarray(K.to_dask())[0], Z @ Z.T, atol=1e-9)
 
 
 @quiet

@@ -99,23 +99,16 @@ def test_new_rows_are_those_of_a_set_of_all(tmp_path, kept):
     close(dmkl.build_cross(K, rows(LATER[[3]], *tables), samples=[NAMES[LATER[3]]]), np.asarray(C)[:, [3]])
     new = rows(LATER, *tables)
     other = {"unused": np.full((NEW, 3), np.nan), "D": new["D"], "b": new["b"], "a": new["a"].to_numpy()}
-    np.testing.assert_array_equal(np.asarray(dmkl.build_cross(K, other, samples=NAMES[M:])), np.asarray(C))
-
-
-def test_stored_is_computed(tmp_path):
-    specs, tables = [SPECS[1], SPECS[2], DISTANCES], ("a", "b", "D")
-    base(tmp_path / "old.zarr", specs, tables)
-    lazy = dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, *tables), samples=NAMES[M:])
-    made = dmkl.build_cross(
-        tmp_path / "old.zarr", rows(LATER, *tables), tmp_path / "new.zarr", samples=NAMES[M:], labels=["x"] * NEW
-    )
-    np.testing.assert_array_equal(np.asarray(made), np.asarray(lazy))
-    assert not problems(tmp_path / "new.zarr")
-    assert list(made.labels) == ["x"] * NEW
-    V = np.ones((M, 2))
-    np.testing.assert_array_equal(lazy.apply(V), made.apply(V))
-    with pytest.raises(StoreExistsError):
-        dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, *tables), tmp_path / "new.zarr")
+    np.testing.assert_array_equal(dmkl.build_cross(K, other, samples=NAMES[M:]), C)
+    if kept:  # the rectangular set, stored too
+        given = tmp_path / "old.zarr", rows(LATER, *tables), tmp_path / "new.zarr"
+        made = dmkl.build_cross(*given, samples=NAMES[M:], labels=["x"] * NEW)
+        np.testing.assert_array_equal(made, C)
+        np.testing.assert_array_equal(made.apply(V), C.apply(V))
+        assert not problems(tmp_path / "new.zarr")
+        assert list(made.labels) == ["x"] * NEW
+        with pytest.raises(StoreExistsError):
+            dmkl.build_cross(*given)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
@@ -141,9 +134,7 @@ def test_absent_sources_among_new_and_training_samples(tmp_path, kept):
     # A mask is equivalent to rows of NaN.
     present = {name: ~np.isnan(table[:, 0]) for name, table in new.items()}
     filled = {name: np.nan_to_num(table) for name, table in new.items()}
-    np.testing.assert_array_equal(
-        np.asarray(dmkl.build_cross(K, filled, present=present, missing="zero")), np.asarray(C)
-    )
+    np.testing.assert_array_equal(dmkl.build_cross(K, filled, present=present, missing="zero"), C)
     # Complete new samples, and training samples with missing features.
     complete = {name: table[7:] for name, table in new.items()}
     close(dmkl.build_cross(K, complete), everything[:, LATER[7:]][:, :, OLD])
@@ -172,7 +163,7 @@ def test_columns_are_those_of_the_view(tmp_path, kept, held):
 WRONG = {
     "missing": (
         {"a": None},
-        r"computed from 'a', which the new features lack; they have 'b'\. Give it under that name",
+        r"computed from 'a', which the new features lack; they have 'b', 'D'\. Give it under that name",
     ),
     "fewer columns": ({"b": np.ones((NEW, 4))}, "'b' have 4 columns, and had 5 in training"),
     "no column of training": (
@@ -182,30 +173,25 @@ WRONG = {
     "NaN": ({"b": np.where(np.eye(NEW, 5), np.nan, 1)}, r"'b'.*NaN"),
     "negative": ({"b": -np.ones((NEW, 5))}, "is for histograms.* 'b' has -1 at sample"),
     "lengths": ({"b": np.ones((NEW + 1, 5))}, "15"),
+    "fewer distances": ({"D": np.ones((NEW, M - 1))}, "'D' has 32 columns, expected the distances to the 33 training"),
+    "more distances": ({"D": np.ones((NEW, M + 1))}, "'D' has 34 columns, expected the distances to the 33 training"),
 }
 
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory):
     """A stored and a lazy set of the old samples."""
-    return [base(tmp_path_factory.mktemp("old") / "old.zarr"), base(None)]
+    return [base(path, [*SPECS, DISTANCES], "abD") for path in (tmp_path_factory.mktemp("old") / "old.zarr", None)]
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_other_features_are_refused_by_name(tmp_path, case, old):
     changed, message = WRONG[case]
-    tables = {name: table for name, table in {**rows(LATER, "a", "b"), **changed}.items() if table is not None}
+    tables = {name: table for name, table in {**rows(LATER, *"abD"), **changed}.items() if table is not None}
     for K, path in zip(old, (tmp_path / "new.zarr", None), strict=True):
         with pytest.raises(InputError, match=message):
             dmkl.build_cross(K, tables, path)
     assert not list(tmp_path.glob("new*"))
-
-
-def test_distances_are_to_the_training_samples(tmp_path):
-    K = base(tmp_path / "old.zarr", DISTANCES, ("D",))
-    for width in (M - 1, M + 1):
-        with pytest.raises(InputError, match=f"'D' has {width} columns, expected the distances to the 33 training sam"):
-            dmkl.build_cross(K, {"D": whole()["D"][LATER][:, :width]})
 
 
 def test_kernels_that_no_features_made_are_refused(tmp_path):
@@ -282,17 +268,6 @@ def test_prediction_from_features_is_that_from_kernels(built, tmp_path, learner)
         model.predict(built[TEST, TRAIN], features=of(TEST))
 
 
-def test_a_saved_model_needs_no_kernels(tmp_path):
-    features, y = digits()
-    labels = np.stack([y % 2, y < 5, y == 8], axis=1).astype(int)
-    K = dmkl.build(tmp_path / "set.zarr", features, DIGITS_SPECS, labels=labels, train=TRAIN, tile=64)
-    model = dmkl.MKFDA(p=1.2, lam=1e-2).fit(K[TRAIN, TRAIN])
-    expected = model.decision_function(K[TEST, TRAIN])
-    model.save(tmp_path / "model")
-    (tmp_path / "set.zarr").rename(tmp_path / "elsewhere")
-    same(dmkl.load(tmp_path / "model").decision_function(features=of(TEST), samples=TEST), expected)
-
-
 @pytest.mark.parametrize("learner", SPARSE, ids=str)
 def test_kernels_of_no_weight_are_neither_computed_nor_kept(built, tmp_path, computed, learner):
     model = clone(learner).fit(built[TRAIN, TRAIN])
@@ -319,13 +294,16 @@ def test_samples_without_a_source_are_judged_by_the_others(tmp_path):
     features, y = digits()
     tables = {name: table.copy() for name, table in features.items()}
     tables["pixels"][np.random.default_rng(0).choice(360, 40, replace=False)] = np.nan
-    more = {"labels": y, "train": TRAIN, "tile": 64, "missing": "zero"}
-    K = dmkl.build(None, tables, DIGITS_SPECS, **more)
+    labels = np.stack([y % 2, y < 5, y == 8], axis=1).astype(int)
+    more = {"labels": labels, "train": TRAIN, "tile": 64, "missing": "zero"}
+    K = dmkl.build(tmp_path / "set.zarr", tables, DIGITS_SPECS, **more)
     model = dmkl.MKFDA(p=2.0, lam=1e-2).fit(K[TRAIN, TRAIN])
     new = {name: table[TEST] for name, table in tables.items()}
     expected = model.decision_function(K[TEST, TRAIN])
     model.save(tmp_path / "model")
+    (tmp_path / "set.zarr").rename(tmp_path / "elsewhere")  # a saved model needs no kernels
     same(dmkl.load(tmp_path / "model").decision_function(features=new, samples=TEST, missing="zero"), expected)
+    (tmp_path / "elsewhere").rename(tmp_path / "set.zarr")
     with pytest.raises(InputError, match=r"'pixels' is missing for \d+ of 180\. Drop or impute"):
         model.predict(features=new)
     present = {"pixels": ~np.isnan(new["pixels"][:, 0])}

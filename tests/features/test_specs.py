@@ -1,13 +1,10 @@
 """Specifications of kernels: their meaning, their names, and the message for each mistake."""
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 import json
 import math
 import string
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,26 +15,23 @@ from hypothesis import strategies as st
 from dmkl.errors import InputError
 from dmkl.features.functions import FUNCTIONS
 from dmkl.features.specs import Recipe, plan, read_specs
+from dmkl.inputs.features import FeatureMatrix
 
 
-@dataclass(frozen=True)
-class Info:
-    shape: tuple[int, int]
-    columns: tuple[str, ...] | None = None
-    holds: str = ""
-    by_name: bool = False
-    genotypes: bool = False
+def shaped(shape, columns=None):
+    """A table of this shape that nobody reads."""
+    return FeatureMatrix("", shape, np.dtype(float), columns, None, None)
 
 
 BLOCKS = {
-    "fou": Info((10, 4), ("a", "b", "c", "d")),
-    "pix": Info((10, 21)),
-    "dsift1": Info((10, 6)),
-    "dsift2": Info((10, 6)),
-    "D": Info((10, 10)),
+    "fou": shaped((10, 4), ("a", "b", "c", "d")),
+    "pix": shaped((10, 21)),
+    "dsift1": shaped((10, 6)),
+    "dsift2": shaped((10, 6)),
+    "D": shaped((10, 10)),
 }
 TABLES = [name for name in BLOCKS if name != "D"]
-GENES = Info((10, 6), ("TP53", "MYC", "KRAS", "BRAF", "MYC", "EGFR"))  # MYC was measured twice
+GENES = shaped((10, 6), ("TP53", "MYC", "KRAS", "BRAF", "MYC", "EGFR"))  # MYC was measured twice
 
 
 def planned(*specs, blocks=BLOCKS):
@@ -87,7 +81,7 @@ def test_arrays_and_scalars_of_numpy_and_pandas_are_plain_numbers():
 
 # --- features --------------------------------------------------------------------------------------------------------
 def test_a_name_with_signs_of_patterns_is_itself_first():
-    blocks = {"x[1]": Info((3, 2)), "x1": Info((3, 2)), "X1": Info((3, 2))}
+    blocks = {"x[1]": shaped((3, 2)), "x1": shaped((3, 2)), "X1": shaped((3, 2))}
     assert [kernel.feature for kernel in planned({"function": "linear", "feature": "x[1]"}, blocks=blocks)] == ["x[1]"]
     assert [kernel.feature for kernel in planned({"function": "linear", "feature": "x?"}, blocks=blocks)] == ["x1"]
 
@@ -102,7 +96,7 @@ def test_distances_are_computed_from_square_features():
 )
 def test_patterns_are_those_of_the_shell(blocks, patterns):
     expected = list(dict.fromkeys(itertools.chain.from_iterable(fnmatch.filter(blocks, p) for p in patterns)))
-    infos = {name: Info((2, 1)) for name in blocks}
+    infos = {name: shaped((2, 1)) for name in blocks}
     if all(fnmatch.filter(blocks, pattern) for pattern in patterns):
         kernels = planned({"function": "linear", "feature": patterns}, blocks=infos)
         assert [kernel.feature for kernel in kernels] == expected

@@ -190,37 +190,26 @@ def test_a_budget_that_is_too_small_is_told(stored):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_identical_samples_are_counted(dtype):
-    rng = np.random.default_rng(5)
-    X = rng.normal(size=(2, 60, 9))
-    X[:, 50:] = X[:, 10:20]
-    X[:, 40:45] = X[:, :5] + 1e-2 * rng.normal(size=(2, 5, 9))  # measured twice
-    X[0, 45] = X[0, 30]  # identical in one kernel
-    kernels = np.stack([X[0] @ X[0].T, np.exp(-((X[1][:, None] - X[1]) ** 2).sum(axis=2))])
-    findings = dmkl.health.check(dmkl.create(None, kernels, dtype=dtype, tile=16))
-    texts = [text for text in findings.message.values.tolist() if "pairs of samples" in text]
+@pytest.mark.parametrize("function", ["given", "linear", "cosine", "rbf"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_identical_samples_are_counted(function, stored, dtype, tmp_path):
+    rng, path = np.random.default_rng(5), tmp_path / "k" if stored else None
+    X = {name: rng.normal(size=(60, 9)) for name in "ab"}
+    for values in X.values():
+        values[50:] = values[10:20]
+        values[40:45] = values[:5] + 1e-2 * rng.normal(size=(5, 9))  # measured twice
+    X["a"][45] = X["a"][30]  # identical in one kernel
+    if function == "given":
+        kernels = [X["a"] @ X["a"].T, np.exp(-((X["b"][:, None] - X["b"]) ** 2).sum(axis=2))]
+        K = dmkl.create(path, kernels, dtype=dtype, tile=16)
+    else:
+        specs = [{"function": function}, {"function": function, "columns": [0, 1, 2]}]
+        K = dmkl.build(path, X, specs, dtype=dtype, tile=16)
+        assert (K.provenance[0].get("storage") == "factors") == (stored and function != "rbf")
+    texts = [text for text in check(K).message.values.tolist() if "pairs of samples" in text]
     assert len(texts) == 1
     assert texts[0].startswith("10 pairs of samples are identical in all kernels")
     assert "--groups" in texts[0]
-
-
-@pytest.mark.parametrize("function", ["linear", "cosine", "rbf"])
-@pytest.mark.parametrize("stored", [False, True])
-def test_identical_samples_are_counted_in_kernels_of_features(function, stored, tmp_path):
-    rng = np.random.default_rng(7)
-    X = {name: rng.normal(size=(60, 9)) for name in "ab"}
-    X["a"][45] = X["a"][30]  # identical in one kernel
-    for values in X.values():
-        values[50:] = values[10:20]
-    specs = [
-        {"function": function, "feature": name, "columns": columns} for name in "ab" for columns in ([0, 1, 2], None)
-    ]
-    specs = [{key: value for key, value in spec.items() if value is not None} for spec in specs]
-    K = dmkl.build(tmp_path / "k" if stored else None, X, specs, tile=16)
-    if stored and function != "rbf":
-        assert K.provenance[0]["storage"] == "factors"
-    texts = [text for text in dmkl.health.check(K).message.values.tolist() if "pairs of samples" in text]
-    assert [text.split(" are identical")[0] for text in texts] == ["10 pairs of samples"]
 
 
 def test_all_pairs_of_copies_are_counted(monkeypatch):

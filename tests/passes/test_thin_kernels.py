@@ -21,22 +21,22 @@ def sets():
 
 TRAIN, TEST = np.random.default_rng(1).permutation(M)[:45], np.arange(M)
 RESIDUALIZED = (dmkl.residualize(np.random.default_rng(2).normal(size=M)), "trace")
-LEARNERS = {
-    "balanced": lambda **more: dmkl.MKFDA(p=2, lam=1e-2, class_weight={0: 3.0, 1: 1.0, 2: 2.0}, **more),
-    "groups": lambda tol, **more: dmkl.MKFDA(
-        lam=1e-2, kernel_groups={"g": ["a-linear", "b-linear"], "h": ["c-linear", "direction"]}, tol=1e-8, **more
-    ),
-    "ridge": lambda **more: dmkl.MKRidge(p=2, lam=1e-2, **more),
-}
+GROUPS = {"g": ["a-linear", "b-linear"], "h": ["c-linear", "direction"]}
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), list(zip(LEARNERS, (("center", "trace"), ("cosine", "center"), RESIDUALIZED), strict=True))
+    "learner",
+    [
+        dmkl.MKFDA(p=2, lam=1e-2, class_weight={0: 3.0, 1: 1.0, 2: 2.0}, steps=("center", "trace"), tol=1e-11),
+        dmkl.MKFDA(lam=1e-2, kernel_groups=GROUPS, steps=("cosine", "center"), tol=1e-8),
+        dmkl.MKRidge(p=2, lam=1e-2, steps=RESIDUALIZED, tol=1e-11),
+    ],
+    ids=["balanced", "groups", "ridge"],
 )
-def test_models_are_those_of_the_matrices(sets, name, steps):
+def test_models_are_those_of_the_matrices(sets, learner):
     K, dense = sets
-    y = few_columns()[0]["a"][:, 0] if name == "ridge" else K.labels
-    learner = LEARNERS[name](steps=steps, tol=1e-11)
+    is_ridge = isinstance(learner, dmkl.MKRidge)
+    y = few_columns()[0]["a"][:, 0] if is_ridge else K.labels
     model = learner.set_params(solver="factors").fit(K[TRAIN, TRAIN], y[TRAIN])
     by_sums = learner.set_params(solver="direct").fit(K[TRAIN, TRAIN], y[TRAIN])  # sums of kernels by factors
     np.testing.assert_allclose(by_sums.weights_, model.weights_, atol=2e-5)
@@ -45,7 +45,7 @@ def test_models_are_those_of_the_matrices(sets, name, steps):
     scores = expected._decision(dense[TEST, TRAIN]).values
     np.testing.assert_allclose(model._decision(K[TEST, TRAIN]).values, scores, atol=1e-5 * np.abs(scores).max())
     assert model.gap_ <= 1e-8
-    if name != "ridge":  # calibrated on scores of left-out rows, from leverages by factors
+    if not is_ridge:  # calibrated on scores of left-out rows, from leverages by factors
         proba = expected.predict_proba(dense[TEST, TRAIN])
         np.testing.assert_allclose(model.predict_proba(K[TEST, TRAIN]), proba, atol=1e-4)
 
@@ -59,14 +59,6 @@ def test_tasks_with_unknown_labels_and_several_targets(sets):
     )
     np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-5)
     np.testing.assert_allclose(model.decision_function(K), expected.decision_function(dense), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_search_by_factors_goes_on_from_its_state(sets, tmp_path):
-    K, grid = sets[0], {"p": [1, 1.0625, 2, np.inf], "lam": [1e-8, 1e-3, 1.0]}
-    first, again = (dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=3, state=tmp_path / "state") for _ in range(2))
-    assert first.best_.solver_ == "factors"
-    np.testing.assert_array_equal(first.scores.mean_score, again.scores.mean_score)
 
 
 @pytest.mark.parametrize(
