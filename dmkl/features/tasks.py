@@ -76,10 +76,7 @@ def run_batch(
     shared: Any,
     verb: str,
 ) -> dict[int, list[Part]]:
-    """Run the tasks of one batch, a task for each group and tile; returns the parts of each kernel in tile order.
-
-    Each worker receives `shared` once; `verb` names the tasks in displays of progress.
-    """
+    """Run the tasks of one batch, a task for each group and tile; returns the parts of each kernel in tile order."""
     work = [(group, tile) for group in batch for tile in tiles]
     tasks = [partial(of_tile, group, tile) for group, tile in work]
     n_bytes = sum(len(group) for group, _ in work) * source.tiling.tile**2 * source.dtype.itemsize
@@ -119,7 +116,14 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
         with writer.writing():
             parts = run_batch(source, batch, tiles, _write_tile, writer.tiles, "build")
         for k in chosen:
-            _end_kernel(source, writer, k, parts[k])
+            sums, checksums = zip(*parts[k], strict=True)
+            diagonal = np.zeros(tiling.rows) if source.symmetric else source.diagonal(np.array([k]))[0]
+            table = np.zeros(tiling.shape, dtype=np.uint32)
+            for (i, j), (_, _, of_tile), checksum in zip(tiles, sums, checksums, strict=True):
+                table[i, j] = checksum
+                if of_tile is not None:
+                    diagonal[tiling.row_slice(i)] = of_tile
+            writer.end_kernel(k, _add_sums(source, [each[:2] for each in sums]), diagonal, table)
         done += len(chosen)
         rate = done * len(tiles) * tile_bytes / (time.monotonic() - started)
         watch.expect((len(todo) - done) / len(chosen))
@@ -163,18 +167,6 @@ def refuse_overflow(source: FeatureTiles, k: int, row: int, col: int) -> NoRetur
         f"{str(source.train_samples[col])!r} overflows {source.dtype}; scale the features, take another function, or "
         "store the kernels as float64"
     )
-
-
-def _end_kernel(source: FeatureTiles, writer: StoreWriter, k: int, parts: Sequence[tuple[_Sums, int]]) -> None:
-    tiling = source.tiling
-    row_sum = _add_sums(source, [sums[:2] for sums, _ in parts])
-    checksums = np.zeros(tiling.shape, dtype=np.uint32)
-    diagonal = np.zeros(tiling.rows) if source.symmetric else source.diagonal(np.array([k]))[0]
-    for (i, j), ((_, _, of_tile), checksum) in zip(tiling.pairs(), parts, strict=True):
-        checksums[i, j] = checksum
-        if of_tile is not None:
-            diagonal[tiling.row_slice(i)] = of_tile
-    writer.end_kernel(k, row_sum, diagonal, checksums)
 
 
 def _add_sums(source: FeatureTiles, sums: Sequence[tuple[Float, Float | None]]) -> Float:

@@ -1,8 +1,4 @@
-"""A source of tiles that computes them from features on request.
-
-It can replace a stored set in a pass. `dmkl.build` writes its tiles to a store. Kernels of new samples against training
-samples are a source with the new samples along its rows.
-"""
+"""A source of tiles that computes them from features on request; new samples are along its rows."""
 
 from __future__ import annotations
 
@@ -107,17 +103,14 @@ _MOST_KEPT = 16  # products ZᵀV that are kept with a table
 
 
 class FeatureFactors:
-    """The features of linear kernels, and of cosine kernels divided by their norms, as `dmkl.passes.view.Factors`.
-
-    `kernels` are the positions of those that have factors.
-    """
+    """The features of linear kernels, and of cosine kernels divided by their norms, as `dmkl.passes.view.Factors`."""
 
     def __init__(
         self,
         recipes: Sequence[Recipe],
         axes: tuple[SampleAxis, SampleAxis],
         dtype: np.dtype[Any],
-        kernels: Collection[int],
+        kernels: Collection[int],  # positions of those that have factors
     ) -> None:
         self._recipes, self._axes, self._dtype = recipes, axes, dtype
         self.widths: Index = np.full(len(recipes), -1)
@@ -176,10 +169,7 @@ class FeatureFactors:
 
 
 class FeatureTiles:
-    """Kernels of features as a source of tiles; without `cols` the set is symmetric.
-
-    `fills` are given by name for kernels some of whose samples lack the table.
-    """
+    """Kernels of features as a source of tiles; without `cols` the set is symmetric."""
 
     def __init__(
         self,
@@ -188,7 +178,7 @@ class FeatureTiles:
         cols: SampleAxis | None,
         dtype: npt.DTypeLike,
         tile: int,
-        fills: Mapping[str, MeanFill] | None = None,
+        fills: Mapping[str, MeanFill] | None = None,  # by name, of kernels some of whose samples lack the table
     ) -> None:
         self.recipes = tuple(recipes)
         self.symmetric = cols is None

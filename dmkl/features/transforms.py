@@ -47,7 +47,6 @@ from dmkl.store.features import FeatureTable, check_rows, strips, table_in_memor
 Learned = float | Float | None  # t, numbers of the columns (1 or 2, columns), or nothing
 
 _SCALE_ROWS = 500  # rows whose values give a scale
-
 _SCALE_VALUES = 100  # non-zero values below which scales are not compared, since their figures vary by chance
 
 

@@ -57,10 +57,7 @@ def _samples_of_tiles(view: View) -> tuple[StoreOrder, list[TileTask]]:
 
 
 def rounding(lens: Lens) -> Float:
-    """Size below which the entries of each kernel are rounding error of the stored entries, (n,).
-
-    It is proportional to the size of what centering removed: zero without centering.
-    """
+    """Size below which entries of each kernel are rounding error, (n,), proportional to what centering removed."""
     unit = 32.0 * float(np.finfo(lens.view.source.dtype).eps)
     return unit * np.broadcast_to(lens.fitted.removed(), len(lens.view.kernels))
 
@@ -78,10 +75,7 @@ def check_alignable(view: View) -> None:
 
 
 def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]:
-    """Alignments of all pairs of kernels of a square view, (n, n), and their standard errors if they are estimates.
-
-    With random probes (m, b) they are estimates (see `dmkl.numerics.alignment.estimated`), otherwise exact.
-    """
+    """Alignments of all pairs of kernels of a square view, (n, n); of probes (m, b), estimates with standard errors."""
     floor = lens.view.shape[1] * rounding(lens)
     if probes is None:
         return alignments(gram_pass(lens), floor), None

@@ -719,10 +719,7 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
 
 
 def gather(client: Client, futures: Sequence[Any]) -> list[Any]:
-    """The results of tasks, while there are workers.
-
-    Results die with their workers, and Dask alone would wait without end for workers that compute them again.
-    """
+    """The results of tasks, while there are workers: Dask alone would wait without end for new ones to compute them."""
     gathering: Any = client.gather(futures, asynchronous=True)
     loop: Any = client.loop
     results = asyncio.run_coroutine_threadsafe(gathering, loop.asyncio_loop)

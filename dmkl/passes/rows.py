@@ -27,7 +27,7 @@ from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import add_gram
 from dmkl.numerics.discriminant import null_leverages
-from dmkl.numerics.steps import Step, inverse_sizes
+from dmkl.numerics.steps import Step, Weighing, inverse_sizes
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import machine, on_disk, run_tasks, shared_folder, temporary_root
 from dmkl.passes.view import READ_BYTES, Lens, View, bytes_of_task, strips
@@ -236,15 +236,12 @@ def gram_matrices(views: Sequence[View], targets: Sequence[Float]) -> tuple[Iter
 
 @dataclass(eq=False)
 class _PartSums:
-    """Some samples of a source with the targets H (samples, C) of the views that have them, and their sums, if known.
-
-    `members` are the numbers of the views, and `fill` writes the rows of the factors after the steps.
-    """
+    """Some samples of a source, the targets H (samples, C) of the views that have them, and their sums, if known."""
 
     samples: Index
     targets: Float
-    members: list[int]
-    fill: Callable[[Array, Index, Float], None]
+    members: list[int]  # Numbers of the views.
+    fill: Callable[[Array, Index, Float], None]  # Writes the rows of the factors after the steps.
     gram: Any = None  # [1, Z]ᵀ[1, Z], (1 + D, 1 + D), its upper triangle.
     product: Any = None  # [1, Z]ᵀH, (1 + D, C)
 
@@ -392,20 +389,16 @@ def weighted_sums(items: Sequence[tuple[RowMap, Float | None, Float]]) -> list[t
     """Of rows Z after the steps and columns H, (m, C): ZᵀWZ and ZᵀW^½H for roots W^½ (m,), or nothing and ZᵀH."""
     works: list[_Work] = []
     for row_map, root, columns in items:
-        places = row_map.places(1)
-        fill = partial(_map_weighted, row_map, places, root)
+        weighted = row_map
+        if root is not None:
+            view = replace(row_map.view, steps=(*row_map.view.steps, Weighing(root, root)))
+            weighted = replace(row_map, view=view, statistics=(*row_map.statistics, None))
+        places = weighted.places(1)
+        fill = partial(_map, weighted, places, 1)
         works.append((places[-1], partial(_part_of_gram, columns, fill, with_gram=root is not None)))
     n_bytes = sum(8 * (1 + len(row_map.kernel_of)) ** 2 for row_map, root, _ in items if root is not None)
     sums = _over_rows("weighted-sums", items[0][0].view, works, 1, _sum_of_parts, n_bytes)
     return [((np.triu(gram) + np.triu(gram, 1).T)[1:, 1:], product[1:]) for gram, product in sums]
-
-
-def _map_weighted(
-    row_map: RowMap, places: Sequence[Index], root: Float | None, Z: Array, at: Index, out: Float
-) -> None:
-    _map(row_map, places, 1, Z, at, out)
-    if root is not None:
-        out *= root[at][:, None]
 
 
 def _part_of_gram(

@@ -137,10 +137,7 @@ def pass_graph(
 
 
 def alone(group: int, kernels: tuple[int, ...]) -> Last:
-    """For `then` in a pass with one block of columns: the result itself instead of a list of one result.
-
-    It is for graphs with a token only, whose tasks share no buffers.
-    """
+    """For `then` with one block: the result itself, not in a list; for graphs with a token, which have no buffers."""
     return _first
 
 

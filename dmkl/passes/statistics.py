@@ -19,6 +19,7 @@ import numpy as np
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
+from dmkl import progress
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.steps import ChainState, Fitted, FittedStep
@@ -71,18 +72,12 @@ _SHARED: ContextVar[_Kept | None] = ContextVar("means that later passes need", d
 @contextmanager
 def sharing_means() -> Iterator[None]:
     """Keep the means of passes in this context, as of models on the same folds, if they take little memory."""
-    before = _SHARED.set(WeakKeyDictionary())
-    try:
+    with progress.inside(_SHARED, WeakKeyDictionary()):
         yield
-    finally:
-        _SHARED.reset(before)
 
 
 def keep_means(means: Sequence[tuple[View, Float]]) -> None:
-    """Keep means over the columns of square views of one source before their steps, in place of earlier ones.
-
-    The solver for factors computes them, (samples, kernels), together with dual variables.
-    """
+    """Keep means (samples, kernels) over columns of square views of one source, which the solver for factors has."""
     for view, _ in means[:1]:
         _MEANS[view.source] = [(view.kernels, view.cols, values) for view, values in means]
 
@@ -97,8 +92,6 @@ def _fitting(
 
     This generator yields the means that the next step needs and that are not available yet, and receives them,
     (kernel, rows) each, computed or Delayed. It returns the final ChainState, Delayed if one of the means was.
-
-    `elements` requests the statistics to transform single entries as well, which need means that products do not.
     """
     _check(view)
     state: Any = replace(_begin(view), zero_constant=zero_constant)
@@ -203,10 +196,7 @@ def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[A
 
 
 def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Delayed:
-    """Fit the steps of a view without computing: the state if no pass is needed, otherwise a Delayed of it.
-
-    `elements` requests the statistics to transform single entries as well (they need means that products do not).
-    """
+    """Fit the steps of a view as `measure`, without computing: the state, or a Delayed of it if it takes a pass."""
     (state,) = _drive([_fitting(view, elements=elements)], lambda wanted: [_means_later(means) for means in wanted])
     return state  # type: ignore[no-any-return]
 

@@ -1,8 +1,4 @@
-"""A view of stored kernels, and the tasks that read its tiles.
-
-A view consists of some kernels, rows and columns of a source of tiles, and of the steps (centering, normalizing …) that
-are applied to them. A pass over a view is cut into tasks: some kernels, and some of their tiles.
-"""
+"""A view of stored kernels, and the tasks of a pass over it: some kernels, and some of their tiles."""
 
 from __future__ import annotations
 
@@ -212,11 +208,7 @@ class View:
 
 @dataclass(frozen=True)
 class Lens:
-    """A view with the statistics of its steps: all that a block of vectors needs to go through the stored kernels.
-
-    Several lenses of the same kernels of one source share a pass: for example the folds of a cross-validation, each
-    with its rows, columns and means.
-    """
+    """A view with the statistics of its steps; several, such as the folds of a cross-validation, share a pass."""
 
     view: View
     statistics: Fitted | Callable[[], Fitted] = field(default_factory=Fitted)

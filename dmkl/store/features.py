@@ -1,13 +1,4 @@
-"""Feature tables in a kernel set or a model, from which kernels of new samples are computed.
-
-The group `features` holds one group for each table, 0, 1, …:
-
-    values   (sample, feature)  float16, float32 or float64, a row of NaN for a sample that lacks the table
-    column   (feature)          names of the columns, if they have any
-    center   (feature)          means over the samples that have the table, subtracted before distances are computed
-
-with the attributes `name`, `content` (a digest of the values) and `n_missing`.
-"""
+"""Feature tables in a kernel set or a model, as section 8 of storage/FORMAT.md has them, for kernels of new samples."""
 
 from __future__ import annotations
 

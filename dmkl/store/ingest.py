@@ -182,7 +182,13 @@ class _Intake:
         if header.symmetric:
             row_sum, diagonal = self._symmetric(j, name, matrix)
         else:
-            row_sum = self._rectangular(j, name, matrix)
+            tiling, watch, row_sum = self.writer.tiling, progress.current(), np.zeros(header.rows)
+            for row, col in tiling.pairs():
+                rows, cols = tiling.row_slice(row), tiling.col_slice(col)
+                block = self._block(name, matrix, rows, cols)
+                self.writer.write_tile(j, row, col, block)
+                row_sum[rows] += block.sum(axis=1, dtype=np.float64)
+                watch.advance(tiling.tile**2 * block.itemsize)
         self.writer.end_kernel(j, row_sum, diagonal)
 
     def _is_lower_triangle(self, matrix: Matrix) -> bool | None:
@@ -213,17 +219,6 @@ class _Intake:
             )
             refuse(f"kernel {name!r}: entry ({rows.start + i}, {cols.start + k}) is {value}, which {cause}")
         return block
-
-    def _rectangular(self, j: int, name: str, matrix: Matrix) -> Array:
-        tiling, watch = self.writer.tiling, progress.current()
-        row_sum = np.zeros(self.writer.header.rows)
-        for row, col in tiling.pairs():
-            rows, cols = tiling.row_slice(row), tiling.col_slice(col)
-            block = self._block(name, matrix, rows, cols)
-            self.writer.write_tile(j, row, col, block)
-            row_sum[rows] += block.sum(axis=1, dtype=np.float64)
-            watch.advance(tiling.tile**2 * block.itemsize)
-        return row_sum
 
     def _symmetric(self, j: int, name: str, matrix: Matrix) -> tuple[Array, Array]:
         """Write the tiles on and above the diagonal, and compare those below it with their mirror images.

@@ -85,10 +85,7 @@ def chunk_reader(gram: Any) -> ChunkReader | None:
 
 
 def _map(root: str, prefix: str, key: Sequence[int], n_bytes: int) -> tuple[mmap.mmap, FileVersion] | int:
-    """Map a file into memory without a copy, and ask the kernel to read it ahead.
-
-    FileNotFoundError is raised if there is none, and DamagedFileError if it is not a regular file.
-    """
+    """Map a file into memory without a copy, and ask the kernel to read it ahead; raises as `check_plain`."""
     name = f"{prefix}/{'/'.join(map(str, key))}"
     check_plain(root, name)
     descriptor = os.open(f"{root}/{name}", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))

@@ -444,10 +444,8 @@ def _check_room(path: Path, header: Header, n_kernels: int | None) -> None:
 
 def _provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
     """Provenance of each kernel of an unfinished set; None for those that were never begun."""
-    entries = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
-    for entry in entries:
-        if entry is not None:
-            entry.pop("name", None)
+    known = group.attrs["kernels"][:n_kernels]
+    entries = [entry and {key: value for key, value in entry.items() if key != "name"} for entry in known]
     return entries + [None] * (n_kernels - len(entries))
 
 
