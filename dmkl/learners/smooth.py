@@ -532,7 +532,6 @@ class MKCox(SmoothRegressor):
     traits = SmoothRegressor.traits.but(
         weights_are_copies=False,  # of ties after Efron
         scorer="concordance_index",
-        rules={"ties": one_of("efron", "breslow")},
         fitted={"baseline_hazard_": labeled_array(needed=True)},  # over time, or stratum and time
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Index
 
 # Expected number of columns that determine the labels by chance, above which no column is reported.
 _EXPECTED = 0.01
@@ -52,7 +52,7 @@ class LabelColumns:
         self._codes, self._n_columns = codes, n_columns
         self._columns = np.arange(0 if by_chance(codes, n_columns) else n_columns)
         self._first = np.full(int(codes.max(initial=0)) + 1, -1)  # the row of `_values` of each class that was seen
-        self._values: Float | None = None
+        self._values = np.empty((0, len(self._columns)))
 
     def take(self, strip: slice, values: Array) -> None:
         """Use the next rows; rows with NaN are not in the table and are skipped."""
@@ -60,32 +60,20 @@ class LabelColumns:
             return
         codes = self._codes[strip]
         rows = np.flatnonzero((codes >= 0) & ~np.isnan(values).any(axis=1))
-        # Two samples of one class rule out nearly all columns before any values are stored.
-        classes, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
-        if len(classes) and counts.max() > 1:
-            of_one = rows[codes[rows] == classes[counts.argmax()]][:2]
-            self._keep((values[of_one[0]] == values[of_one[1]])[self._columns])
-        values = values[:, self._columns]
-        # The first sample of each class is the reference for all later ones of the class.
-        new = self._first[classes] < 0
-        collected = np.empty((0, values.shape[1])) if self._values is None else self._values
-        self._first[classes[new]] = len(collected) + np.arange(int(new.sum()))
-        self._values = np.concatenate([collected, values[rows[first[new]]]])
-        # The remaining columns are compared in short strips: the first of them rules out most columns for the rest.
-        for start in range(0, len(rows), _FIRST_ROWS**2):
-            part = rows[start : start + _FIRST_ROWS**2]
-            agree = values[part] == self._values[self._first[codes[part]]]
-            values = values[:, self._keep(agree.all(axis=0))]
-
-    def _keep(self, kept: Array) -> Array:
-        self._columns = self._columns[kept]
-        if self._values is not None:
-            self._values = self._values[:, kept]
-        return kept
+        # In short strips: the first of them with two samples of a class rules out nearly all columns for the rest.
+        for part in np.split(rows, [_FIRST_ROWS, *range(_FIRST_ROWS**2, len(rows), _FIRST_ROWS**2)]):
+            found = values[np.ix_(part, self._columns)]
+            # The first sample of each class is the reference for all later ones of the class.
+            classes, first = np.unique(codes[part], return_index=True)
+            new = self._first[classes] < 0
+            self._first[classes[new]] = len(self._values) + np.arange(np.count_nonzero(new))
+            self._values = np.concatenate([self._values, found[first[new]]])
+            kept = (found == self._values[self._first[codes[part]]]).all(axis=0)
+            self._columns, self._values = self._columns[kept], self._values[:, kept]
 
     def result(self) -> Index:
         """Columns that determine the labels; all columns if only all together do, as indicators of classes."""
-        if self._values is None or not len(self._columns):
+        if not self._values.size:
             return np.arange(0)
         n = len(self._values)
         # A column that was constant within classes determines them if its values in different classes differ.
