@@ -14,6 +14,7 @@ M, LAM = 18, 1e-2
 NAMES = [f"kernel_{j}" for j in range(5)]
 GROUPS = {"pixels": "kernel_[01]", "others": NAMES[2:4]}
 SIGMA = {"kernel_0": 2.0, "kernel_3": 0.5}
+PRICES, ALL, PAIRS = [2, 1, 1, 0.5, 1], [0, 1, 2, 3, 4], [[0, 1], [2, 3], [4]]
 
 
 def data():
@@ -47,24 +48,21 @@ def order(d):
 
 
 CASES = {
-    "groups, p = 1.5": ({"p": 1.5, "kernel_groups": GROUPS}, lambda d: mixed(d, 1.5, [[0, 1], [2, 3], [4]])),
-    "one group": ({"p": 1.5, "kernel_groups": {"all": "*"}}, lambda d: mixed(d, 1.5, [[0, 1, 2, 3, 4]])),
-    "groups of one": ({"p": 1.5, "kernel_groups": NAMES}, lambda d: mixed(d, 1, [[0, 1, 2, 3, 4]])),
+    "groups, p = 1.5": ({"p": 1.5, "kernel_groups": GROUPS}, lambda d: mixed(d, 1.5, PAIRS)),
+    "one group": ({"p": 1.5, "kernel_groups": {"all": "*"}}, lambda d: mixed(d, 1.5, [ALL])),
+    "groups of one": ({"p": 1.5, "kernel_groups": NAMES}, lambda d: mixed(d, 1, [ALL])),
     "groups, p = 2": ({"kernel_groups": list("aabbb")}, lambda d: mixed(d, 2, [[0, 1], [2, 3, 4]])),
-    "groups, p = inf": ({"p": np.inf, "kernel_groups": GROUPS}, lambda d: mixed(d, "inf", [[0, 1], [2, 3], [4]])),
-    "prices": ({"p": 4 / 3, "sigma": SIGMA}, lambda d: mixed(d, 4 / 3, [[0, 1, 2, 3, 4]], [2, 1, 1, 0.5, 1])),
-    "both": (
-        {"p": 3, "sigma": SIGMA, "kernel_groups": GROUPS},
-        lambda d: mixed(d, 3, [[0, 1], [2, 3], [4]], [2, 1, 1, 0.5, 1]),
-    ),
+    "groups, p = inf": ({"p": np.inf, "kernel_groups": GROUPS}, lambda d: mixed(d, "inf", PAIRS)),
+    "prices": ({"p": 4 / 3, "sigma": PRICES}, lambda d: mixed(d, 4 / 3, [ALL], PRICES)),
+    "both": ({"p": 3, "sigma": SIGMA, "kernel_groups": GROUPS}, lambda d: mixed(d, 3, PAIRS, PRICES)),
     "constraints": ({"constraints": known}, lambda d: [d[0] >= 2 * d[1], cp.sum(d) <= 3, cp.norm(d[2:4]) <= 0.5]),
     "constraints within the norm": (
         {"p": 1.5, "constraints": order},
-        lambda d: [d[2] >= d[0] + 0.1, *mixed(d, 1.5, [[0, 1, 2, 3, 4]])],
+        lambda d: [d[2] >= d[0] + 0.1, *mixed(d, 1.5, [ALL])],
     ),
     "constraints within a mixed norm": (
         {"p": 2, "constraints": order, "kernel_groups": GROUPS, "sigma": SIGMA},
-        lambda d: [d[2] >= d[0] + 0.1, *mixed(d, 2, [[0, 1], [2, 3], [4]], [2, 1, 1, 0.5, 1])],
+        lambda d: [d[2] >= d[0] + 0.1, *mixed(d, 2, PAIRS, PRICES)],
     ),
 }
 
@@ -96,6 +94,8 @@ REFUSED = {
     "the text that a saved model keeps": {"constraints": "<function>"},
     "which constraints that bound all weights replace": {"constraints": known, "sigma": 2.0},
     "2 prices": {"sigma": [1.0, 2.0]},
+    "constraints must be a function of the weights": {"constraints": 2.0},
+    "or name the group of each of the 5 kernels": {"kernel_groups": ["a", "b"]},
     "sigma has a price for kernel 'rna'": {"sigma": {"rna": 1.0}},
     "no kernel is in the group 'a'": {"kernel_groups": {"a": "rna_*"}},
     "in the groups 'a' and 'b'": {"kernel_groups": {"a": "*_0", "b": NAMES[:1]}},

@@ -268,6 +268,8 @@ def test_bad_labels_are_refused(study):
         ("event must be 1", lambda: dmkl.signed_times([1.0, 2.0], [1, 2])),
         ("times must be positive, found 0", lambda: dmkl.signed_times([1.0, 0.0], [1, 0])),
         ("ties must be 'efron' or 'breslow', got 'exact'", lambda: dmkl.MKCox(ties="exact").fit(K, y)),
+        ("level must be between 0 and 1, got 1.0", lambda: dmkl.SmoothedQuantile(level=1.0)),
+        ("delta must be positive and finite, got 0.0", lambda: dmkl.Huber(delta=0.0)),
         ("times of survival must be finite", lambda: dmkl.MKCox().fit(K, y).predict_survival(K, times=[-1.0])),
     ):
         with pytest.raises(InputError, match=message):
