@@ -169,10 +169,7 @@ Counts = int | str | Mapping[Any, int | str]
 
 
 def samples_by_class(y: npt.ArrayLike | None, n_groups: Counts, m: int) -> dict[Any, tuple[Index, int]]:
-    """For each class its samples, and the number of groups to make of them; "samples" is a group for each sample.
-
-    InputError is raised if a class has no number of groups or fewer samples than groups.
-    """
+    """For each class its samples, and the number of groups to make of them; "samples" is a group for each sample."""
     labels = np.zeros(m, dtype=int) if y is None else np.asarray(y)
     wanted: dict[Any, tuple[Index, int]] = {}
     classes = np.unique(labels).tolist()
@@ -233,8 +230,6 @@ def group_by_kmeans(
     y (m,) holds the classes, or is None for groups across all classes (see `dmkl.numerics.grouping`); n_groups
     is a number of groups for each class, or a mapping from classes to numbers. The best of `restarts` runs is kept;
     `seed` makes the result reproducible.
-
-    InputError is raised if features are no table of finite numbers, or a class has fewer samples than groups.
     """
     table = as_table(features)
     wanted = samples_by_class(y, n_groups, len(table))

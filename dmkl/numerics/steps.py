@@ -404,10 +404,7 @@ class ChainState:
 def inverse_sizes(
     names: Sequence[str], size: Array, floor: Array | float, what: str, steps: Sequence[Step], *, zero_constant: bool
 ) -> Array:
-    """1/size of kernels after some steps, (n,); 0 for those that are constant up to a floor, with `zero_constant`.
-
-    Raise DegenerateKernelError for other sizes that are NaN, or not above their floor.
-    """
+    """1/size of kernels after some steps, (n,); 0 for those that are constant up to a floor, with `zero_constant`."""
     # A size below the rounding error of what centering removed may be any number: its inverse would blow up noise.
     constant = zero_constant & (np.abs(size) <= floor)
     bad = np.flatnonzero(~((size > floor) | constant))

@@ -82,10 +82,8 @@ def _leading(
 ) -> Generator[Any, Any, tuple[Float, Float, bool, float]]:
     """The leading eigenvalues of K(w), the eigenvectors, whether they are accurate, and the least Ritz value.
 
-    It starts from H and K(w)H.
-
-    Block Lanczos with full orthogonalization, one product with a block for each step: the residuals of the Ritz vectors
-    extend the basis. A full basis restarts from its leading Ritz vectors.
+    Block Lanczos from H and K(w)H with full orthogonalization, one product with a block for each step: the residuals of
+    the Ritz vectors extend the basis. A full basis restarts from its leading Ritz vectors.
     """
     k, basis, products, least = H.shape[1], H, product, np.inf
     for count in range(max_iter + 1):

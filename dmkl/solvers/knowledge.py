@@ -59,12 +59,7 @@ def norm_constraints(d: Any, p: float, groups: Sequence[Sequence[int]], sigma: S
 def conic_set(
     constraints: Constraints, names: Sequence[str], more: Callable[[Any], list[Any]] | None = None
 ) -> ConicSet:
-    """The set d ≥ 0 that a function of d describes, with the constraints of `more` added.
-
-    Raises InputError if the function does not return constraints, if one of them is not convex, or if they contradict
-    each other: the message names an irreducible set of them, of which any could be dropped. Raises UnboundedSetError if
-    weights may grow without bound.
-    """
+    """The set d ≥ 0 that a function of d describes, and `more` constraints; UnboundedSetError if weights may grow."""
     d = NamedWeights(names)
     given = _constraints(constraints, d)
     every = [*given, *(more(d) if more else [])]
@@ -130,10 +125,7 @@ def _constraints(constraints: Constraints, d: NamedWeights) -> list[Any]:
 def rows_and_cones(
     constraints: Constraints, names: Sequence[str]
 ) -> tuple[Float, Float, tuple[str, ...], Cones | None]:
-    """A, b of A d ≥ b for the linear constraints, each row as text, and the cones of the other constraints.
-
-    Raises InputError if the function returns no convex cvxpy constraints, or if the nonlinear ones cannot be satisfied.
-    """
+    """A, b of A d ≥ b for the linear constraints, each row as text, and the cones of the other constraints."""
     d = NamedWeights(names)
     rows, demands, texts = [np.zeros((0, len(names)))], [np.zeros(0)], list[str]()
     given, others = _constraints(constraints, d), []

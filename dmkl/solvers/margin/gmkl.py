@@ -57,12 +57,7 @@ Method = Literal["newton", "gradient"]
 
 @dataclass(frozen=True, eq=False)
 class PricedSet:
-    """Prices of the weights and the set that must contain them; both are checked on construction.
-
-    InputError is raised if prices are not finite, if A and b do not fit together, if rows contradict each other (the
-    message names an irreducible set of them, which agrees without any one of them), or if weights could grow without
-    bound for free (it names the kernels).
-    """
+    """Prices of the weights and the set that must contain them; InputError on construction for those of no minimum."""
 
     sigma: Float  # (n,), the price of a unit of weight for each kernel
     A: Float = field(default_factory=lambda: np.zeros((0, 0)))
