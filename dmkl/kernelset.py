@@ -287,7 +287,7 @@ class KernelSet:
         if not self.is_square:
             refuse("covariate_shares needs a square set, and the rows are not the columns; take K[train, train]")
         (centered, left), _ = measure([self.center(), self.residualize(Z)])
-        before, after = (np.asarray(K.lens().diagonal()).sum(axis=1) for K in (centered, left))
+        before, after = (K.lens().diagonal().sum(axis=1) for K in (centered, left))
         share = 1.0 - np.divide(after, before, out=np.ones_like(before), where=before > 0)
         coords = {"kernel": list(self.names)}
         import xarray as xr

@@ -369,9 +369,7 @@ def _to_dataset(
         variables[name] = dims, value
         return value
 
-    diagonal = lens.diagonal()
-    assert diagonal is not None  # symmetric sets have it
-    sums = sketch.sums if centered else None
+    diagonal, sums = lens.diagonal(), sketch.sums if centered else None
     measure("alignment", ("kernel", "kernel_2"), lambda gram: alignments(gram, floor))
     if exact is not None:
         unbiased = unbiased_alignments(exact, diagonal, sums, floor)

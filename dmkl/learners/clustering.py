@@ -143,9 +143,7 @@ class KernelKMeans(ClusterMixin, KernelLearner):  # type: ignore[misc]
         return InMemory()
 
     def _problem(self, data: TrainingSet, number: int) -> Any:
-        diagonal = data.training.square.diagonal()
-        assert diagonal is not None  # square sets have a diagonal
-        diagonal = diagonal[data.positions]
+        diagonal = data.training.square.diagonal()[data.positions]
         weights = np.ones(len(diagonal)) if self.weights is None else given_weights(self.weights, data.names)
         start = np.random.default_rng(self.random_state).standard_normal((diagonal.shape[1], self.n_clusters))
         rule = partial(kernel_k_means, learns=self._alternates, tol=self.tol, max_iter=self.max_iter)

@@ -255,7 +255,6 @@ class GSMKL(LocalWeights):
                 by_features: FeatureGroups = yield Task("group", _group_by_features, work)
                 return by_features
             diagonal = part.training.square.diagonal()
-            assert diagonal is not None  # symmetric sources have a diagonal
             groups = yield from group_by_kernel(multiply, mean @ diagonal, **options)
             if anew:
                 groups = groups.as_new((yield from multiply(groups.means)), mean @ diagonal)

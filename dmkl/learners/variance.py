@@ -350,9 +350,7 @@ class VarianceComponents(KernelRegressor):
             covariance = inverse @ solution.extra["effects_covariance"] @ inverse.T
             means = solution.extra.get("mean_diagonal")
             if means is None:
-                diagonal = data.trainings[k].square.diagonal()
-                assert diagonal is not None  # square kernels have one
-                means = diagonal.mean(axis=1)
+                means = data.trainings[k].square.diagonal().mean(axis=1)
             table = self._components(solution, means, data.positions[solution.extra["kernels"]])
             table |= self._on_liability_scale(problems.targets.values[k], table)
             of_target = xr.Dataset({name: (("term", "term_2")[: np.ndim(of)], of) for name, of in table.items()})

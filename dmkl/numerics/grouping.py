@@ -172,11 +172,8 @@ def samples_by_class(y: npt.ArrayLike | None, n_groups: Counts, m: int) -> dict[
     """For each class its samples, and the number of groups to make of them; "samples" is a group for each sample."""
     labels = np.zeros(m, dtype=int) if y is None else np.asarray(y)
     wanted: dict[Any, tuple[Index, int]] = {}
-    classes = np.unique(labels).tolist()
-    for label in classes:
+    for label in np.unique(labels).tolist():
         rows = np.flatnonzero(labels == label)
-        if isinstance(n_groups, Mapping) and label not in n_groups:
-            refuse(f"n_groups has no entry for class {label!r}, expected one for each of {classes}")
         count = n_groups[label] if isinstance(n_groups, Mapping) else n_groups
         count = len(rows) if count == "samples" else int(count)
         if not 1 <= count <= len(rows):

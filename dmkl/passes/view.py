@@ -265,10 +265,11 @@ class Lens:
         view = replace(self.view, steps=steps, **{axis: getattr(self.view, axis)[before]})
         return Lens(view, replace(self.fitted, steps=fitted))
 
-    def diagonal(self) -> Array | None:
-        """The diagonals of the kernels of a square view after all steps, (n, m); None if the source has none."""
+    def diagonal(self) -> Array:
+        """The diagonals of the kernels of a square view after all steps, (n, m)."""
         raw = self.view.source.diagonal(self.view.kernels)
-        return None if raw is None else self.fitted.diagonal(raw[:, self.view.rows])
+        assert raw is not None  # symmetric sources have one
+        return self.fitted.diagonal(raw[:, self.view.rows])
 
 
 def covering(views: Sequence[View]) -> View:

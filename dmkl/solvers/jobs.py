@@ -54,23 +54,19 @@ class Training:
     @cached_property
     def facts(self) -> KernelFacts:
         """The properties of the kernels that solvers use for their checks."""
-        diagonal = self.square.diagonal()
-        if diagonal is None:
-            return KernelFacts(self.names)
         # Centering removed entries of size `removed`; their rounding error remains in the centered kernel, so the
         # trace before centering bounds the error.
-        traces = np.abs(diagonal).sum(axis=1) + self.n_train * self.square.fitted.removed()
+        traces = np.abs(self.square.diagonal()).sum(axis=1) + self.n_train * self.square.fitted.removed()
         return KernelFacts(self.names, traces, float(np.finfo(self.square.view.source.dtype).eps))
 
     @cached_property
     def constant(self) -> Mask:
         """Which kernels are zero after the steps, up to the rounding error of what centering removed, (n,).
 
-        A kernel without traces is not, nor is an indefinite one with zeros on the diagonal alone.
+        An indefinite kernel with zeros on the diagonal alone is not.
         """
         facts = self.facts
-        if facts.traces is None:
-            return np.zeros(self.n_kernels, dtype=bool)
+        assert facts.traces is not None
         removed = self.n_train * self.square.fitted.removed()
         return np.asarray(facts.traces - removed <= _RESOLVED * facts.precision * removed)
 

@@ -202,9 +202,8 @@ def _columns(problem: SmoothProblem, alpha: Float, f: Float, effects: Float) -> 
 def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> list[Float]:
     """Upper bounds of Σ_k u_kᵀK_ju_k for every kernel, (n,), and each block u, (m, c), exact in the basis."""
     u, ends = np.hstack(blocks), np.cumsum([0, *(block.shape[1] for block in blocks)])[:-1]
-    diagonal = space.training.square.diagonal()
-    assert diagonal is not None  # sets of square kernels have it
-    work = [partial(_inner_forms, space.file("basis"), space.gram, diagonal.sum(axis=1))]
+    traces = space.training.square.diagonal().sum(axis=1)
+    work = [partial(_inner_forms, space.file("basis"), space.gram, traces)]
     ((inside, rest, bounds),) = run_checked("forms", work, own=[u])
     rows = certify.strips(0, len(u), u.shape[1] + len(inside))
     crossing = [partial(_cross_forms, space.product_files, strip, space.n_kernels, inside) for strip in rows]

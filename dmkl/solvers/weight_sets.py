@@ -289,8 +289,6 @@ class Ball(WeightSet):
         return onto_sphere(without_rounding(x) if self.p == 1 else x, self.p)
 
     def polish(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
-        if np.isinf(self.p):
-            return aim
         return _exact(aim, q, curvature, x) if self.p == 1 else _polish(aim, q, curvature, x, self.p)
 
 

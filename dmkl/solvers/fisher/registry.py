@@ -168,11 +168,11 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
     if len(jobs) > 1:
         return subspace.SOLVER.name  # one for all problems, where descent keeps directions for each
     lens, problem = jobs[0].training.square, jobs[0].problem
-    (n, m, _), diagonal = lens.view.shape, lens.diagonal()
-    if diagonal is None or 8 * (n + 1) * m * _ROOM > machine().total_bytes // 2:
+    n, m, _ = lens.view.shape
+    if 8 * (n + 1) * m * _ROOM > machine().total_bytes // 2:
         return subspace.SOLVER.name
     # K(β) has about the trace Σ_j β_j tr K_j; below a share of it the small eigenvalues count, and descent is slow.
-    trace = float(np.median(diagonal.sum(axis=1)))
+    trace = float(np.median(lens.diagonal().sum(axis=1)))
     if problem.lam < _AMPLE * trace * float(problem.weights.start(n).sum()):
         return subspace.SOLVER.name
     return DUAL.name if problem.weights.smooth else INTERLEAVED.name
@@ -185,15 +185,14 @@ def _have_factors(jobs: Sequence[Job]) -> bool:
 
 
 def least_lam(lens: Lens) -> float:
-    """The least λ that does not drown in the rounding of the stored kernels; 0 where that cannot be told.
+    """The least λ that does not drown in the rounding of the stored kernels.
 
     Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,
     I + K/λ may have negative eigenvalues that no kernel has.
     """
     view, fitted = lens.view, lens.fitted
     diagonal = view.source.diagonal(view.kernels)
-    if diagonal is None:
-        return 0.0
+    assert diagonal is not None  # symmetric sources have one
     unit = 0.5 * float(np.finfo(view.source.dtype).eps)
     # Where the chain differs from kernel to kernel, it has brought the samples to unit norm.
     factors = np.array([fitted.factor(j) for j in range(len(view.kernels))])
@@ -329,8 +328,7 @@ class _ProblemSet:
 
     def coordinates(self) -> Float:
         """log(1 + β_j tr K_j/λ), (problems, n)."""
-        diagonal = self.lens.diagonal()
-        trace = 1.0 if diagonal is None else diagonal.sum(axis=1)
+        trace = self.lens.diagonal().sum(axis=1)
         return np.asarray(np.log1p(np.maximum(self.weights, 0.0) * trace / np.array(self.lams)[:, None]))
 
     def completed(self, exact: dict[int, Float], projected: Float | float) -> dict[int, Float]:
@@ -349,10 +347,8 @@ class _ProblemSet:
         at_points = [known[self.numbers[place]] for place in nodes]
         free = np.maximum(1.0 - 0.5 * projected, _NEARLY_ZERO)
         # Σ_j β_j k_j(x_i, x_i)/λ(1 − P_ii), (problems, m).
-        coordinates, diagonal = self.coordinates(), self.lens.diagonal()
-        weights = np.maximum(self.weights, 0.0) / np.array(self.lams)[:, None]
-        sums = weights.sum(axis=1, keepdims=True) if diagonal is None else weights @ diagonal
-        largest = np.maximum(sums / free, _NEARLY_ZERO)
+        coordinates, weights = self.coordinates(), np.maximum(self.weights, 0.0) / np.array(self.lams)[:, None]
+        largest = np.maximum(weights @ self.lens.diagonal() / free, _NEARLY_ZERO)
         sizes = np.maximum(2.0 * free / np.array([rows[0] for rows in at_points]) - 1.0, _NEARLY_ZERO)
         ratios = np.log(sizes / largest[nodes])
         values = np.stack([ratios, *zip(*(rows[1:] for rows in at_points), strict=True)], axis=1)

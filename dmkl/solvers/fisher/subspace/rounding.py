@@ -75,8 +75,6 @@ def rounding(
     `errors` are ZᵀE_j, (n, s, r), and `blocks` the first and last columns of the blocks of the basis in single
     precision.
     """
-    if not blocks or not pairs:
-        return [Rounding(0.0, 0.0) for _ in pairs]
     n, s, _ = errors.shape
     # The same factor bounds ‖Ea‖² for every point: its probability δ is for each bound, not for all together.
     stretch = 0.5 / float(gammaincinv(0.5 * s, _UNLIKELY))  # the quantile of χ² with s degrees of freedom
