@@ -16,7 +16,6 @@ import dmkl
 from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError, SampleOrderWarning
 from dmkl.inputs import as_features, open_files
-from dmkl.store.ingest import ingest
 
 N = 80
 RNG = np.random.default_rng(7)
@@ -31,33 +30,16 @@ ONE_POINT = ("--p", "1", "--lam", "0.1", "--steps", "center,trace")
 HERE = ("--cluster", "threads")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Kernels in order, and files of the same samples in another order."""
-    path = tmp_path_factory.mktemp("names")
-    pd.DataFrame(X @ X.T, WORDS, WORDS).to_csv(path / "k.csv")
-    pd.DataFrame(X, WORDS, list("abcde")).T.to_csv(path / "turned.csv")
-    write(path / "sp.txt", (f"{WORDS[i]} {DX[i]}" for i in SHUFFLED))
-    write(path / "keep.txt", (f"{WORDS[i]} {WORDS[i]}" for i in SHUFFLED[:50]))
-    return path
-
-
 def write(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory, folder):
+def store(tmp_path_factory):
     """The kernel with its names and the classes."""
-    source, known = open_files(folder / "k.csv")
-    known.labels = DX
-    return ingest(tmp_path_factory.mktemp("set") / "named.zarr", source, known)
-
-
-@pytest.fixture(scope="module")
-def named(store):
-    return dmkl.open(store)
+    path = tmp_path_factory.mktemp("set") / "named.zarr"
+    return dmkl.create(path, {"k": NAMED}, labels=pd.Series(DX, WORDS)).view.source.location
 
 
 def same_models(first, second):
@@ -73,9 +55,11 @@ def test_groups_that_are_all_different_are_an_error(error_of, tmp_path, store):
     assert re.search(r"(?is)\bgroups?\b.*\b(differ|different|own|one sample)\b", err)
 
 
-def test_build_of_features_in_rows_needs_transpose(output_of, error_of, tmp_path, folder):
-    options = ("--function", "linear", "--labels", folder / "sp.txt")
-    arguments = ("build", tmp_path / "set.zarr", folder / "turned.csv", *options)
+def test_build_of_features_in_rows_needs_transpose(output_of, error_of, tmp_path):
+    pd.DataFrame(X, WORDS, list("abcde")).T.to_csv(tmp_path / "turned.csv")
+    labels = write(tmp_path / "sp.txt", (f"{WORDS[i]} {DX[i]}" for i in SHUFFLED))
+    options = ("--function", "linear", "--labels", labels)
+    arguments = ("build", tmp_path / "set.zarr", tmp_path / "turned.csv", *options)
     assert "--transpose" in error_of(*arguments, *HERE)
     output_of(*arguments, "--transpose", *HERE)
     K = dmkl.open(tmp_path / "set.zarr")
@@ -94,9 +78,9 @@ def test_build_repairs_what_is_not_positive_semidefinite(output_of, tmp_path):
     np.testing.assert_allclose(kernel, (vectors * values.clip(0)) @ vectors.T, atol=1e-9)
 
 
-def test_files_of_fid_and_iid_choose_samples(output_of, tmp_path, folder, store):
+def test_files_of_fid_and_iid_choose_samples(output_of, tmp_path, store):
     kept = [WORDS[i] for i in SHUFFLED[:50]]
-    model, file = tmp_path / "model", folder / "keep.txt"
+    model, file = tmp_path / "model", write(tmp_path / "keep.txt", (f"{own} {own}" for own in kept))
     output_of("fit", store, model, "--train", file, "--p", "1", "--lam", "0.1", *HERE)
     assert dmkl.load(model).dual_coef_.coords["sample"].values.tolist() == kept
     output_of("predict", model, store, "--rows", file, "--out", tmp_path / "p.csv", *HERE)
@@ -181,8 +165,8 @@ def test_names_that_look_alike_are_said_to(first, second, tmp_path):
         open_files(path, labels=labels)
 
 
-def test_test_kernels_that_do_not_fit_are_named_as_such(output_of, error_of, tmp_path, named):
-    dmkl.MKFDA(p=1, lam=0.1).fit(named[:60, :60]).save(tmp_path / "model")
+def test_test_kernels_that_do_not_fit_are_named_as_such(output_of, error_of, tmp_path, store):
+    dmkl.MKFDA(p=1, lam=0.1).fit(dmkl.open(store)[:60, :60]).save(tmp_path / "model")
     old, new = slice(0, 60), slice(60, N)
     for rows, columns, name, said in (
         (old, new, "k", r"(?i)transpose|way round|new samples .*rows|rows .*new samples"),
@@ -224,12 +208,13 @@ def test_default_indices_that_are_shuffled_are_matched():
 
 
 @pytest.mark.parametrize(("title", "index"), [("code", "shuffled"), ("patient", "counting"), ("sample", "counting")])
-def test_names_in_a_later_column_of_a_data_frame(title, index, named):
+def test_names_in_a_later_column_of_a_data_frame(title, index, store):
     labels = pd.DataFrame({"dx": DX, title: WORDS}).iloc[SHUFFLED]
     labels = labels if index == "shuffled" else labels.reset_index(drop=True)
     for K in (created(labels, NAMED), built(labels, NAMED_FEATURES)):
         assert K.labels.tolist() == DX.tolist()
-    same_models(dmkl.MKFDA(p=1, lam=0.1).fit(named, labels), dmkl.MKFDA(p=1, lam=0.1).fit(named))
+    K = dmkl.open(store)
+    same_models(dmkl.MKFDA(p=1, lam=0.1).fit(K, labels), dmkl.MKFDA(p=1, lam=0.1).fit(K))
 
 
 @pytest.mark.parametrize("labels", [DX, DX.tolist(), pd.Series(DX)], ids=["array", "list", "series"])
