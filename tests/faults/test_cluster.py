@@ -17,28 +17,22 @@ pytestmark = pytest.mark.slow
 ON_CLUSTERS = [name for name in PHASES if name != "import"]
 
 
-@pytest.fixture
-def revived():
-    """Two workers that their nannies restart."""
-    with revived_workers() as client:
-        yield client
-
-
 @pytest.mark.parametrize(
     ("victims", "phase"),
     [*(("one", phase) for phase in ON_CLUSTERS), *(("all", phase) for phase in ("build", "fit cg", "search"))],
 )
-def test_killed_workers_that_come_again_cost_their_share(goes_on, revived, phase, victims):
-    revived.wait_for_workers(2, timeout=120)
-    pids = list(revived.run(os.getpid).values())[: 1 if victims == "one" else 2]
+def test_killed_workers_that_come_again_cost_their_share(goes_on, phase, victims):
+    with revived_workers() as client:
+        client.wait_for_workers(2, timeout=120)
+        pids = list(client.run(os.getpid).values())[: 1 if victims == "one" else 2]
 
-    def kill():
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        def kill():
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
 
-    with disturbed(kill, tasks_before(phase)) as acted:
-        goes_on(phase, revived.scheduler.address)
-    assert acted
+        with disturbed(kill, tasks_before(phase)) as acted:
+            goes_on(phase, client.scheduler.address)
+        assert acted
 
 
 @pytest.fixture

@@ -31,17 +31,6 @@ def unsealed(result, path):
     return root["attributes"], load
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A small model with features."""
-    folder = tmp_path_factory.mktemp("models")
-    X = np.random.default_rng(0).normal(size=(12, 3))
-    K = dmkl.build(folder / "set.zarr", {"x": X}, [{"function": "rbf", "gamma": 1.0}, {"function": "linear"}])
-    attributes, load = unsealed(dmkl.MKFDA(lam=0.1).fit(K, np.arange(12) % 2), folder / "model")
-    load(attributes)
-    return attributes, load
-
-
 def places(value, at=()):
     """The places of all values in nested objects and lists, of which the first item stands for all."""
     if at:
@@ -121,8 +110,11 @@ FEW = {
     [(FEW.__contains__, 60), pytest.param(lambda place: True, 300, marks=pytest.mark.slow)],
     ids=["few", "all"],
 )
-def test_each_changed_attribute_is_damage(saved, wanted, least):
-    attributes, load = saved
+def test_each_changed_attribute_is_damage(tmp_path, wanted, least):
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    K = dmkl.build(tmp_path / "set.zarr", {"x": X}, [{"function": "rbf", "gamma": 1.0}, {"function": "linear"}])
+    attributes, load = unsealed(dmkl.MKFDA(lam=0.1).fit(K, np.arange(12) % 2), tmp_path / "model")
+    load(attributes)
     n_refused, loaded = 0, []
     for place in filter(wanted, places(attributes)):
         value = attributes

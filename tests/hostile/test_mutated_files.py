@@ -30,12 +30,6 @@ FEW = {
 SECONDS = 10.0
 
 
-@pytest.fixture(params=FORMATS)
-def lab(request, tmp_path):
-    with Lab(tmp_path, request.param) as lab:
-        yield lab
-
-
 @pytest.fixture
 def seconds():
     """CPU seconds for one file; limits of memory and of time end this process, also inside a library."""
@@ -48,14 +42,16 @@ def seconds():
 
 
 @pytest.mark.parametrize("first", range(0, EACH or 1, SHARE))
-def test_mutated_files_are_read_or_refused(lab, seconds, first):
-    for files in lab.valid:  # imports and start-up for the first file do not count
-        assert not lab.attempt(files)
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutated_files_are_read_or_refused(tmp_path, seconds, name, first):
     faults = {}
-    for seed in range(first, min(first + SHARE, EACH or FEW.get(lab.name, 25))):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        fault = lab.trial(seed)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        if fault:
-            faults[seed] = fault
+    with Lab(tmp_path, name) as lab:
+        for files in lab.valid:  # imports and start-up for the first file do not count
+            assert not lab.attempt(files)
+        for seed in range(first, min(first + SHARE, EACH or FEW.get(name, 25))):
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            fault = lab.trial(seed)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            if fault:
+                faults[seed] = fault
     assert not faults

@@ -46,25 +46,16 @@ def virtual(file):
     file.create_virtual_dataset("K", layout)
 
 
-@pytest.fixture(params=[link, storage, virtual])
-def pointing(request, tmp_path, monkeypatch):
-    """A function that writes a file that points to another one."""
+@pytest.mark.parametrize("point", [link, storage, virtual])
+@pytest.mark.parametrize("name", ["k.h5", "k.mat"])
+def test_other_files_are_not_read_unasked(tmp_path, monkeypatch, point, name):
+    path = tmp_path / name
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["K"] = K
     (tmp_path / "other.bin").write_bytes(K.tobytes())
     monkeypatch.chdir(tmp_path)  # where external storage is searched for
-
-    def write(name):
-        with h5py.File(tmp_path / name, "w", userblock_size=512 if name.endswith(".mat") else 0) as file:
-            request.param(file)
-        return tmp_path / name
-
-    return write
-
-
-@pytest.mark.parametrize("name", ["k.h5", "k.mat"])
-def test_other_files_are_not_read_unasked(pointing, name):
-    path = pointing(name)
+    with h5py.File(path, "w", userblock_size=512 if name.endswith(".mat") else 0) as file:
+        point(file)
     message = r"variable 'K' of .*k\..* other files, which are not read by default.*dmkl.external"
     for reader in (open_files, as_features, read_file):
         with pytest.raises(InputError, match=message):
