@@ -13,6 +13,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 import zarr
+from helpers.containers import write_hdf5
 from helpers.reading import kernels_in
 
 import dmkl
@@ -50,8 +51,7 @@ def virtual(file):
 @pytest.mark.parametrize("name", ["k.h5", "k.mat"])
 def test_other_files_are_not_read_unasked(tmp_path, monkeypatch, point, name):
     path = tmp_path / name
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["K"] = K
+    write_hdf5(tmp_path / "other.h5", K=K)
     (tmp_path / "other.bin").write_bytes(K.tobytes())
     monkeypatch.chdir(tmp_path)  # where external storage is searched for
     with h5py.File(path, "w", userblock_size=512 if name.endswith(".mat") else 0) as file:

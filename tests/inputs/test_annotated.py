@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 from helpers.annotated import anndata, cells, modalities, quietly, write
 from helpers.conformance import problems
+from helpers.containers import write_hdf5
 from helpers.reading import imported
 
 import dmkl
@@ -230,8 +231,7 @@ def test_damaged_sparse_matrices(h5ad, part, value):
 
 @pytest.mark.parametrize("node", ["obsp/linked", "obs/_index"])
 def test_links_to_other_files_are_not_followed(h5ad, tmp_path, node):
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["secret"] = np.eye(12)
+    write_hdf5(tmp_path / "other.h5", secret=np.eye(12))
     with h5py.File(h5ad, "r+") as file:
         file.pop(node, None)
         file[node] = h5py.ExternalLink(str(tmp_path / "other.h5"), "secret")

@@ -13,7 +13,7 @@ import scipy.io
 import scipy.sparse
 import xarray as xr
 import zarr
-from helpers.containers import write_10x
+from helpers.containers import write_10x, write_hdf5
 from helpers.fuzzing.mutations import PACKERS
 from helpers.reading import kernels_in
 from sklearn.datasets import dump_svmlight_file
@@ -199,9 +199,7 @@ def test_datasets_in_memory_hold_kernels_and_labels():
 
 
 def test_packed_variables_of_netcdf_are_refused(tmp_path):
-    with h5py.File(tmp_path / "k.nc", "w") as file:
-        file["k"] = K
-        file["subject"] = np.array(CELLS, "S")
+    write_hdf5(tmp_path / "k.nc", k=K, subject=np.array(CELLS, "S"))
     with h5py.File(tmp_path / "packed.nc", "w") as file:
         file["k"] = K.astype("i2")
         file["k"].attrs["scale_factor"] = 0.5
