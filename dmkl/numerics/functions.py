@@ -167,11 +167,7 @@ def sizes(statistic: str, X: Array) -> Float:
 def entries(
     function: str, parameters: Mapping[str, Any], pairs: Array, row_sizes: Float, col_sizes: Float, out: Array
 ) -> None:
-    """Write the kernel's entries of a tile into `out`, (r, c), in the kernel's precision; `pairs` (r, c) is unchanged.
-
-    Function and parameters are those of the table of `dmkl.build`, with a value for every number; the statistic `pairs`
-    and the sizes are those of a `PairSum`.
-    """
+    """Write a tile's entries into `out`, (r, c), by a function of `dmkl.build` and the sums of a finished `PairSum`."""
     if function == "matern":
         distances = np.sqrt(parameters["gamma"] * pairs) * np.sqrt(2 * parameters["nu"])
         np.copyto(out, np.exp(-distances) * (1 + _MATERN[parameters["nu"]](distances)), casting="same_kind")

@@ -207,10 +207,7 @@ class _Factor:
 def extend(
     spaces: Sequence[TrainingSubspace], blocks: Sequence[Strips], number: int, passed: Callable[[], None]
 ) -> None:
-    """Extend each basis by its block, and repeat products in double precision where needed, in as few passes as fit.
-
-    The number of the round is for names of files and tasks; `passed` is called after each pass.
-    """
+    """Extend each basis by its block, and repeat products in double precision where needed, in as few passes as fit."""
     factors = [factor for space, block in zip(spaces, blocks, strict=True) for factor in _factors(space, block)]
     for load in _loads(factors):
         new = {factor.space: factor.block for factor in load if factor.columns[0] == factor.space.width}
