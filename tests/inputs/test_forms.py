@@ -363,6 +363,7 @@ FORMS: dict[str, Form] = {
     "UTF-16 with BOM, tabs": Form(delimited("table.txt", encoding="utf-16", sep="\t", lineterminator="\r\n")),
     "tabs, `.tsv`": Form(delimited("table.tsv", sep="\t")),
     "tabs, `.txt`": Form(delimited("table.txt", sep="\t")),
+    "bars, `.txt`": Form(delimited("table.txt", sep="|")),
     "commas, no extension": Form(delimited("table")),
     "R `write.csv`": Form(delimited("table.csv", **R_QUOTES)),
     "R `write.csv`, titles by make.names": Form(delimited("table.csv", change=made_names, **R_QUOTES), names=DASHED),

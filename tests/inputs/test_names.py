@@ -136,13 +136,6 @@ def test_numbers_with_a_comma_are_no_two_targets(tmp_path):
     assert np.asarray(known.labels).tolist() == [float(f"{i}.{38 + i}") for i in range(6)]
 
 
-def test_classes_that_are_written_differently_are_not_one(tmp_path):
-    codes = ["01", "1", "02", "1", "01", "02"]
-    labels = write(tmp_path / "y.csv", ["sample,dx", *map(",".join, zip(FEW, codes, strict=True))])
-    _, known = open_files(kernel(tmp_path / "k.csv"), labels=labels)
-    assert list(known.labels) == codes
-
-
 # --- messages --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("first", "second"),

@@ -103,11 +103,6 @@ def test_files_that_unpack_beyond_memory_are_refused(tmp_path, end, pack):
             kernels_in(tmp_path / f"{name}{end}")
 
 
-def test_bars_between_cells(tmp_path):
-    COUNTS.to_csv(tmp_path / "x.txt", sep="|", index_label="sample")
-    pd.testing.assert_frame_equal(features(tmp_path / "x.txt")[0]["x"], COUNTS)
-
-
 @pytest.mark.parametrize("name", ["x.svm", "x.txt", "x.libsvm.gz", "a9a"])
 def test_sparse_features_of_libsvm_have_their_labels(tmp_path, name):
     text = io.BytesIO()
