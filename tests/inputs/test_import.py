@@ -443,6 +443,7 @@ REFUSED = {
         {"k.npz": {"K": K, "names": ["a"]}}, "variable 'names' .* has 1 names, expected one for each of the 3 kernels"
     ),
     "features": refused({"k.npz": FEATURES}, r"found hsv \(7 × 30 float64\).*a table of features is for dmkl build"),
+    "four axes": refused({"k.npz": {"K": np.ones([2] * 4)}}, "expected one kernel .* or several", {"variables": ["K"]}),
     "complex numbers": refused({"k.npy": np.eye(4) * 1j}, "k.npy .*expected real numbers"),
     "no file of labels": refused({"k.npy": K}, "there is no file .*none.txt", {"labels": "none.txt"}),
     "shapes of files": refused(
@@ -463,6 +464,8 @@ BAD_TEXT = {
     "names and numbers": ("x,2,3\ny,1,0\n3,0,1\n", "'x' in the first column is not a number, others .* 'sample'"),
     "a gap": ("1,2,3\n2,,0\n3,0,1\n", r"kernel 'k': entry \(1, 1\) is nan"),
     "thousands": ("1 2 3\n2 1_000 1\n3 1 4\n", "line 2, column 2: '1_000' is not a number"),
+    "fewer rows than stated": ("4\na 1 2 3 4\nb 2 1 2 3\nc 3 2 1 2\n", "states 4 rows in its first line, and has 3"),
+    "fewer cells than stated": ("2\na 1 2\n3\nb 2 1\n4\n", "states 2 rows and holds 8 cells, expected 3 for each row"),
     "nothing": ("\n# nothing\n", "holds 1 lines of words and no numbers"),
     "Latin-1": ("a,é\n1,2\n2,1\n".encode("latin-1"), "not written in UTF-8"),
     "binary": (b"1,2\n\0\1\n", "is no text: line 2 holds a zero byte"),

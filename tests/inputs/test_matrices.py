@@ -137,6 +137,7 @@ SOME = da.from_array(np.array([True, True]))
     ("kernels", "message"),
     [
         (WithGradient(np.ones((1, 3, 3))), r"detach\(\).cpu\(\)"),
+        ([], "needs at least one kernel, got none"),
         ([[[1.0, 2.0], [3.0]]], "the rows of a kernel are no matrix, .*; all rows must have the same length"),
         ([LAZY[LAZY[0] >= 0]], r"number of rows of a kernel is unknown; call compute_chunk_sizes\(\)"),
         (da.stack([LAZY, LAZY])[SOME], "number of rows of the array of kernels is unknown"),
