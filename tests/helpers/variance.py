@@ -50,24 +50,21 @@ def reml(kernels, y, X):
     def derivatives(shares):
         V = np.tensordot(shares * unit, reduced, 1)
         inverse = np.linalg.inv(V)
-        image = inverse @ z
-        value = 0.5 * (np.linalg.slogdet(V)[1] + z @ image)
-        gradient = np.array([0.5 * (np.sum(inverse * K) - image @ K @ image) for K in reduced]) * unit
-        products = [inverse @ K for K in reduced]
-        hessian = np.empty((n + 1, n + 1))
-        for i, j in np.ndindex(hessian.shape):
-            trace = np.sum(products[i] * products[j].T)
-            hessian[i, j] = image @ reduced[i] @ inverse @ reduced[j] @ image - 0.5 * trace
+        products, solved = inverse @ reduced, inverse @ z
+        images = reduced @ solved
+        value = 0.5 * (np.linalg.slogdet(V)[1] + z @ solved)
+        gradient = 0.5 * (np.trace(products, axis1=1, axis2=2) - images @ solved) * unit
+        hessian = images @ inverse @ images.T - 0.5 * np.einsum("iab,jba->ij", products, products)
         return value, gradient, hessian * np.outer(unit, unit)
 
-    bounds = [(0.0, None)] * n + [(FLOOR, None)]
+    lower = np.append(np.zeros(n), FLOOR)
+    bounds = [(low, None) for low in lower]
     starts = [np.full(n + 1, 1.0 / (n + 1)), np.append(np.full(n, 0.9 / n), 0.1), np.append(np.full(n, 0.1 / n), 0.9)]
     fits = [
         minimize(lambda x: derivatives(x)[:2], x, jac=True, bounds=bounds, options={"ftol": 1e-15, "gtol": 1e-9})
         for x in starts
     ]
     best = min(fits, key=lambda fit: fit.fun).x
-    lower = np.array([low for low, _ in bounds])
     for _ in range(50):
         _, gradient, hessian = derivatives(best)
         free = np.flatnonzero((best > lower + 1e-7) | (gradient < 0))

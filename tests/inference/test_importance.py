@@ -4,7 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import xarray as xr
-from helpers.references import Counting, digits, in_memory, labels, over
+from helpers.references import digits, in_memory, labels
 from scipy import stats
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
@@ -188,28 +188,3 @@ def test_shapley_values_are_means_over_the_orders_that_were_sampled():
     np.testing.assert_allclose(data.shapley, added.mean(axis=(0, 2)))
     np.testing.assert_allclose(data.shapley_by_fold, added.mean(axis=0))
     np.testing.assert_allclose(data.shapley_standard_error, added.mean(axis=2).std(axis=0, ddof=1) / np.sqrt(5))
-
-
-# --- refusals ----------------------------------------------------------------------------------------------------
-BOTH = {"a": ["kernel_0", "kernel_1"], "b": ["kernel_1"]}
-
-
-@pytest.mark.parametrize(
-    ("estimator", "arguments", "message"),
-    [
-        (dmkl.MKFDA(), {"kernel_groups": {"a": ["kernel_0", "noise"]}}, "'a' names 'noise', which is no kernel"),
-        (dmkl.MKFDA(), {"kernel_groups": {"a": kernels().names}}, "'a' has all kernels, and nothing is left"),
-        (dmkl.MKFDA(), {"kernel_groups": {"kernel_1": ["kernel_0"]}}, "'kernel_1' is the name of a kernel"),
-        (dmkl.MKFDA(), {"kernel_groups": ["kernel_0"]}, "kernel_groups must map names to names of kernels"),
-        (dmkl.MKFDA(), {"kernel_groups": BOTH, "shapley": 3}, "'kernel_1' is in 'a' and 'b'"),
-        (dmkl.MKFDA(), {"choose": "again"}, "choose must be 'held' or 'anew'"),
-        (dmkl.MKFDA(), {"shapley": -1}, "shapley"),
-        (dmkl.MKFDA(), {"K": kernels().select([0])}, "two kernels at least, and there is 1"),
-        (dmkl.Product(), {}, "Product does not weigh kernels"),
-    ],
-)
-def test_what_is_refused_before_anything_is_read(estimator, arguments, message):
-    K, source = over(kernels(), Counting)
-    with pytest.raises(InputError, match=message):
-        dmkl.importance(estimator, **{"K": K, "y": labels("binary"), "cv": 2, **arguments})
-    assert not source.reads

@@ -139,23 +139,6 @@ def test_blocks_say_what_is_exchanged_and_groups_what_no_fold_splits(options, fi
         np.testing.assert_array_equal(test.data["sample_block"], np.asarray(options["blocks"]).astype(str))
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"n_permutations": 0}, "n_permutations must be a whole number, at least 1, got 0"),
-        ({"exchange": "groups"}, "there are no groups; give groups"),
-        ({"groups": np.arange(36)}, "each of the 36 samples has a different group"),
-        ({"groups": np.repeat(np.arange(8), np.arange(1, 9)), "exchange": "groups"}, "no label changes its place"),
-        ({"groups": SITES, "blocks": SUBJECTS, "exchange": "groups"}, "3 groups have rows in several blocks, 'north'"),
-    ],
-)
-def test_what_cannot_be_tested_is_refused(options, match):
-    K, y = made(0, 36)
-    y = np.random.default_rng(0).permutation(y)
-    with pytest.raises(InputError, match=match):
-        dmkl.permutation_test(dmkl.MKFDA(), K, y, {"lam": [0.1]}, **{"n_permutations": 3, "cv": 3, **options})
-
-
 # --- states and files ------------------------------------------------------------------------------------------------
 def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     K, y = made(0, 36, 1.0)

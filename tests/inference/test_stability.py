@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.references import Counting, digits, in_memory, labels, over
+from helpers.references import digits, in_memory, labels
 from scipy.stats import rankdata
 from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
@@ -239,26 +239,6 @@ def test_pictures(result, of_tasks):
     np.testing.assert_allclose(weights.lines[0].get_xdata(), np.sort((mean / mean.sum("kernel")).mean("task"))[::-1])
     with pytest.raises(InputError, match="there is no task 'none'"):
         of_tasks.plot(task="none")
-
-
-# --- refusals ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"how": "thirds"}, "how must be 'half', 'bootstrap' or 'folds', got 'thirds'"),
-        ({"n_resamples": 3}, "n_resamples must be even for how='half'"),
-        ({"threshold": 0.5}, "threshold, the share of the resamples .* got 0.5"),
-        ({"n_selected": 0}, "n_selected must be"),
-        ({"how": "folds", "n_resamples": 80}, "how='folds': .*cannot split these 90 rows"),
-        ({"estimator": dmkl.EasyMKL(), "how": "bootstrap"}, "EasyMKL does not weight samples; take how='half'"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:The least populated class")
-def test_what_is_refused(change, message):
-    K, source = over(kernels(), Counting)
-    with pytest.raises(InputError, match=message):
-        dmkl.stability(**{"estimator": dmkl.MKFDA(), "K": K, "y": labels("multiclass"), **change})
-    assert not source.reads
 
 
 @pytest.mark.slow

@@ -49,22 +49,15 @@ def dense(kernels, Z, Y):
     """The least squares fits of products of residuals, and their covariance for normal traits."""
     matrices, projections, residuals = [*kernels, np.eye(len(Y))], [], []
     for y in Y.T:
-        known = np.isfinite(y)
-        X = np.column_stack([np.ones(len(y)), Z])[known]
-        projections.append(np.zeros((len(y), len(y))))
-        projections[-1][np.ix_(known, known)] = np.eye(len(X)) - X @ np.linalg.pinv(X)
+        known = np.isfinite(y).astype(float)
+        X = np.column_stack([np.ones(len(y)), Z]) * known[:, None]
+        projections.append(np.diag(known) - X @ np.linalg.pinv(X))
         residuals.append(projections[-1] @ np.nan_to_num(y))
-    columns = {
-        (s, t): np.stack([(projections[s] @ A @ projections[t]).ravel() for A in matrices], axis=1) for s, t in PAIRS
-    }
-    values = {
-        (s, t): np.linalg.lstsq(columns[s, t], np.outer(residuals[s], residuals[t]).ravel(), rcond=None)[0]
-        for s, t in PAIRS
-    }
-    values[1, 0] = values[0, 1]
-    sigma = {
-        (s, t): projections[s] @ np.tensordot(value, matrices, 1) @ projections[t] for (s, t), value in values.items()
-    }
+    columns, values, sigma = {}, {}, {}
+    for s, t in product((0, 1), repeat=2):
+        columns[s, t] = np.stack([(projections[s] @ A @ projections[t]).ravel() for A in matrices], axis=1)
+        values[s, t] = np.linalg.lstsq(columns[s, t], np.outer(residuals[s], residuals[t]).ravel(), rcond=None)[0]
+        sigma[s, t] = projections[s] @ np.tensordot(values[s, t], matrices, 1) @ projections[t]
     covariance = np.zeros((3, 3, 3, 3))
     for (p, (s, t)), (q, (u, v)) in product(enumerate(PAIRS), repeat=2):
         moments = [
