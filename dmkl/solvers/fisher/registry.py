@@ -154,8 +154,8 @@ def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
         return FACTORS.name
     # Whether a subspace for all targets of a training set, so many of each, would be all of its space.
     columns = ((job.training, job.problem.h.shape[1]) for job in jobs if job.n_kernels > 1)
-    fill = any((n := targets[t]) >= _SOME and n * c * _DIRECTIONS >= t.n_train for t, c in columns)
-    if several and (max(targets.values()) >= _MANY or fill) and can_solve(many.SOLVER.check, jobs):
+    filled = ((n := targets[t]) >= _SOME and n * c * _DIRECTIONS >= t.n_train for t, c in columns)
+    if several and (max(targets.values()) >= _MANY or any(filled)) and can_solve(many.SOLVER.check, jobs):
         return many.SOLVER.name
     # Targets that have several points each are better together in a subspace, unless they fill the space.
     enough = (n >= max(_MANY, several * training.n_train / _DIRECTIONS) for training, n in targets.items())
