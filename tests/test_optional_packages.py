@@ -72,12 +72,7 @@ def test_everything_else_works(tmp_path):
     np.save(tmp_path / "k.npy", gaussian(1))
     write_v5(tmp_path / "v5.mat", K=gaussian(2))
     table(["a", "b"]).to_csv(tmp_path / "x.csv")
-    table(["a", "b"]).to_parquet(tmp_path / "x.parquet")
     (tmp_path / "y.txt").write_text("\n".join("ab"[i % 2] for i in range(len(NAMES))))
-    hdf5(tmp_path / "k.h5")
-    write_v73(tmp_path / "v73.mat", K=gaussian(1))
-    cells(tmp_path / "cells.h5ad")
-    genotypes(tmp_path / "g.bed")
     works = (
         "import k.zarr k.npy v5.mat --labels y.txt",
         "build x.zarr x.csv --function rbf --samples x.csv --labels y.txt",
@@ -87,12 +82,7 @@ def test_everything_else_works(tmp_path):
         "report result -o result.html",
     )
     needs = {  # the extra, and the beginning of the message
-        "import a.zarr k.h5": ("hdf5", "k.h5 is read with h5py"),
-        "import b.zarr v73.mat": ("hdf5", "v73.mat of version 7.3 is read with h5py"),
-        "build c.zarr x.parquet --function rbf": ("parquet", "x.parquet is read with pyarrow"),
         "predict model x.zarr --out p.parquet": ("parquet", "p.parquet is written with pyarrow"),
-        "build d.zarr cells.h5ad --function linear": ("anndata", "cells.h5ad is read with anndata"),
-        "build e.zarr g.bed --function linear": ("plink", "g.bed is read with bed-reader"),
         "fit x.zarr other --cluster slurm": ("slurm", "batch systems such as slurm need dask-jobqueue"),
         "info s3://bucket/k.zarr": ("s3", "k.zarr/zarr.json needs a package that is not installed: Install s3fs"),
     }

@@ -31,25 +31,32 @@ def narrow(monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
 
 
+TOY = """
+import dmkl
+
+class ToyLearner(dmkl.MKFDA):
+    \"\"\"Toy of the tests.
+
+    Parameters
+    ----------
+    depth
+        Number of layers. It does nothing.
+    share
+        Weight of the first kernel.
+    lam, tol
+        As in `MKFDA`.
+    \"\"\"
+
+    def __init__(self, lam: float = 0.5, depth: int = 3, *, tol: float = 1e-2, share=0.75, loud=False):
+        super().__init__(lam=lam, tol=tol)
+        self.depth, self.share, self.loud = depth, share, loud
+"""
+"""A learner that its class alone adds."""
+
+
 @pytest.fixture
 def toy():
-    """A learner added by its class alone."""
-
-    class ToyLearner(dmkl.MKFDA):
-        """Toy of the tests.
-
-        Parameters
-        ----------
-        depth
-            Number of layers. It does nothing.
-        lam, tol
-            As in `MKFDA`.
-        """
-
-        def __init__(self, lam: float = 0.5, depth: int = 3, *, tol: float = 1e-2) -> None:
-            super().__init__(lam=lam, tol=tol)
-            self.depth = depth
-
+    exec(TOY, {})
     yield
     del MODELS["ToyLearner"]
 
@@ -65,34 +72,17 @@ def test_options_are_those_of_the_class():
         assert type(learners()[name].make()) is getattr(dmkl, learners()[name].name)
 
 
-ADDED = """
-import dmkl
-
-class FixedWeights(dmkl.Uniform):
-    \"\"\"Given weights.
-
-    Parameters
-    ----------
-    share
-        Weight of the first kernel.
-    \"\"\"
-
-    def __init__(self, share=0.5, *, loud=False):
-        self.share, self.loud = share, loud
-"""
-
-
 @pytest.mark.slow
 def test_a_learner_added_to_the_package_has_the_options_of_its_constructor(tmp_path):
     """Help imports no learner, unless the package has changed, or the file with the options cannot be read."""
     package = shutil.copytree(Path(dmkl.__file__).parent, tmp_path / "dmkl")
-    (package / "fixed.py").write_text(ADDED)
+    (package / "toys.py").write_text(TOY)
     with (package / "__init__.pyi").open("a") as stub:
-        stub.write("from .fixed import FixedWeights as FixedWeights\n")
+        stub.write("from .toys import ToyLearner as ToyLearner\n")
     code = "import sys; from dmkl.cli.main import main; main(sys.argv[1:]); print('sklearn' in sys.modules)"
-    cache, call = tmp_path / "cache", [sys.executable, "-c", code, "fit", "--model", "fixed-weights", "--help"]
+    cache, call = tmp_path / "cache", [sys.executable, "-c", code, "fit", "--model", "toy-learner", "--help"]
 
-    def helped(default="0.5"):
+    def helped(default="0.75"):
         given = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
         out = subprocess.check_output(call, env=os.environ | given, cwd=tmp_path, text=True)
         assert f"--share <str> Weight of the first kernel. [default: {default}]" in words(out)
@@ -103,7 +93,7 @@ def test_a_learner_added_to_the_package_has_the_options_of_its_constructor(tmp_p
     (file,) = cache.glob("dmkl/*.json")
     file.write_text(file.read_text()[:-9])
     assert [helped(), helped()] == [True, False]
-    (package / "fixed.py").write_text(ADDED.replace("0.5", "0.25"))
+    (package / "toys.py").write_text(TOY.replace("0.75", "0.25"))
     assert [helped("0.25"), helped("0.25")] == [True, False]
     shutil.rmtree(cache)
     cache.write_text("no folder")
@@ -160,7 +150,7 @@ def test_a_new_learner_is_there_at_once(error_of, json_of, output_of, tmp_path, 
     assert "--depth <int> Number of layers. It does nothing. [default: 3]" in words(output_of("fit", "--help-all"))
     given = ["--model", "toy-learner", "--depth", 5]
     printed = json_of("fit", store, tmp_path / "model", *given)
-    assert printed["parameters"] == {"lam": 0.5, "depth": 5, "tol": 1e-2}
+    assert printed["parameters"] == {"lam": 0.5, "depth": 5, "tol": 1e-2, "share": 0.75, "loud": False}
     more = ["--lam", "0.1,1", "--cv", 2, "--baselines", "none"]
     assert json_of("search", store, tmp_path / "result", *given, *more)["model"]["parameters"]["depth"] == 5
     refusal = "--depth is for --model toy-learner, and mkfda has no such parameter"

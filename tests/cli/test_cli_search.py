@@ -125,13 +125,10 @@ def test_pictures(error_of, output_of, tmp_path, plain):
     assert not (pictures / "weights_over_p.png").exists()  # a picture of the replaced search
 
 
-@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_groups(error_of, output_of, tmp_path, plain):
-    K = dmkl.open(plain)
-    groups = np.array(["a", "b", "c", "d", "e"])[np.arange(M) // 3 % 5]
-    table = tmp_path / "table.csv"
-    order = np.random.default_rng(0).permutation(M)
-    table.write_text("sample,group\n" + "\n".join(f"{K.samples[i]},{groups[i]}" for i in order))
+    K, table = dmkl.open(plain), tmp_path / "table.csv"
+    groups = pd.Series(np.array(["a", "b", "c", "d", "e"])[np.arange(M) // 3 % 5], K.samples, name="group")
+    groups.sample(frac=1, random_state=0).to_csv(table, index_label="sample")
     (tmp_path / "train.txt").write_text("\n".join(K.samples[10:40]))
     question = {"grid": {"p": [2.0], "lam": [1.0]}, "cv": GroupKFold(3), "refit": False}
     base = ["search", plain, tmp_path / "result", *POINT, "--overwrite", "--no-refit", "--cv", "GroupKFold(3)"]
@@ -139,7 +136,6 @@ def test_groups(error_of, output_of, tmp_path, plain):
         output_of(*base, "--groups", table, *given)
         expected = search(dmkl.MKFDA(), K[rows, rows], groups=groups[rows], **question).scores
         np.testing.assert_allclose(dmkl.load(tmp_path / "result").scores["score"], expected["score"])
-
     table.write_text("sample,group\ns00,a\ns01,b")
     assert "lacks 43 of the 45 samples ('s02', 's03', 's04' …)" in error_of(*base, "--groups", table)
 

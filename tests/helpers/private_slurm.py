@@ -40,9 +40,7 @@ SlurmdUser={user}
 SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
-AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
 PluginDir={plugins}
 PlugStackConfig={folder}/plugstack.conf
 StateSaveLocation={folder}/controller
@@ -52,13 +50,7 @@ SlurmdPidFile={folder}/slurmd.pid
 MailProg=/bin/true
 ProctrackType=proctrack/linuxproc
 TaskPlugin={task}
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/none
-MpiDefault=none
-SwitchType=switch/none
 PriorityType=priority/basic
-SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -66,9 +58,7 @@ SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
 EnforcePartLimits=ANY
 ReturnToService=2
-InactiveLimit=0
 KillWait=2
-CompleteWait=0
 MinJobAge=60
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} {cores}RealMemory=8000 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
