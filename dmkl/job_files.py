@@ -202,12 +202,11 @@ def as_toml(sections: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Ma
     tables = {**sections, **{f"recorded.{name}": keys for name, keys in recorded.items()}}
     for name, keys in tables.items():
         if keys:
-            lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in keys.items())]
+            lines += ["", f"[{name}]"]
+        for key, value in keys.items():
+            is_bare = key.replace("_", "").isalnum() and key.isascii()
+            lines.append(f"{key if is_bare else _value(key)} = {_value(value)}")
     return "\n".join(lines) + "\n"
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").isalnum() and key.isascii() else _value(key)
 
 
 def _value(value: Any) -> str:

@@ -158,18 +158,15 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         with dask.config.set(chosen):
             command(**values)
 
-    expanded = [
-        _annotated(item)
-        for name, parameter in parameters.items()
-        for item in (_options_of(groups[name]) if name in groups else [parameter])
-    ]
+    expanded: list[Parameter] = []
+    for name, parameter in parameters.items():
+        items = [parameter]
+        if group := groups.get(name):
+            hints = get_type_hints(group, include_extras=True)  # those of bases are in the terms of other modules
+            items = [item.replace(annotation=hints[item.name]) for item in signature(group).parameters.values()]
+        expanded += map(_annotated, items)
     run.__signature__ = signature(command).replace(parameters=sorted(expanded, key=_rank))  # type: ignore[attr-defined]
     return run
-
-
-def _options_of(group: Any) -> list[Parameter]:
-    hints = get_type_hints(group, include_extras=True)  # those of bases are in the terms of other modules
-    return [item.replace(annotation=hints[item.name]) for item in signature(group).parameters.values()]
 
 
 def _annotated(item: Parameter) -> Parameter:

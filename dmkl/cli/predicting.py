@@ -18,7 +18,7 @@ from dmkl.cli.output import command_line, lock_output, lock_pictures, print_json
 from dmkl.cli.samples import ROWS, columns_of_model, find_names, open_kernels, select_rows
 from dmkl.description import count, number
 from dmkl.errors import refuse
-from dmkl.files.urls import Place, as_place
+from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
 
 if TYPE_CHECKING:
@@ -521,7 +521,15 @@ def export(
         say(f"The weights of the kernels: {out}.")
         return
     if is_hsq:
-        _write_hsq(place, _load_model(model), of)
+        from dmkl.files.writing import replacing
+
+        estimator = _load_model(model)
+        if not hasattr(estimator, "hsq_table"):
+            what = f"{place} holds variance components, and the model is a {type(estimator).__name__}"
+            refuse(f"{what}; name another OUT")
+        text = estimator.hsq_table(of).to_csv(sep="\t", index=False, float_format="%.7g", na_rep="nan")
+        with replacing(place, "w", encoding="utf-8") as file:
+            file.write(text.replace("\tnan\n", "\n"))
         say(f"Variances, shares and their test, as GCTA writes them: {out}.")
         return
     if anndata is not None and not out.lower().endswith(".h5ad"):
@@ -560,16 +568,6 @@ def compact(
     lock_output(out, overwrite=overwrite)
     _load_model(model).save(out, overwrite=overwrite, compact=True)
     say(f"Saved in {out}.")
-
-
-def _write_hsq(place: Place, estimator: Any, target: str | None) -> None:
-    if not hasattr(estimator, "hsq_table"):
-        refuse(f"{place} holds variance components, and the model is a {type(estimator).__name__}; name another OUT")
-    from dmkl.files.writing import replacing
-
-    text = estimator.hsq_table(target).to_csv(sep="\t", index=False, float_format="%.7g", na_rep="nan")
-    with replacing(place, "w", encoding="utf-8") as file:
-        file.write(text.replace("\tnan\n", "\n"))
 
 
 def _select_label(array: xr.DataArray, name: str | None) -> xr.DataArray:

@@ -278,8 +278,7 @@ _HEADINGS: dict[type[Any], str] = {
 """The kinds of results in the order of a page: the answer, then the evidence; others follow."""
 
 
-_ASKED = ("searched", "question", "model")
-"""The fact of a page that says what was asked."""
+_ASKED = ("searched", "question", "model")  # The fact of a page that says what was asked.
 
 
 class _Part:
