@@ -145,7 +145,7 @@ _SOME = 8  # Targets from which a subspace for all may be as large as the kernel
 
 
 def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
-    """The solver for some jobs, by what `pipelines/compare_solvers.py` has measured; "factors" only if `factors`."""
+    """The solver for some jobs, as `pipelines/compare_solvers.py` has measured; "factors" only if `factors`."""
     points = Counter((job.training, id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     targets = Counter(training for training, _ in points)
     several = max(points.values(), default=0) > _PAIR
