@@ -22,16 +22,11 @@ from dmkl.solvers import in_memory
 M, N_CLUSTERS = 60, 3
 CLASSES = np.arange(M) % N_CLUSTERS
 STEPS = ("center", "trace")
-
-
-@pytest.fixture(scope="module")
-def blobs():
-    """Kernels with clear, fair and poor clusters, and a kernel of noise."""
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(4, M, 12))
-    features += np.array([3.0, 1.0, 0.5, 0.0])[:, None, None] * rng.normal(size=(4, N_CLUSTERS, 12))[:, CLASSES]
-    squared = np.sum((features[:, :, None] - features[:, None]) ** 2, axis=-1)
-    return np.exp(-squared / 40)
+RNG = np.random.default_rng(0)
+FEATURES = RNG.normal(size=(4, M, 12))
+FEATURES += np.array([3.0, 1.0, 0.5, 0.0])[:, None, None] * RNG.normal(size=(4, N_CLUSTERS, 12))[:, CLASSES]
+BLOBS = np.exp(-np.sum((FEATURES[:, :, None] - FEATURES[:, None]) ** 2, axis=-1) / 40)
+"""Kernels with clear, fair and poor clusters, and a kernel of noise."""
 
 
 @pytest.fixture(params=["memory", "passes"])
@@ -56,9 +51,9 @@ def alternate(K, k, gamma):
 
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("start", [None, [4.0, 1.0, 0.0, 9.0]])
-def test_weights_and_objective_are_those_of_eigenvectors_of_dense_matrices(blobs, start):
-    model = dmkl.MultipleKernelKMeans(N_CLUSTERS, weights=start, tol=1e-9).fit(blobs)
-    dense = dense_view(blobs, steps=STEPS)
+def test_weights_and_objective_are_those_of_eigenvectors_of_dense_matrices(start):
+    model = dmkl.MultipleKernelKMeans(N_CLUSTERS, weights=start, tol=1e-9).fit(BLOBS)
+    dense = dense_view(BLOBS, steps=STEPS)
     roots = np.sqrt(np.ones(4) if start is None else start)
     weights, H, objectives = alternate(dense, N_CLUSTERS, roots / roots.sum())
     np.testing.assert_allclose(model.weights_, weights, atol=1e-8)
@@ -74,10 +69,10 @@ def test_weights_and_objective_are_those_of_eigenvectors_of_dense_matrices(blobs
 
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("k", [2, 3, 7])
-def test_given_weights(blobs, k):
+def test_given_weights(k):
     weights = np.array([1.0, 0.0, 2.0, 0.5])
-    model = dmkl.Weighted(weights, dmkl.KernelKMeans(k, tol=1e-9)).fit(blobs)
-    values, vectors = np.linalg.eigh(np.tensordot(weights, dense_view(blobs, steps=STEPS), 1))
+    model = dmkl.Weighted(weights, dmkl.KernelKMeans(k, tol=1e-9)).fit(BLOBS)
+    values, vectors = np.linalg.eigh(np.tensordot(weights, dense_view(BLOBS, steps=STEPS), 1))
     assert model.objective_ == pytest.approx(values[:-k].sum(), rel=1e-8)
     projector = vectors[:, -k:] @ vectors[:, -k:].T
     np.testing.assert_allclose(model.embedding_.values @ model.embedding_.values.T, projector, atol=1e-5)
@@ -92,8 +87,8 @@ def test_well_separated_clusters_are_those_of_scikit_learn():
     assert normalized_mutual_info_score(expected, model.fit_predict([X @ X.T])) == pytest.approx(1)
 
 
-def test_new_samples(blobs):
-    K = dmkl.create(None, blobs)
+def test_new_samples():
+    K = dmkl.create(None, BLOBS)
     train, test = np.arange(45), np.arange(45, M)
     for model in (dmkl.KernelKMeans(N_CLUSTERS), dmkl.MultipleKernelKMeans(N_CLUSTERS)):
         model.fit(K[train, train])
@@ -102,17 +97,17 @@ def test_new_samples(blobs):
         assert dmkl.cluster_agreement(model.predict(K[test, train]), CLASSES[test])["accuracy"] == 1
 
 
-def test_equal_seeds_give_equal_results(blobs):
+def test_equal_seeds_give_equal_results():
     with dask.config.set(scheduler="threads"):
-        first, second = (dmkl.MultipleKernelKMeans(5, max_iter=3, random_state=3).fit(blobs) for _ in range(2))
+        first, second = (dmkl.MultipleKernelKMeans(5, max_iter=3, random_state=3).fit(BLOBS) for _ in range(2))
     assert "The iteration cap was reached" in first.status_
     for name in ("weights_", "labels_", "embedding_", "centers_", "history_"):
         assert getattr(first, name).identical(getattr(second, name))
 
 
-def test_a_kernel_of_low_rank_takes_all_weight(blobs):
+def test_a_kernel_of_low_rank_takes_all_weight():
     X = np.random.default_rng(0).normal(size=(M, 2))
-    model = dmkl.MultipleKernelKMeans(N_CLUSTERS).fit([*blobs, X @ X.T])
+    model = dmkl.MultipleKernelKMeans(N_CLUSTERS).fit([*BLOBS, X @ X.T])
     assert model.weights_.values[-1] == pytest.approx(1)
     assert model.objective_ == pytest.approx(0, abs=1e-8)
     # The third eigenvalue is zero, so that new samples have no coordinate there.
@@ -121,8 +116,8 @@ def test_a_kernel_of_low_rank_takes_all_weight(blobs):
 
 
 @pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
-def test_what_is_refused(blobs, kind, tmp_path):
-    K = dmkl.create(tmp_path / "set.zarr", blobs, labels=CLASSES)
+def test_what_is_refused(kind, tmp_path):
+    K = dmkl.create(tmp_path / "set.zarr", BLOBS, labels=CLASSES)
     questions = (dmkl.search, dmkl.evaluate, dmkl.permutation_test, dmkl.stability, dmkl.importance)
     for message, action in (
         *(("learns without labels", partial(question, kind(2), K)) for question in questions),
@@ -134,9 +129,9 @@ def test_what_is_refused(blobs, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
-def test_a_constant_kernel_has_weight_zero(blobs, kind):
+def test_a_constant_kernel_has_weight_zero(kind):
     with pytest.warns(ConstantKernelWarning, match="'kernel_4'"):
-        model = kind(N_CLUSTERS).fit([*blobs, np.ones((M, M))])
+        model = kind(N_CLUSTERS).fit([*BLOBS, np.ones((M, M))])
     assert model.weights_.values[-1] == 0
     assert (model.weights_.values[:-1] > 0).all()
 
@@ -144,26 +139,26 @@ def test_a_constant_kernel_has_weight_zero(blobs, kind):
 @pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")
 @pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
 @pytest.mark.parametrize("steps", [(), ("center", "trace")])
-def test_a_kernel_of_negative_trace_is_not_positive_semidefinite_and_not_constant(blobs, kind, steps):
+def test_a_kernel_of_negative_trace_is_not_positive_semidefinite_and_not_constant(kind, steps):
     with pytest.raises(
         (IndefiniteKernelError, DegenerateKernelError), match=r"'kernel_4'.*not positive semidefinite.*repair="
     ) as caught:
-        kind(2, steps=steps).fit([*blobs, -blobs[0]])
+        kind(2, steps=steps).fit([*BLOBS, -BLOBS[0]])
     assert "constant" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")
-def test_indefinite_kernels(blobs):
+def test_indefinite_kernels():
     """Eigenvectors do not depend on a multiple of the identity; weights need traces that are not negative."""
     with pytest.warns(IndefiniteKernelWarning, match=r"weighted sum of the kernels has an eigenvalue of -0\.0"):
-        model = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(blobs[:1] - 0.1 * np.eye(M))
-    same = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(blobs[:1])
+        model = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(BLOBS[:1] - 0.1 * np.eye(M))
+    same = dmkl.KernelKMeans(N_CLUSTERS, steps="center").fit(BLOBS[:1])
     np.testing.assert_array_equal(model.labels_, same.labels_)
     assert model.objective_ == pytest.approx(same.objective_ - 0.1 * (M - 1 - N_CLUSTERS))
     U = np.linalg.qr(np.random.default_rng(0).normal(size=(M, M)))[0]
     indefinite = U * np.r_[10.0 * M, 10.0 * M, -np.ones(M - 2)] @ U.T
     with pytest.raises(IndefiniteKernelError, match="kernel 'kernel_4' is not positive semidefinite"):
-        dmkl.MultipleKernelKMeans(N_CLUSTERS, steps=()).fit([*blobs, indefinite])
+        dmkl.MultipleKernelKMeans(N_CLUSTERS, steps=()).fit([*BLOBS, indefinite])
 
 
 def test_agreement_by_the_best_assignment():

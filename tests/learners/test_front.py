@@ -33,6 +33,9 @@ from dmkl.learners import scikit_learn
 from dmkl.passes.execute import machine
 
 FIXED = {"function": "rbf", "gamma": [0.1, 1.0]}
+# Two blocks, each with partial information about the class: 60 samples for training, 25 new ones.
+X, NEW = np.split(np.random.default_rng(0).normal(size=(85, 6)), [60])
+Y = np.where(X[:, 0] + X[:, 4] > 0.3, "much", np.where(X[:, 0] < -0.5, "little", "some"))
 
 
 def changed_by_copies(estimator):
@@ -61,30 +64,27 @@ def test_whole_weights_are_copies_where_nothing_depends_on_pairs_of_them(monkeyp
     check(type(estimator).__name__, estimator)
 
 
-def test_samples_of_weight_zero_are_left_out(data):
-    X, y, new = data
+def test_samples_of_weight_zero_are_left_out():
     weights = np.ones(60)
     weights[::3] = 0.0
     kept = weights > 0
-    weighed, model = dmkl.MKLClassifier().fit(X, y, weights), dmkl.MKLClassifier().fit(X[kept], y[kept])
-    np.testing.assert_allclose(weighed.predict_proba(new), model.predict_proba(new), rtol=1e-9)
+    weighed, model = dmkl.MKLClassifier().fit(X, Y, weights), dmkl.MKLClassifier().fit(X[kept], Y[kept])
+    np.testing.assert_allclose(weighed.predict_proba(NEW), model.predict_proba(NEW), rtol=1e-9)
     with pytest.raises(ValueError, match="non-zero"):
-        dmkl.MKLClassifier().fit(X, y, np.zeros(60))
+        dmkl.MKLClassifier().fit(X, Y, np.zeros(60))
 
 
-def test_weights_are_routed_and_boosted(data):
-    X, y, _ = data
+def test_weights_are_routed_and_boosted():
     front = dmkl.MKLClassifier(kernels=FIXED)
     assert has_fit_parameter(front, "sample_weight")
     with config_context(enable_metadata_routing=True):
         assert front.set_fit_request(sample_weight=True).get_metadata_routing().fit.requests["sample_weight"]
-    boosted = AdaBoostClassifier(dmkl.MKLClassifier(kernels=FIXED), n_estimators=2).fit(X, y)
-    assert boosted.score(X, y) > 0.6
+    boosted = AdaBoostClassifier(dmkl.MKLClassifier(kernels=FIXED), n_estimators=2).fit(X, Y)
+    assert boosted.score(X, Y) > 0.6
 
 
 @pytest.mark.parametrize("method", ["predict_proba", "decision_function"])
-def test_held_out_values_of_many_labels(data, method):
-    X, _, _ = data
+def test_held_out_values_of_many_labels(method):
     tasks = (X[:, :3] + X[:, 1:4] > 0).astype(int)
     folds = KFold(2)
     values = cross_val_predict(dmkl.MKLClassifier(), X, tasks, cv=folds, method=method)
@@ -94,16 +94,14 @@ def test_held_out_values_of_many_labels(data, method):
         )
 
 
-def test_a_sparse_table_is_a_dense_one(data):
-    X, y, new = data
-    X, new = X * (X > 0), new * (new > 0)
+def test_a_sparse_table_is_a_dense_one():
+    train, test = X * (X > 0), NEW * (NEW > 0)
     for blocks in (None, {"left": [0, 1], "right": slice(2, 6)}):
-        dense, sparse = (dmkl.MKLClassifier(blocks=blocks).fit(table(X), y) for table in (np.asarray, csr_array))
-        np.testing.assert_array_equal(sparse.decision_function(csr_array(new)), dense.decision_function(new))
+        dense, sparse = (dmkl.MKLClassifier(blocks=blocks).fit(table(train), Y) for table in (np.asarray, csr_array))
+        np.testing.assert_array_equal(sparse.decision_function(csr_array(test)), dense.decision_function(test))
 
 
-def test_a_column_of_labels_some_of_which_are_unknown(data):
-    X, _, new = data
+def test_a_column_of_labels_some_of_which_are_unknown():
     labels = (X[:, :1] > 0).astype(float)
     labels[::4] = np.nan
     known = ~np.isnan(labels[:, 0])
@@ -111,29 +109,19 @@ def test_a_column_of_labels_some_of_which_are_unknown(data):
     few = dmkl.create(None, dense_default(X, X)[:, known][:, :, known])
     model, expected = dmkl.MKFDA().fit(K, labels), dmkl.MKFDA().fit(few, labels[known, 0])
     np.testing.assert_allclose(model.weights_.values[:, 0], expected.weights_, atol=1e-6)
-    assert dmkl.MKLClassifier(kernels=FIXED).fit(X, labels).predict(new).shape == (25, 1)
-    assert dmkl.MKLRegressor(kernels=FIXED).fit(X, np.where(known[:, None], X[:, :1], np.nan)).predict(new).shape == (
+    assert dmkl.MKLClassifier(kernels=FIXED).fit(X, labels).predict(NEW).shape == (25, 1)
+    assert dmkl.MKLRegressor(kernels=FIXED).fit(X, np.where(known[:, None], X[:, :1], np.nan)).predict(NEW).shape == (
         25,
         1,
     )
 
 
-def test_a_front_saves_its_model(data, tmp_path):
-    X, y, new = data
-    model = dmkl.MKLClassifier().fit(X, y)
+def test_a_front_saves_its_model(tmp_path):
+    model = dmkl.MKLClassifier().fit(X, Y)
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
-    scores = loaded.decisions_of(loaded.decision_function(features={"X": new}).values)
-    np.testing.assert_array_equal(scores, model.decision_function(new))
-
-
-@pytest.fixture(scope="module")
-def data():
-    """Two blocks, each with partial information about the class: 60 samples for training, 25 new ones."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(85, 6))
-    y = np.where(X[:, 0] + X[:, 4] > 0.3, "much", np.where(X[:, 0] < -0.5, "little", "some"))
-    return X[:60], y[:60], X[60:]
+    scores = loaded.decisions_of(loaded.decision_function(features={"X": NEW}).values)
+    np.testing.assert_array_equal(scores, model.decision_function(NEW))
 
 
 def dense_default(X, train):
@@ -143,26 +131,25 @@ def dense_default(X, train):
 
 
 @pytest.mark.parametrize("estimator", [dmkl.MKFDA(p=1.2), dmkl.SingleBest(), dmkl.Product(), dmkl.MKRidge(1.5, 1e-3)])
-def test_as_the_estimator_on_kernels_by_scikit_learn(data, estimator):
-    X, y, new = data
+def test_as_the_estimator_on_kernels_by_scikit_learn(estimator):
     is_regression = isinstance(estimator, dmkl.MKRidge)
-    y, front = (numbers(X)[:, 0], dmkl.MKLRegressor) if is_regression else (y, dmkl.MKLClassifier)
+    y, front = (numbers(X)[:, 0], dmkl.MKLRegressor) if is_regression else (Y, dmkl.MKLClassifier)
     model = front(estimator).fit(X, y)
     assert list(model.kernel_names_) == [f"X-rbf-bandwidth{b}" for b in ("0.1", "0.3", "1", "3", "10")]
     stored = dmkl.create(None, dense_default(X, X), names=model.kernel_names_)
     reference = clone(estimator).fit(stored, y)
-    cross = dmkl.create(None, dense_default(new, X), names=model.kernel_names_, symmetric=False)
+    cross = dmkl.create(None, dense_default(NEW, X), names=model.kernel_names_, symmetric=False)
     np.testing.assert_allclose(model.weights_.values, reference.weights_.values, atol=2e-5)
     if is_regression:
         predicted = reference.predict(cross).values
-        np.testing.assert_allclose(model.predict(new), predicted, rtol=0, atol=1e-4 * np.abs(predicted).max())
-        assert model.score(new, numbers(new)[:, 0]) == pytest.approx(r2_score(numbers(new)[:, 0], model.predict(new)))
+        np.testing.assert_allclose(model.predict(NEW), predicted, rtol=0, atol=1e-4 * np.abs(predicted).max())
+        assert model.score(NEW, numbers(NEW)[:, 0]) == pytest.approx(r2_score(numbers(NEW)[:, 0], model.predict(NEW)))
         assert not hasattr(model, "decision_function")
         return
     scores = reference.decisions_of(reference.decision_function(cross).values)
-    assert isinstance(model.decision_function(new), np.ndarray)
-    np.testing.assert_allclose(model.decision_function(new), scores, rtol=0, atol=1e-4 * np.abs(scores).max())
-    np.testing.assert_array_equal(model.predict(new), reference.predict(cross))
+    assert isinstance(model.decision_function(NEW), np.ndarray)
+    np.testing.assert_allclose(model.decision_function(NEW), scores, rtol=0, atol=1e-4 * np.abs(scores).max())
+    np.testing.assert_array_equal(model.predict(NEW), reference.predict(cross))
     np.testing.assert_array_equal(model.classes_, ["little", "much", "some"])
     assert model.n_iter_ == model.estimator_.n_iter_ >= 1
 
@@ -171,31 +158,29 @@ NAMES = list("abcdef")
 LEFT = [["a", "b"], slice("a", "b"), pd.Index(["a", "b"]), [0, 1], np.array([0, -5]), slice(2), np.arange(6) < 2]
 
 
-def test_blocks_are_columns_by_name_position_slice_or_mask(data):
-    X, y, new = data
-    frame, new_frame = pd.DataFrame(X, columns=NAMES), pd.DataFrame(new, columns=NAMES)
+def test_blocks_are_columns_by_name_position_slice_or_mask():
+    frame, new_frame = pd.DataFrame(X, columns=NAMES), pd.DataFrame(NEW, columns=NAMES)
     kernels = [{"function": "rbf", "feature": "left"}, {"function": "linear", "feature": "right"}]
     K = dmkl.build(None, {"left": X[:, :2], "right": X[:, 2:]}, kernels)
-    expected = dmkl.Uniform().fit(K, y)
-    scores = expected.decision_function(features={"left": new[:, :2], "right": new[:, 2:]}).values
+    expected = dmkl.Uniform().fit(K, Y)
+    scores = expected.decision_function(features={"left": NEW[:, :2], "right": NEW[:, 2:]}).values
     scores = expected.decisions_of(scores)
     for left in LEFT:
-        model = dmkl.MKLClassifier(dmkl.Uniform(), kernels, {"left": left, "right": slice(2, None)}).fit(frame, y)
+        model = dmkl.MKLClassifier(dmkl.Uniform(), kernels, {"left": left, "right": slice(2, None)}).fit(frame, Y)
         assert model.kernel_names_ == K.names
         np.testing.assert_allclose(model.decision_function(new_frame), scores, rtol=0, atol=1e-12, err_msg=repr(left))
         np.testing.assert_array_equal(model.feature_names_in_, NAMES)
 
 
-def test_specs_name_the_columns_of_a_data_frame(data):
-    X, y, _ = data
+def test_specs_name_the_columns_of_a_data_frame():
     frame = pd.DataFrame(X, columns=NAMES)
     kernels = {"function": "rbf", "columns": {"first": ["a", "b"], "rest": ["c", "f"]}}
-    model = dmkl.MKLClassifier(kernels=kernels).fit(frame, y)
+    model = dmkl.MKLClassifier(kernels=kernels).fit(frame, Y)
     assert model.kernel_names_ == ("X-rbf-first", "X-rbf-rest")
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[NAMES[::-1]])
     with pytest.raises(InputError, match="'z'"):
-        dmkl.MKLClassifier(blocks={"left": ["a", "z"]}).fit(frame, y)
+        dmkl.MKLClassifier(blocks={"left": ["a", "z"]}).fit(frame, Y)
 
 
 @pytest.mark.parametrize(
@@ -211,79 +196,73 @@ def test_specs_name_the_columns_of_a_data_frame(data):
         ({"missing": "drop"}, "missing must be 'refuse' or 'zero'"),
     ],
 )
-def test_parameters_that_mean_nothing_are_refused(data, parameters, message):
-    X, y, _ = data
+def test_parameters_that_mean_nothing_are_refused(parameters, message):
     model = dmkl.MKLClassifier(**parameters)
     with pytest.raises(InputError, match=message):
-        model.fit(X, y)
+        model.fit(X, Y)
     with pytest.raises(NotFittedError):
         model.predict(X)
 
 
-def test_many_labels_at_once(data):
-    X, _, new = data
+def test_many_labels_at_once():
     tasks = (X[:, [0, 3]] + X[:, [1, 2]] > 0).astype(int)
     alone = [
-        dmkl.MKLClassifier(dmkl.MKFDA(p=p, lam=lam)).fit(X, tasks[:, t]).decision_function(new)
+        dmkl.MKLClassifier(dmkl.MKFDA(p=p, lam=lam)).fit(X, tasks[:, t]).decision_function(NEW)
         for t, (p, lam) in enumerate([(1, 0.01), (2, 0.1)])
     ]
     for form in (np.ndarray.tolist, csr_array, pd.DataFrame):
         model = dmkl.MKLClassifier(dmkl.MKFDA(p=[1, 2], lam=[0.01, 0.1])).fit(X, form(tasks))
         assert model.weights_.dims == ("kernel", "task")
         for t, scores in enumerate(alone):
-            np.testing.assert_allclose(model.decision_function(new)[:, t], scores, atol=1e-3 * np.abs(scores).max())
-    assert model.predict(new).shape == (25, 2)
+            np.testing.assert_allclose(model.decision_function(NEW)[:, t], scores, atol=1e-3 * np.abs(scores).max())
+    assert model.predict(NEW).shape == (25, 2)
 
 
-def test_samples_that_lack_a_block(data):
-    X, y, new = data
-    X, new = X.copy(), new.copy()
-    X[::7, 4:] = np.nan
-    new[3, 4:] = np.nan
+def test_samples_that_lack_a_block():
+    train, test = X.copy(), NEW.copy()
+    train[::7, 4:] = np.nan
+    test[3, 4:] = np.nan
     blocks = {"left": slice(0, 4), "right": [4, 5]}
     with pytest.raises(ValueError, match="NaN"):
-        dmkl.MKLClassifier(blocks=blocks).fit(X, y)
-    model = dmkl.MKLClassifier(blocks=blocks, missing="zero").fit(X, y)
+        dmkl.MKLClassifier(blocks=blocks).fit(train, Y)
+    model = dmkl.MKLClassifier(blocks=blocks, missing="zero").fit(train, Y)
     specs = {"function": "rbf", "bandwidth": [0.1, 0.3, 1, 3, 10]}
-    K = dmkl.build(None, {"left": X[:, :4], "right": X[:, 4:]}, specs, missing="zero")
-    expected = dmkl.MKFDA().fit(K, y)
-    features = {"left": new[:, :4], "right": new[:, 4:]}
+    K = dmkl.build(None, {"left": train[:, :4], "right": train[:, 4:]}, specs, missing="zero")
+    expected = dmkl.MKFDA().fit(K, Y)
+    features = {"left": test[:, :4], "right": test[:, 4:]}
     scores = expected.decisions_of(expected.decision_function(features=features, missing="zero").values)
-    np.testing.assert_array_equal(model.decision_function(new), scores)
+    np.testing.assert_array_equal(model.decision_function(test), scores)
 
 
-def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
-    X, y, _ = data
+def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(monkeypatch):
     monkeypatch.setattr(scikit_learn, "build", None)
     for model, wrong, message in [
         (dmkl.MKLClassifier(), np.zeros(60, dtype=int), "single class"),
         (dmkl.MKLClassifier(), np.stack([np.arange(60) % 2, np.zeros(60, dtype=int)], axis=1), "only the label 0"),
         (dmkl.MKLRegressor(), np.ones(60), "single value"),
-        (dmkl.MKLRegressor(), y, "numbers; for classes take a classifier"),
+        (dmkl.MKLRegressor(), Y, "numbers; for classes take a classifier"),
         (dmkl.MKLRegressor(dmkl.MKFDA()), numbers(X), r"must be a regression of dmkl such as MKRidge\(\), got MKFDA"),
     ]:
         with pytest.raises(ValueError, match=message):
             model.fit(X, wrong)
 
 
-def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, monkeypatch):
-    X, y, _ = data
+def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(monkeypatch):
     monkeypatch.setattr(scikit_learn, "build", None)
     with dask.config.set({"dmkl.memory": 5 * 60 * 60 * 8 - 1}):
         with pytest.raises(MemoryBudgetError, match=r"5 kernels of 60 samples .* dmkl\.build"):
-            dmkl.MKLClassifier().fit(X, y)
+            dmkl.MKLClassifier().fit(X, Y)
 
 
-def test_half_the_memory_in_single_precision(data):
+def test_half_the_memory_in_single_precision():
     """The model keeps a copy of the table that it was fitted on."""
-    X, y, new = data
     table = X.astype(np.float32)
-    expected = dmkl.MKLClassifier().fit(X, y).decision_function(new)
-    models = dmkl.MKLClassifier(dtype="float32").fit(X, y), dmkl.MKLClassifier().fit(table, y)
+    expected = dmkl.MKLClassifier().fit(X, Y).decision_function(NEW)
+    models = dmkl.MKLClassifier(dtype="float32").fit(X, Y), dmkl.MKLClassifier().fit(table, Y)
     table[:] = 0
     for model in models:
         assert model.estimator_.features_.dtype == np.float32
-        np.testing.assert_allclose(model.decision_function(new), expected, atol=1e-3 * np.abs(expected).max())
+        np.testing.assert_allclose(model.decision_function(NEW), expected, atol=1e-3 * np.abs(expected).max())
 
 
 # --- regressions -----------------------------------------------------------------------------------------------------
@@ -291,8 +270,7 @@ def numbers(X):
     return np.stack([np.sin(X[:, 0]) + X[:, 4], 10.0 * X[:, 3] ** 2], axis=1)
 
 
-def test_several_targets_and_a_search_over_the_default(data):
-    X, _, _ = data
+def test_several_targets_and_a_search_over_the_default():
     both = dmkl.MKLRegressor(blocks={"left": slice(3), "right": slice(3, 6)}).fit(X, numbers(X))
     assert both.weights_.dims == ("kernel", "target")
     grid = {"mklregressor__estimator__lam": [1e-4, 10.0]}
@@ -304,32 +282,30 @@ def test_several_targets_and_a_search_over_the_default(data):
 # --- inside scikit-learn ---------------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loky", "threading", "dask"])
-def test_a_search_in_parallel_finds_the_same(data, backend, request):
+def test_a_search_in_parallel_finds_the_same(backend, request):
     if backend == "dask":
         # Each fit is one task, which waits for no other: with two workers of one thread it would wait forever.
         request.getfixturevalue("client")
-    X, y, new = data
     model, grid = dmkl.MKLClassifier(), {"estimator__lam": [1e-3, 1e-1], "kernels": [None, {"function": "laplacian"}]}
-    expected = GridSearchCV(model, grid, cv=3).fit(X, y)
+    expected = GridSearchCV(model, grid, cv=3).fit(X, Y)
     with joblib.parallel_config(backend):
-        found = GridSearchCV(model, grid, cv=3, n_jobs=2, error_score="raise").fit(X, y)
+        found = GridSearchCV(model, grid, cv=3, n_jobs=2, error_score="raise").fit(X, Y)
     np.testing.assert_array_equal(found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
-    np.testing.assert_allclose(found.decision_function(new), expected.decision_function(new), atol=1e-12)
+    np.testing.assert_allclose(found.decision_function(NEW), expected.decision_function(NEW), atol=1e-12)
 
 
 @pytest.mark.parametrize("function", ["rbf", "laplacian"])
-def test_a_cluster_is_left_alone(data, function):
+def test_a_cluster_is_left_alone(function):
     """Anything sent to a cluster without workers would wait forever."""
-    X, y, new = data
-    X = X.copy()
-    X[5, 4:] = np.nan
+    some = X.copy()
+    some[5, 4:] = np.nan
     model = dmkl.MKLClassifier(
         kernels={"function": function}, blocks={"left": slice(4), "right": slice(4, 6)}, missing="zero"
     )
     predictions = []
 
     def fit():
-        predictions.append(model.fit(X, y).predict(new))
+        predictions.append(model.fit(some, Y).predict(NEW))
 
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as idle, Client(idle):
         before = dask.config.get("scheduler", None)
@@ -368,22 +344,21 @@ def pickled(model):
 
 
 @pytest.mark.parametrize(("place", "copy_of"), [("persisted", copy.deepcopy), ("rows", pickled), ("loaded", copy.copy)])
-def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, place, copy_of):
-    X, y, new = data
+def test_copies_of_estimators_predict_the_same_from_features(tmp_path, place, copy_of):
     path = None if place == "persisted" else tmp_path / "set.zarr"
     K = dmkl.build(path, {"X": X}, {"function": ["rbf", "laplacian"]}, tile=25)
     train = np.arange(0, 60, 2) if place == "rows" else slice(None)
     K = K.persist() if place == "persisted" else K[train, train]
-    model = dmkl.MKFDA().fit(K, y[train])
+    model = dmkl.MKFDA().fit(K, Y[train])
     if place == "loaded":
         model.save(tmp_path / "model.zarr")
         model = dmkl.load(tmp_path / "model.zarr")
-    scores = model.decision_function(features={"X": new}).values
+    scores = model.decision_function(features={"X": NEW}).values
     copied = copy_of(model)
-    np.testing.assert_array_equal(copied.decision_function(features={"X": new}).values, scores)
+    np.testing.assert_array_equal(copied.decision_function(features={"X": NEW}).values, scores)
     copied.save(tmp_path / "copy.zarr")
     loaded = dmkl.load(tmp_path / "copy.zarr")
-    np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)
+    np.testing.assert_array_equal(loaded.decision_function(features={"X": NEW}).values, scores)
 
 
 # --- kernel matrices in memory ----------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """MKSVM and GMKL on stored kernels, against cvxpy, scikit-learn and their certificate by the definitions."""
 
-from functools import cache
 from itertools import combinations
 
 import dask
@@ -24,27 +23,17 @@ TIGHT = 1e-6
 """The gap; objectives are compared to within twice of it, and weights, whose error is of first order, to its root."""
 
 
-@cache
-def dense():
-    return made(4, M)[0]
-
-
-@cache
-def binary():
-    return np.where(made(4, M)[1] > 0, "yes", "no")
-
-
-@cache
-def three():
-    """Three classes that depend on the kernels."""
-    score = dense()[0] @ made(4, M)[1] + 0.3 * np.random.default_rng(3).standard_normal(M)
-    return np.array(["apple", "pear", "plum"])[np.argsort(np.argsort(score)) * 3 // M]
+DENSE, SIGNS = made(4, M)
+BINARY = np.where(SIGNS > 0, "yes", "no")
+SCORE = DENSE[0] @ SIGNS + 0.3 * np.random.default_rng(3).standard_normal(M)
+THREE = np.array(["apple", "pear", "plum"])[np.argsort(np.argsort(SCORE)) * 3 // M]
+"""Three classes that depend on the kernels."""
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     """The kernel set with ragged tiles, 45 = 2 × 16 + 13."""
-    return dmkl.create(tmp_path_factory.mktemp("margin") / "set.zarr", dense(), labels=binary(), tile=16)
+    return dmkl.create(tmp_path_factory.mktemp("margin") / "set.zarr", DENSE, labels=BINARY, tile=16)
 
 
 def problems(model, y):
@@ -109,12 +98,12 @@ def check_machines(model, K, y):
 def test_the_optimum_is_cvxpys(kernels, scheduler, p, C):
     rows = np.random.default_rng(0).permutation(M)[:38]
     model = dmkl.MKSVM(p, C).fit(kernels[rows, rows])
-    K = dense_view(dense(), rows, rows, STEPS)
-    best = optimum(K, np.where(binary()[rows] == "yes", 1.0, -1.0), C, p)
+    K = dense_view(DENSE, rows, rows, STEPS)
+    best = optimum(K, np.where(BINARY[rows] == "yes", 1.0, -1.0), C, p)
     assert model.objective_ == pytest.approx(best, rel=1e-3)
     assert model.gap_ <= model.tol
     assert model.objective_ / (1 - model.gap_) >= best * (1 - 1e-6)
-    check_machines(model, K, binary()[rows])
+    check_machines(model, K, BINARY[rows])
     assert model.status_ == Status.CERTIFIED.advice
 
 
@@ -125,26 +114,26 @@ def test_pairs_out_of_core(kernels, steps):
     Sums are stored before centering if all kernels have the same steps, and after it otherwise.
     """
     model = dmkl.MKSVM(1.5, 4.0, multiclass="ovo", tol=1e-5, steps=steps)
-    inside = clone(model).fit(kernels, three())
+    inside = clone(model).fit(kernels, THREE)
     with dask.config.set({"dmkl.memory": 36_000}):
-        outside = clone(model).fit(kernels, three())
+        outside = clone(model).fit(kernels, THREE)
     np.testing.assert_allclose(outside.objective_, inside.objective_, rtol=2e-5)
-    check_machines(outside, dense_view(dense(), steps=steps), three())
+    check_machines(outside, dense_view(DENSE, steps=steps), THREE)
 
 
 @pytest.mark.parametrize("make", [dmkl.MKSVM, dmkl.GMKL])
 def test_an_indefinite_kernel_is_named(make):
-    changed = dense() * np.array([1, -1, 1, 1])[:, None, None]
+    changed = DENSE * np.array([1, -1, 1, 1])[:, None, None]
     with pytest.raises(IndefiniteKernelError, match="'kernel_1' is not positive semidefinite"):
-        make(C=4.0, steps=()).fit(in_memory(changed, 16), binary())
+        make(C=4.0, steps=()).fit(in_memory(changed, 16), BINARY)
 
 
 # --- MKSVM: several problems -----------------------------------------------------------------------------------------
 def test_votes_are_scikit_learns(kernels):
     train, test = np.arange(30), np.arange(30, M)
-    K, y = kernels.select([kernels.names[3]]), three()
+    K, y = kernels.select([kernels.names[3]]), THREE
     model = dmkl.MKSVM(2, 1.0, multiclass="ovo", tol=1e-8).fit(K[train, train], y[train])
-    own, cross = (dense_view(dense()[3:], rows, train, STEPS)[0] for rows in (train, test))
+    own, cross = (dense_view(DENSE[3:], rows, train, STEPS)[0] for rows in (train, test))
     reference = SVC(kernel="precomputed", C=1.0, tol=1e-8, break_ties=True).fit(own, y[train])
     scores = model.decision_function(K[test, train])
     assert scores.dims == ("sample", "class")
@@ -153,10 +142,10 @@ def test_votes_are_scikit_learns(kernels):
 
 
 def test_tasks_with_p_and_C_of_their_own(kernels):
-    tasks = np.stack([three() == name for name in ("apple", "pear", "plum")], axis=1).astype(int)
+    tasks = np.stack([THREE == name for name in ("apple", "pear", "plum")], axis=1).astype(int)
     p, C = (1.0, 1.5, np.inf), (0.5, 4.0, 16.0)
     model = dmkl.MKSVM(p, C, tol=TIGHT).fit(kernels, tasks)
-    check_machines(model, dense_view(dense(), steps=STEPS), tasks)
+    check_machines(model, dense_view(DENSE, steps=STEPS), tasks)
     singles = [dmkl.MKSVM(p[t], C[t], tol=TIGHT).fit(kernels, tasks[:, t]) for t in range(3)]
     for t, single in enumerate(singles):
         np.testing.assert_allclose(model.weights_[:, t], single.weights_, atol=3 * np.sqrt(TIGHT))
@@ -173,9 +162,9 @@ def test_too_few_weightings_are_told(kernels, make):
     assert model.n_iter_ == 2
     assert model.gap_ > 1e-8
     with pytest.warns(ConvergenceWarning, match=r"\(class (apple|pear|plum)\)"):
-        model.fit(kernels, three())
+        model.fit(kernels, THREE)
     if make is dmkl.MKSVM:
-        check_machines(model, dense_view(dense(), steps=STEPS), three())
+        check_machines(model, dense_view(DENSE, steps=STEPS), THREE)
 
 
 # --- GMKL ------------------------------------------------------------------------------------------------------------
@@ -189,12 +178,12 @@ def test_the_optimum_of_varma_and_ray(kernels, scheduler, constrained):
     rows = np.random.default_rng(2).permutation(M)[:40]
     sigma = [0.5, 1.0, 2.0, 1.0]
     model = dmkl.GMKL(4.0, sigma, *((A, b) if constrained else ())).fit(kernels[rows, rows])
-    K = dense_view(dense(), rows, rows, STEPS)
-    signs = np.where(binary()[rows] == "yes", 1.0, -1.0)
+    K = dense_view(DENSE, rows, rows, STEPS)
+    signs = np.where(BINARY[rows] == "yes", 1.0, -1.0)
     best = reference(K, signs, 4.0, PricedSet(np.array(sigma), *(map(np.array, (A, b)) if constrained else ())))
     assert model.objective_ == pytest.approx(best, rel=1e-3)
     # Its attributes are correct: the primal value, and its distance to the optimum is within the gap.
-    ((d, u, bias, _, _, C),) = pairs_of(model, K, binary()[rows])
+    ((d, u, bias, _, _, C),) = pairs_of(model, K, BINARY[rows])
     combined = np.tensordot(d, K, axes=1)
     hinge = np.maximum(0, 1 - signs * (combined @ u + bias)).sum()
     assert model.objective_ == pytest.approx(np.array(sigma) @ d + u @ combined @ u / 2 + C * hinge, rel=1e-9)
@@ -209,7 +198,7 @@ def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernel
     K, source = over(kernels, Counting)
     A, b = np.eye(4)[[0, 1, 0]] * [[1], [1], [-1]], [2.0, 0.1, -1.0]  # d_0 ≥ 2 and d_0 ≤ 1
     with pytest.raises(InputError, match=r"row 0 \(times 1\), row 2 \(times 1\)") as caught:
-        dmkl.GMKL(A=A, b=b).fit(K, three())
+        dmkl.GMKL(A=A, b=b).fit(K, THREE)
     assert "row 1" not in str(caught.value)
     assert not source.reads
 
@@ -219,15 +208,15 @@ def test_a_search_finds_what_single_fits_do(kernels):
     grid = {"p": [1.0, 2.0], "C": [0.5, 4.0]}
     folds = [(np.setdiff1d(np.arange(M), np.arange(f, M, 3)), np.arange(f, M, 3)) for f in range(2)]
     learner = dmkl.MKSVM(multiclass="ovo", tol=TIGHT)
-    result = dmkl.search(learner, kernels, three(), grid, folds, baselines="none")
+    result = dmkl.search(learner, kernels, THREE, grid, folds, baselines="none")
     fits, passes = result.scores, 0
     for p in grid["p"]:
         for C in grid["C"]:
             for f, (train, held) in enumerate(folds):
-                single = clone(learner).set_params(p=p, C=C).fit(kernels[train, train], three()[train])
+                single = clone(learner).set_params(p=p, C=C).fit(kernels[train, train], THREE[train])
                 passes += single.n_passes_ + 1
                 at = {"p": p, "C": C, "fold": fits.fold.values[f]}
-                assert fits["score"].sel(at) == single.score(kernels[held, train], three()[held])
+                assert fits["score"].sel(at) == single.score(kernels[held, train], THREE[held])
                 np.testing.assert_allclose(
                     fits["weight"].sel(at), single.weights_.mean(axis=1), atol=3 * np.sqrt(TIGHT)
                 )

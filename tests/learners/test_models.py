@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from functools import cache
 
 import numpy as np
 import pytest
@@ -50,23 +49,13 @@ MODELS = {
     "Uniform": lambda: dmkl.Uniform(0.5, steps=("center", "multiplicative")),
 }
 """Parameters of other kinds than those that `check_learner` saves."""
-
-
-@cache
-def kernels():
-    return np.abs(psd(3, M)) + 50 * np.eye(M)
-
-
-def train_set():
-    return in_memory(kernels(), 16)[TRAIN, TRAIN]
-
-
-def new_set():
-    return in_memory(kernels(), 16)[TEST, TRAIN]
+KERNELS = np.abs(psd(3, M)) + 50 * np.eye(M)
+SET = in_memory(KERNELS, 16)
+TRAINING, NEW = SET[TRAIN, TRAIN], SET[TEST, TRAIN]
 
 
 def fitted(name="MKFDA", labels="words"):
-    return MODELS[name]().fit(train_set(), LABELS[labels][TRAIN])
+    return MODELS[name]().fit(TRAINING, LABELS[labels][TRAIN])
 
 
 # --- round trips --------------------------------------------------------------------------------------------
@@ -92,14 +81,14 @@ def test_round_trip(tmp_path, name, labels):
             xr.testing.assert_identical(read, value)
         else:
             np.testing.assert_equal(read, value)
-    xr.testing.assert_identical(loaded.decision_function(new_set()), model.decision_function(new_set()))
+    xr.testing.assert_identical(loaded.decision_function(NEW), model.decision_function(NEW))
     if getattr(model, "calibrated_on_", None):
-        xr.testing.assert_identical(loaded.predict_proba(new_set()), model.predict_proba(new_set()))
+        xr.testing.assert_identical(loaded.predict_proba(NEW), model.predict_proba(NEW))
     model.save(tmp_path / "model.zip", compact=True)
     compact = dmkl.load(tmp_path / "model.zip")
-    xr.testing.assert_identical(compact.decision_function(new_set()), model.decision_function(new_set()))
-    predictions = loaded.predict(new_set())
-    np.testing.assert_array_equal(predictions, model.predict(new_set()))
+    xr.testing.assert_identical(compact.decision_function(NEW), model.decision_function(NEW))
+    predictions = loaded.predict(NEW)
+    np.testing.assert_array_equal(predictions, model.predict(NEW))
     assert predictions[0] in LABELS[labels]
 
 
@@ -109,16 +98,16 @@ def test_a_loaded_model_is_a_model(tmp_path):
     loaded = dmkl.load(str(tmp_path / "one"))
     loaded.save(tmp_path / "two")
     xr.testing.assert_identical(dmkl.load(tmp_path / "two").dual_coef_, loaded.dual_coef_)
-    again = clone(loaded).fit(train_set(), LABELS["words"][TRAIN])
+    again = clone(loaded).fit(TRAINING, LABELS["words"][TRAIN])
     np.testing.assert_array_equal(again.dual_coef_, loaded.dual_coef_)
-    dmkl.SingleBest(cv=KFold(3)).fit(train_set(), LABELS["words"][TRAIN]).save(tmp_path / "three")
+    dmkl.SingleBest(cv=KFold(3)).fit(TRAINING, LABELS["words"][TRAIN]).save(tmp_path / "three")
     assert dmkl.load(tmp_path / "three").cv == repr(KFold(3))
 
 
 # --- files on disk ------------------------------------------------------------------------------------------
 def test_only_models_are_overwritten(tmp_path):
     """A wrong path does not overwrite a kernel set or a folder of results."""
-    dmkl.create(tmp_path / "set.zarr", kernels())
+    dmkl.create(tmp_path / "set.zarr", KERNELS)
     (tmp_path / "results").mkdir()
     for file in (tmp_path / "results" / "figure.txt", tmp_path / "file"):
         file.write_text("years of work")
@@ -150,7 +139,7 @@ def test_what_a_killed_save_has_left_is_removed_by_the_next(tmp_path):
 
 # --- refusals of load ---------------------------------------------------------------------------------------
 def test_not_a_model(tmp_path):
-    dmkl.create(tmp_path / "set", kernels())
+    dmkl.create(tmp_path / "set", KERNELS)
     zarr.create_group(tmp_path / "group", attributes={"format": "other"})
     (tmp_path / "nonsense").mkdir()
     (tmp_path / "nonsense" / "zarr.json").write_text("nonsense")
@@ -181,7 +170,7 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
 def test_what_a_newer_dmkl_has_added(tmp_path):
     """A new parameter at its default needs nothing; any other says who reads the model."""
     path = tmp_path / "model"
-    model = dmkl.Uniform(0.5).fit(train_set(), LABELS["words"][TRAIN])
+    model = dmkl.Uniform(0.5).fit(TRAINING, LABELS["words"][TRAIN])
     model.save(path)
     attrs = json.loads((path / "zarr.json").read_text())["attributes"]
     assert attrs["parameters"] == {"lam": 0.5}
@@ -210,7 +199,7 @@ def test_what_a_newer_dmkl_has_added(tmp_path):
 def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
     """That format had one parameter for centering and one for the scale, and statistics of one part."""
     path = tmp_path / "model"
-    model = dmkl.Uniform(0.5, steps=steps).fit(train_set(), LABELS["words"][TRAIN])
+    model = dmkl.Uniform(0.5, steps=steps).fit(TRAINING, LABELS["words"][TRAIN])
     model.save(path)
     attrs = json.loads((path / "zarr.json").read_text())["attributes"]
     attrs["defaults"].pop("steps", None)
@@ -222,8 +211,8 @@ def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
     unseal(path, format_version=1, parameters=parameters, defaults=attrs["defaults"], steps=part["steps"], parts=None)
     loaded = dmkl.load(path)
     assert loaded.steps == steps
-    scores = model.decision_function(new_set())
-    np.testing.assert_array_equal(loaded.decision_function(new_set()), scores)
+    scores = model.decision_function(NEW)
+    np.testing.assert_array_equal(loaded.decision_function(NEW), scores)
 
 
 # --- scikit-learn's conventions -----------------------------------------------------------------------------
@@ -238,9 +227,9 @@ def test_parameters_are_neither_checked_nor_copied_before_fit(name):
 
 def test_weighted_score():
     model, y = fitted(), LABELS["words"][TEST]
-    right, weights = model.predict(new_set()) == y, np.arange(1.0, 11.0)
-    assert model.score(new_set(), y) == np.mean(right)
-    assert model.score(new_set(), y, sample_weight=weights) == pytest.approx(weights[right].sum() / weights.sum())
+    right, weights = model.predict(NEW) == y, np.arange(1.0, 11.0)
+    assert model.score(NEW, y) == np.mean(right)
+    assert model.score(NEW, y, sample_weight=weights) == pytest.approx(weights[right].sum() / weights.sum())
 
 
 @pytest.mark.parametrize("model", [dmkl.MKFDA(lam=0.1), dmkl.MKRidge(lam=0.1)], ids=lambda model: type(model).__name__)

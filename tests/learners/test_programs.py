@@ -22,21 +22,13 @@ M, NAMES = 48, ("a", "b", "c", "d")
 WEIGHTS = np.array([0.5, 0.0, 2.0, 1.0])
 THREE = np.arange(M) % 3
 SIGNS = np.where(THREE[:, None] == np.arange(3), 1.0, -1.0)
-
-
-@pytest.fixture(scope="module")
-def kernels():
-    """Two kernels of features that are shifted by class, one that is similar to the second, and one of noise."""
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(4, M, 5))
-    features[:2] += np.array([1.2, 0.7])[:, None, None] * np.eye(5)[THREE]
-    features[2] = features[1] + 0.3 * rng.normal(size=(M, 5))
-    return features @ features.transpose(0, 2, 1)
-
-
-@pytest.fixture(scope="module")
-def K(kernels):
-    return dmkl.create(None, kernels, names=NAMES)
+RNG = np.random.default_rng(0)
+FEATURES = RNG.normal(size=(4, M, 5))
+FEATURES[:2] += np.array([1.2, 0.7])[:, None, None] * np.eye(5)[THREE]
+FEATURES[2] = FEATURES[1] + 0.3 * RNG.normal(size=(M, 5))
+KERNELS = FEATURES @ FEATURES.transpose(0, 2, 1)
+"""Two kernels of features that are shifted by class, one that is similar to the second, and one of noise."""
+K = dmkl.create(None, KERNELS, names=NAMES)
 
 
 # --- EasyMKL -------------------------------------------------------------------------------------------------------
@@ -54,7 +46,7 @@ def nearest(kernel, positive, lam):
     ("lam", "fits", "steps"),
     [(0.01, True, ()), (0.1, False, ()), (0.9, True, ()), (0.1, True, ("center", "multiplicative"))],
 )
-def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, fits, steps, monkeypatch):
+def test_weights_and_classifier_are_those_of_the_two_programs(lam, fits, steps, monkeypatch):
     """A kernel that exceeds the memory of a task is read by columns, to which the ridge λI is also added.
 
     The published λ is for kernels with a mean diagonal of one, whatever the scale of the stored kernels.
@@ -62,14 +54,14 @@ def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, fits
     if not fits:
         monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
         monkeypatch.setattr(svm, "dense_bytes", lambda _: 2**60)
-    K = 1e3 * kernels if steps else kernels
-    model = dmkl.EasyMKL(lam, tol=1e-8, **({} if steps else {"steps": ()})).fit(K, THREE)
-    kernels, scores = dense_view(K, steps=steps), model.decision_function(K).values
+    scaled = 1e3 * KERNELS if steps else KERNELS
+    model = dmkl.EasyMKL(lam, tol=1e-8, **({} if steps else {"steps": ()})).fit(scaled, THREE)
+    dense, scores = dense_view(scaled, steps=steps), model.decision_function(scaled).values
     for k in range(3):
-        first, _ = nearest(kernels.sum(axis=0), THREE == k, lam)
-        forms = np.einsum("a,jab,b->j", first, kernels, first)
+        first, _ = nearest(dense.sum(axis=0), THREE == k, lam)
+        forms = np.einsum("a,jab,b->j", first, dense, first)
         eta = forms / np.linalg.norm(forms)
-        total = np.tensordot(eta, kernels, 1)
+        total = np.tensordot(eta, dense, 1)
         v, value = nearest(total, THREE == k, lam)
         np.testing.assert_allclose(model.weights_[:, k], eta, atol=1e-5)
         np.testing.assert_allclose(model.dual_coef_[:, k], v, atol=1e-4)
@@ -81,11 +73,11 @@ def test_weights_and_classifier_are_those_of_the_two_programs(kernels, lam, fits
 
 
 @pytest.mark.parametrize("steps", [(), ("center", "multiplicative")])
-def test_pairs_of_classes_are_fits_on_their_samples_and_vote(kernels, steps):
+def test_pairs_of_classes_are_fits_on_their_samples_and_vote(steps):
     """Steps take their statistics from all training samples, as for `MKSVM`."""
     y, rows = THREE, np.arange(M)
-    stepped = dense_view(kernels, steps=steps)
-    model = dmkl.EasyMKL(0.2, multiclass="ovo", steps=steps, tol=1e-8).fit(kernels, y)
+    stepped = dense_view(KERNELS, steps=steps)
+    model = dmkl.EasyMKL(0.2, multiclass="ovo", steps=steps, tol=1e-8).fit(KERNELS, y)
     assert model.weights_.dims == ("kernel", "pair")
     assert model.weights_["pair"].values.tolist() == ["0 or 1", "0 or 2", "1 or 2"]
     votes, sums = np.zeros((2, M, 3))
@@ -101,15 +93,15 @@ def test_pairs_of_classes_are_fits_on_their_samples_and_vote(kernels, steps):
         votes[:, b] += scores <= 0
         sums += scores[:, None] * ((np.arange(3) == a) * 1.0 - (np.arange(3) == b))
     expected = votes + sums / (3 * (np.abs(sums) + 1))  # the sum of scores breaks ties
-    np.testing.assert_allclose(model.decision_function(kernels), expected, atol=1e-5)
-    np.testing.assert_array_equal(model.predict(kernels), expected.argmax(axis=1))
+    np.testing.assert_allclose(model.decision_function(KERNELS), expected, atol=1e-5)
+    np.testing.assert_array_equal(model.predict(KERNELS), expected.argmax(axis=1))
 
 
 @pytest.mark.parametrize("grid", [None, {"lam": None}])
-def test_the_default_grid_has_values_between_zero_and_one(kernels, grid):
-    result = dmkl.search(dmkl.EasyMKL(), kernels, THREE, grid, cv=2)
+def test_the_default_grid_has_values_between_zero_and_one(grid):
+    result = dmkl.search(dmkl.EasyMKL(), KERNELS, THREE, grid, cv=2)
     assert result.scores["lam"].values.tolist() == [0.02, 0.1, 0.3, 0.6, 0.9]
-    assert dmkl.evaluate(dmkl.EasyMKL(), kernels, THREE, grid, outer=2, inner=2).parameters == ("lam", "steps")
+    assert dmkl.evaluate(dmkl.EasyMKL(), KERNELS, THREE, grid, outer=2, inner=2).parameters == ("lam", "steps")
 
 
 # --- LP-β and LP-B -------------------------------------------------------------------------------------------------
@@ -148,25 +140,25 @@ def program(scores, y, nu, sharing):
 
 
 @pytest.mark.parametrize(("n_classes", "sharing"), [(2, "classes"), (3, "classes"), (3, "none")])
-def test_weights_and_scores_are_those_of_the_machines_and_the_program(kernels, n_classes, sharing):
+def test_weights_and_scores_are_those_of_the_machines_and_the_program(n_classes, sharing):
     y, nu, C, cv = np.arange(M) % n_classes, 0.4, 2.0, StratifiedKFold(3)
-    model = dmkl.LPBoost(C, nu, sharing=sharing, steps=(), tol=1e-8, cv=cv).fit(kernels, y)
-    beta, value = program(out_of_sample(kernels, y, C, cv), y, nu, sharing)
+    model = dmkl.LPBoost(C, nu, sharing=sharing, steps=(), tol=1e-8, cv=cv).fit(KERNELS, y)
+    beta, value = program(out_of_sample(KERNELS, y, C, cv), y, nu, sharing)
     assert model.objective_ == pytest.approx(value, rel=1e-4)
     weights = model.weights_.values.reshape(4, -1)
     np.testing.assert_allclose(np.broadcast_to(weights, beta.shape), beta, atol=1e-3)
-    scores = model.decision_function(kernels).values.reshape(M, -1)
+    scores = model.decision_function(KERNELS).values.reshape(M, -1)
     for k, label in enumerate([1] if n_classes == 2 else range(3)):
-        of_kernels = np.array([machine(kernel, np.where(y == label, 1, -1), C, kernel) for kernel in kernels])
+        of_kernels = np.array([machine(kernel, np.where(y == label, 1, -1), C, kernel) for kernel in KERNELS])
         np.testing.assert_allclose(scores[:, k], np.broadcast_to(weights, beta.shape)[:, k] @ of_kernels, atol=1e-3)
     assert model.gap_ <= 1e-8
 
 
-def test_each_kernel_takes_the_penalty_of_best_accuracy(kernels):
+def test_each_kernel_takes_the_penalty_of_best_accuracy():
     # Without the kernel of noise, whose machines have few free vectors: their biases are not unique.
-    kernels, y, cv = kernels[:3], THREE, StratifiedKFold(3)
-    model = dmkl.LPBoost([0.1, 2.0], steps=(), tol=1e-6, cv=cv).fit(kernels, y)
-    accuracies = np.array([(out_of_sample(kernels, y, C, cv).argmax(axis=2) == y).mean(axis=1) for C in (0.1, 2.0)])
+    some, y, cv = KERNELS[:3], THREE, StratifiedKFold(3)
+    model = dmkl.LPBoost([0.1, 2.0], steps=(), tol=1e-6, cv=cv).fit(some, y)
+    accuracies = np.array([(out_of_sample(some, y, C, cv).argmax(axis=2) == y).mean(axis=1) for C in (0.1, 2.0)])
     np.testing.assert_allclose(model.accuracy_, accuracies.max(axis=0))
     np.testing.assert_array_equal(model.C_, np.array([0.1, 2.0])[accuracies.argmax(axis=0)])
 
@@ -182,17 +174,17 @@ def test_each_class_has_weights_that_sum_to_one():
 
 # --- weights that classes share, or not -----------------------------------------------------------------------------
 @pytest.mark.parametrize(("p", "C"), [(1, 1.0), (1.5, 0.2), (2, 10.0), (np.inf, 1.0)])
-def test_shared_weights_reach_the_optimum_of_all_classes_together(kernels, p, C):
-    model = dmkl.MKSVM(p, C, sharing="classes", steps=(), tol=1e-6).fit(kernels, THREE)
-    exact = optimum(kernels, SIGNS, C, p)
+def test_shared_weights_reach_the_optimum_of_all_classes_together(p, C):
+    model = dmkl.MKSVM(p, C, sharing="classes", steps=(), tol=1e-6).fit(KERNELS, THREE)
+    exact = optimum(KERNELS, SIGNS, C, p)
     assert model.objective_ == pytest.approx(exact, rel=1e-5)
     assert model.gap_ <= 1e-6
     assert model.weights_.dims == ("kernel",)
     assert np.linalg.norm(model.weights_, p) == pytest.approx(1.0)
     # The certificate from the definitions: P − D, with P the primal at the model's scores.
     u = model.dual_coef_.values
-    forms = np.einsum("mc,nmk,kc->n", u, kernels, u)
-    losses = np.maximum(0.0, 1.0 - SIGNS * model.decision_function(kernels).values).sum()
+    forms = np.einsum("mc,nmk,kc->n", u, KERNELS, u)
+    losses = np.maximum(0.0, 1.0 - SIGNS * model.decision_function(KERNELS).values).sum()
     primal = 0.5 * float(model.weights_.values @ forms) + C * losses
     assert primal >= exact - 1e-6 * abs(exact)
     assert primal == pytest.approx(exact, rel=1e-5)
@@ -200,35 +192,35 @@ def test_shared_weights_reach_the_optimum_of_all_classes_together(kernels, p, C)
 
 
 @pytest.mark.slow
-def test_shared_weights_take_weights_of_classes_and_some_kernels(kernels):
+def test_shared_weights_take_weights_of_classes_and_some_kernels():
     weight = {0: 3.0, 1: 1.0, 2: 0.5}
-    model = dmkl.MKSVM(1.5, 1.0, sharing="classes", class_weight=weight, steps=(), tol=1e-6).fit(kernels, THREE)
+    model = dmkl.MKSVM(1.5, 1.0, sharing="classes", class_weight=weight, steps=(), tol=1e-6).fit(KERNELS, THREE)
     C = np.array([weight[label] for label in THREE])
-    assert model.objective_ == pytest.approx(optimum(kernels, SIGNS, C, 1.5), rel=1e-5)
-    without = dmkl.importance(dmkl.MKSVM(1.5, 1.0, sharing="classes", steps=()), kernels, THREE, cv=2).data
+    assert model.objective_ == pytest.approx(optimum(KERNELS, SIGNS, C, 1.5), rel=1e-5)
+    without = dmkl.importance(dmkl.MKSVM(1.5, 1.0, sharing="classes", steps=()), KERNELS, THREE, cv=2).data
     assert (without["weight_without"].where(without["member"], 0.0) == 0.0).all()  # a kernel left out has no weight
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_classes_with_weights_of_their_own_are_problems_of_their_own(kernels, class_weight):
+def test_classes_with_weights_of_their_own_are_problems_of_their_own(class_weight):
     lam = [0.1, 0.3, 1.0]
-    model = dmkl.MKFDA(1.5, lam, sharing="none", class_weight=class_weight, steps=(), tol=1e-8).fit(kernels, THREE)
+    model = dmkl.MKFDA(1.5, lam, sharing="none", class_weight=class_weight, steps=(), tol=1e-8).fit(KERNELS, THREE)
     assert model.weights_.dims == ("kernel", "class")
     share = 1.0 / 3
     H = np.where(SIGNS > 0, share**-0.5 - share**0.5, -(share**0.5))
     for k in range(3):
-        alone = dmkl.solve_mkfda(kernels, H[:, k], 1.5, lam[k], tol=1e-8)
+        alone = dmkl.solve_mkfda(KERNELS, H[:, k], 1.5, lam[k], tol=1e-8)
         np.testing.assert_allclose(model.weights_[:, k], alone.weights, atol=1e-5)
         np.testing.assert_allclose(model.dual_coef_[:, k], alone.dual[:, 0], atol=1e-4)
         assert model.objective_[k] == pytest.approx(alone.objective, rel=1e-7)
 
 
-def test_scores_of_left_out_rows_are_those_of_fits_without_them(kernels):
+def test_scores_of_left_out_rows_are_those_of_fits_without_them():
     """The weights are equal at p = ∞: every class has the plain sum."""
-    equal = dmkl.MKFDA(np.inf, [0.3] * 3, sharing="none", solver="direct").fit(kernels, THREE)
-    shared = dmkl.MKFDA(np.inf, 0.3, solver="direct").fit(kernels, THREE)
+    equal = dmkl.MKFDA(np.inf, [0.3] * 3, sharing="none", solver="direct").fit(KERNELS, THREE)
+    shared = dmkl.MKFDA(np.inf, 0.3, solver="direct").fit(KERNELS, THREE)
     assert equal.calibrated_on_ == shared.calibrated_on_ != ""
-    np.testing.assert_allclose(equal.predict_proba(kernels), shared.predict_proba(kernels), rtol=1e-6)
+    np.testing.assert_allclose(equal.predict_proba(KERNELS), shared.predict_proba(KERNELS), rtol=1e-6)
 
 
 # --- given weights, and those of alignments --------------------------------------------------------------------------
@@ -241,10 +233,10 @@ def test_scores_of_left_out_rows_are_those_of_fits_without_them(kernels):
         ("dual", xr.DataArray(WEIGHTS, {"kernel": list(NAMES)})),
     ],
 )
-def test_a_discriminant_at_given_weights_is_that_of_their_sum(kernels, K, given, solver):
+def test_a_discriminant_at_given_weights_is_that_of_their_sum(given, solver):
     model = dmkl.Weighted(given, dmkl.MKFDA(lam=0.3, steps=(), solver=solver, tol=1e-10)).fit(K, THREE)
     alone = dmkl.MKFDA(lam=0.3, steps=(), solver="direct", tol=1e-10).fit(
-        np.tensordot(WEIGHTS, kernels, 1)[None], THREE
+        np.tensordot(WEIGHTS, KERNELS, 1)[None], THREE
     )
     np.testing.assert_array_equal(model.weights_, WEIGHTS)
     np.testing.assert_allclose(model.dual_coef_, alone.dual_coef_, atol=1e-4)
@@ -252,18 +244,18 @@ def test_a_discriminant_at_given_weights_is_that_of_their_sum(kernels, K, given,
     assert model.gap_ <= 1e-8
 
 
-def test_ridge_at_given_weights_is_that_of_scikit_learn(kernels, K):
+def test_ridge_at_given_weights_is_that_of_scikit_learn():
     y = np.random.default_rng(2).normal(size=M)
     model = dmkl.Weighted(WEIGHTS, dmkl.MKRidge(lam=0.7, steps=())).fit(K, y)
-    theirs = KernelRidge(alpha=0.7, kernel="precomputed").fit(np.tensordot(WEIGHTS, kernels, 1), y)
+    theirs = KernelRidge(alpha=0.7, kernel="precomputed").fit(np.tensordot(WEIGHTS, KERNELS, 1), y)
     np.testing.assert_allclose(model.dual_coef_[:, 0], theirs.dual_coef_, atol=1e-8)
 
 
 @pytest.mark.parametrize("sharing", ["none", "classes"])
-def test_a_machine_at_given_weights_is_that_of_scikit_learn(kernels, K, sharing):
+def test_a_machine_at_given_weights_is_that_of_scikit_learn(sharing):
     learner = dmkl.MKSVM(C=0.4, steps=(), sharing=sharing, tol=1e-8)
     model = dmkl.Weighted(WEIGHTS, learner).fit(K, THREE)
-    total = np.tensordot(WEIGHTS, kernels, 1)
+    total = np.tensordot(WEIGHTS, KERNELS, 1)
     for k in range(3):
         theirs = SVC(C=0.4, kernel="precomputed", tol=1e-10).fit(total, THREE == k)
         np.testing.assert_allclose(model.decision_function(K)[:, k], theirs.decision_function(total), atol=1e-5)
@@ -271,7 +263,7 @@ def test_a_machine_at_given_weights_is_that_of_scikit_learn(kernels, K, sharing)
 
 
 @pytest.mark.slow
-def test_given_weights_are_searched_saved_and_restricted(K, tmp_path):
+def test_given_weights_are_searched_saved_and_restricted(tmp_path):
     learner = dmkl.Weighted(xr.DataArray(WEIGHTS, {"kernel": list(NAMES)}))
     result = dmkl.search(learner, K, THREE, {"lam": [0.1, 1.0]}, cv=2)
     np.testing.assert_array_equal(result.best_.weights_, WEIGHTS)
@@ -287,9 +279,9 @@ def test_given_weights_are_searched_saved_and_restricted(K, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["align", "alignf", "cka", "statis"])
-def test_weights_from_alignments_follow_their_definitions(kernels, K, method):
+def test_weights_from_alignments_follow_their_definitions(method):
     weights = dmkl.aligned_weights(K, THREE, method=method)
-    dense = dense_view(kernels, steps=("center", "trace"))
+    dense = dense_view(KERNELS, steps=("center", "trace"))
     indicators = np.eye(3)[THREE]
     indicators = indicators / np.linalg.norm(indicators, axis=0)
     (ideal,) = dense_view((indicators @ indicators.T)[None], steps=("center", "trace"))
@@ -321,7 +313,7 @@ def test_weights_from_alignments_follow_their_definitions(kernels, K, method):
     np.testing.assert_allclose(weights, exact / np.linalg.norm(exact), atol=1e-5)
 
 
-def test_weights_of_tasks_and_rules(K):
+def test_weights_of_tasks_and_rules():
     tasks = np.stack([THREE == 0, THREE == 1], axis=1).astype(int)
     both = dmkl.aligned_weights(K, tasks)
     assert both.dims == ("kernel", "task")

@@ -15,26 +15,20 @@ from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, InputErr
 M, N, T = 48, 4, 7
 LAMS = [1e-3, 1e-2, 0.1]
 FOLDS = KFold(3)
+FEATURES = np.random.default_rng(0).normal(size=(N, M, 5)) * np.array([1.0, 3.0, 0.2, 1.0])[:, None, None] + 0.5
+DENSE = FEATURES @ FEATURES.transpose(0, 2, 1) + 0.1 * np.eye(M)
+K = dmkl.create(None, DENSE)
 
 
-@pytest.fixture(scope="module")
-def dense():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(N, M, 5)) * np.array([1.0, 3.0, 0.2, 1.0])[:, None, None] + 0.5
-    return features @ features.transpose(0, 2, 1) + 0.1 * np.eye(M)
-
-
-@pytest.fixture(scope="module")
-def Y(dense):
+def targets():
+    """Sums of functions in the spaces of the kernels, to different degrees, and noise."""
     rng = np.random.default_rng(1)
-    roots = np.linalg.cholesky(dense / np.trace(dense, axis1=1, axis2=2)[:, None, None])
+    roots = np.linalg.cholesky(DENSE / np.trace(DENSE, axis1=1, axis2=2)[:, None, None])
     parts = roots @ rng.normal(size=(N, M, T)) * rng.integers(1, 5, (N, 1, T))
     return 5.0 + parts.sum(axis=0) + 0.2 * rng.normal(size=(M, T))
 
 
-@pytest.fixture(scope="module")
-def K(dense):
-    return dmkl.create(None, dense)
+Y = targets()
 
 
 def shared(**parameters):
@@ -59,13 +53,13 @@ def reference_scores(dense, Y, steps, weights):
 
 
 @pytest.mark.parametrize("steps", [("center", "trace"), ("center",), ("cosine", "center")])
-def test_a_search_chooses_and_fits_as_dense_algebra_does(dense, Y, K, steps):
+def test_a_search_chooses_and_fits_as_dense_algebra_does(steps):
     result = dmkl.search(shared(steps=steps), K, Y, {"lam": LAMS}, FOLDS)
     assert result.parameters == ("candidate", "lam")
     weights = result.scores["weight"].isel(lam=0, fold=0).transpose("candidate", "kernel").values
     np.testing.assert_allclose(weights[0], 1 / N)
     np.testing.assert_allclose(weights.sum(axis=1), 1.0)
-    scores = reference_scores(dense, Y, steps, weights)
+    scores = reference_scores(DENSE, Y, steps, weights)
     mean = result.scores["mean_score"].transpose("candidate", "lam", "target")
     np.testing.assert_allclose(mean, scores, rtol=0, atol=1e-10)
     c, k = np.unravel_index(scores.reshape(-1, T).argmax(axis=0), scores.shape[:2])
@@ -73,7 +67,7 @@ def test_a_search_chooses_and_fits_as_dense_algebra_does(dense, Y, K, steps):
     np.testing.assert_array_equal(result.chosen["candidate"], c)
     np.testing.assert_array_equal(model.lam, np.array(LAMS)[k])
     np.testing.assert_array_equal(model.weights_, weights[c].T)
-    square = dense_view(dense, steps=steps)
+    square = dense_view(DENSE, steps=steps)
     for t in range(T):
         A = np.tensordot(weights[c[t]], square, 1) + LAMS[k[t]] * np.eye(M)
         np.testing.assert_allclose(model.dual_coef_[:, t], np.linalg.solve(A, Y[:, t] - Y[:, t].mean()), rtol=1e-8)
@@ -91,7 +85,7 @@ def test_candidates_are_those_of_dirichlet_distributions_in_turn():
 
 
 @pytest.mark.parametrize("given", ["weights of samples", "covariates"])
-def test_a_fit_of_one_candidate_is_that_of_its_weights(dense, Y, K, given):
+def test_a_fit_of_one_candidate_is_that_of_its_weights(given):
     rng = np.random.default_rng(4)
     Z = pd.DataFrame(rng.normal(size=(M, 2)), [str(i) for i in range(M)])
     steps = ("center", "trace") if given != "covariates" else (dmkl.residualize(Z), "trace")
@@ -105,7 +99,7 @@ def test_a_fit_of_one_candidate_is_that_of_its_weights(dense, Y, K, given):
 
 
 @pytest.mark.parametrize("scoring", ["r2", ["correlation", "neg_mean_squared_error"], make_scorer(r2_score)])
-def test_scores_are_those_of_predictions(Y, K, scoring):
+def test_scores_are_those_of_predictions(scoring):
     train, rows = next(iter(FOLDS.split(Y)))
     result = dmkl.search(shared(), K, Y, {"lam": LAMS}, [(train, rows[:8], rows[8:])], scoring=scoring, refit=False)
     model = shared(candidate=2, lam=LAMS[1]).fit(K[train, train], Y[train])
@@ -116,7 +110,7 @@ def test_scores_are_those_of_predictions(Y, K, scoring):
             np.testing.assert_allclose(result.scores[f"{name}{end}"].isel(at), expected.sel(measure=measure), rtol=1e-9)
 
 
-def test_targets_are_fitted_on_their_known_values(Y, K):
+def test_targets_are_fitted_on_their_known_values():
     unknown = Y.copy()
     unknown[:10, [2, 5]] = np.nan
     result = dmkl.search(shared(), K, unknown, {"lam": LAMS}, FOLDS)
@@ -134,17 +128,17 @@ def test_targets_are_fitted_on_their_known_values(Y, K):
 
 
 @pytest.mark.parametrize("refine", [0, 200])
-def test_an_evaluation_tests_rows_that_no_choice_has_seen(Y, K, refine):
-    learner, Y = shared(refine=refine), Y[:, :4]
-    evaluation = dmkl.evaluate(learner, K, Y, {"lam": LAMS}, outer=KFold(2), inner=FOLDS, baselines="none")
-    for f, (train, rows) in enumerate(KFold(2).split(Y)):
-        model = dmkl.search(learner, K[train, train], Y[train], {"lam": LAMS}, FOLDS, baselines="none").best_
+def test_an_evaluation_tests_rows_that_no_choice_has_seen(refine):
+    learner, few = shared(refine=refine), Y[:, :4]
+    evaluation = dmkl.evaluate(learner, K, few, {"lam": LAMS}, outer=KFold(2), inner=FOLDS, baselines="none")
+    for f, (train, rows) in enumerate(KFold(2).split(few)):
+        model = dmkl.search(learner, K[train, train], few[train], {"lam": LAMS}, FOLDS, baselines="none").best_
         np.testing.assert_allclose(list(evaluation.models_.values())[f].weights_, model.weights_, rtol=1e-6)
-        scores = r2_score(Y[rows], model.predict(K[rows, train]), multioutput="raw_values")
+        scores = r2_score(few[rows], model.predict(K[rows, train]), multioutput="raw_values")
         np.testing.assert_allclose(evaluation.scores["test_score"].isel(fold=f), scores, rtol=1e-6 if refine else 1e-9)
 
 
-def test_the_baseline_is_the_first_candidate_the_plain_sum(Y, K):
+def test_the_baseline_is_the_first_candidate_the_plain_sum():
     sums, searched = (dmkl.search(shared(n_candidates=n), K, Y, {"lam": LAMS}, FOLDS, refit=False) for n in (1, 6))
     np.testing.assert_allclose(searched.scores["sum_score"], sums.scores["score"].isel(candidate=0), rtol=1e-12)
 
@@ -165,17 +159,17 @@ def mean_error(dense, y, lam):
     return error
 
 
-def test_refined_weights_are_those_of_a_minimizer_of_the_dense_error(dense, Y, K):
+def test_refined_weights_are_those_of_a_minimizer_of_the_dense_error():
     found = dmkl.search(shared(n_candidates=3, refine=200), K, Y, {"lam": LAMS}, FOLDS)
     chosen, refined, scores = found.chosen, found.scores["refined_weight"], found.scores["refined_score"]
-    model, square = found.best_, dense_view(dense, steps=("center", "trace"))
+    model, square = found.best_, dense_view(DENSE, steps=("center", "trace"))
     changed = (refined != chosen["weight"].isel(fold=0)).any("kernel").values
     assert changed.sum() >= 2
     for t in range(T):
         lam, start = float(chosen["lam"][t]), chosen["weight"].isel(fold=0, target=t).values
         end = refined.isel(target=t).values
         score = float(scores.isel(target=t).mean())
-        error = mean_error(dense, Y[:, t], lam)
+        error = mean_error(DENSE, Y[:, t], lam)
         assert 1.0 - score == pytest.approx(error(np.log(end)), abs=1e-9)
         assert score >= float(chosen["mean_score"][t]) - 1e-12
         np.testing.assert_array_equal(model.weights_[:, t], end)
@@ -196,7 +190,7 @@ def test_refined_weights_are_those_of_a_minimizer_of_the_dense_error(dense, Y, K
     assert model.gap_.max() <= 1e-8
 
 
-def test_no_target_gets_worse_by_the_scorer_that_chooses(K, Y):
+def test_no_target_gets_worse_by_the_scorer_that_chooses():
     """Steps lower squared errors; a target whose correlation they do not raise keeps its candidate."""
     targets = np.random.default_rng(5).standard_t(3, size=(M, 12))
     result = dmkl.search(
@@ -250,17 +244,17 @@ def test_weights_that_leave_a_kernel_indefinite_end_no_target():
     assert (result.scores["refined_weight"] != result.chosen["weight"].isel(fold=0)).any("kernel").any()
 
 
-def test_one_target_and_folds_that_choose_alone(dense, K, Y):
+def test_one_target_and_folds_that_choose_alone():
     """Each fold refines on its validation rows, and tests the model of all its training and validation rows."""
     parts = [np.split(np.roll(np.arange(M), 16 * k), [24, 36]) for k in range(2)]
     result = dmkl.search(shared(n_candidates=3, refine=200), K, Y[:, 0], {"lam": LAMS}, parts)
     for f, (train, rows, test) in enumerate(parts):
         weights = result.scores["refined_weight"].isel(fold=f).values
         lam = float(result.chosen["lam"][f])
-        expected = r2_score(Y[rows, 0], predicted(dense, Y[:, 0], weights, lam, train, rows))
+        expected = r2_score(Y[rows, 0], predicted(DENSE, Y[:, 0], weights, lam, train, rows))
         assert float(result.scores["refined_score"][f]) == pytest.approx(expected, abs=1e-9)
         seen = np.sort(np.r_[train, rows])
-        expected = r2_score(Y[test, 0], predicted(dense, Y[:, 0], weights, lam, seen, test))
+        expected = r2_score(Y[test, 0], predicted(DENSE, Y[:, 0], weights, lam, seen, test))
         assert float(result.scores["refit_test_score"][f]) == pytest.approx(expected, abs=1e-8)
 
 
@@ -281,7 +275,7 @@ def test_sets_larger_than_the_memory_budget(tmp_path):
 
 
 @pytest.mark.parametrize("refine", [0, 20])
-def test_a_search_is_saved_and_goes_on(tmp_path, Y, K, refine):
+def test_a_search_is_saved_and_goes_on(tmp_path, refine):
     learner = shared(refine=refine)
     first = dmkl.search(learner, K, Y, {"lam": LAMS}, FOLDS, state=tmp_path / "state")
     again = dmkl.search(learner, K, Y, {"lam": LAMS}, FOLDS, state=tmp_path / "state")
@@ -297,11 +291,11 @@ def test_a_search_is_saved_and_goes_on(tmp_path, Y, K, refine):
 
 
 @pytest.mark.slow
-def test_commands(tmp_path, dense, Y, output_of, error_of):
+def test_commands(tmp_path, output_of, error_of):
     store, out = tmp_path / "set.zarr", tmp_path / "found"
     names = [f"s{i}" for i in range(M)]
     splits = pd.DataFrame({"split": np.where(np.arange(M) < 36, "train", "test")}, names)
-    dmkl.create(store, dense, samples=names, labels=pd.DataFrame(np.tile(Y, 5), names), splits=splits)
+    dmkl.create(store, DENSE, samples=names, labels=pd.DataFrame(np.tile(Y, 5), names), splits=splits)
     printed = output_of(*("search", store, out, "--model", "mkridge", "--weights", "shared", "--n-candidates", 6),
                         *("--random-state", 3, "--lam", "1e-3,1e-2,0.1", "--cv", "KFold(3)", "--split", 0))  # fmt: skip
     assert "6 candidate × 3 lam, 3 folds, 35 targets" in printed
@@ -316,17 +310,17 @@ def test_commands(tmp_path, dense, Y, output_of, error_of):
         result.best_.contributions(K[test, train]), pd.DataFrame(K.labels[test], K.samples[test])
     )
     np.testing.assert_allclose(table["kernel_r2"], parts["kernel_r2"].transpose("target", "kernel").values.ravel())
-    dmkl.create(tmp_path / "classes.zarr", dense, labels=np.arange(M) % 2, splits=(np.arange(M) > 30) * 2)
+    dmkl.create(tmp_path / "classes.zarr", DENSE, labels=np.arange(M) % 2, splits=(np.arange(M) > 30) * 2)
     output_of("fit", tmp_path / "classes.zarr", tmp_path / "classifier")
     refused = error_of("predict", tmp_path / "classifier", tmp_path / "classes.zarr", "--kernel-scores", "r2.csv")
     assert "MKFDA predicts no numbers" in refused
 
 
-def test_what_a_search_refuses(dense, Y, K):
+def test_what_a_search_refuses():
     with pytest.raises(InputError, match=r"target '7' has a single value, 1, .* leave it out"):
         dmkl.search(shared(), K, np.c_[Y, np.ones(M)], cv=FOLDS)
     with pytest.warns(IndefiniteKernelWarning):
-        indefinite = dmkl.create(None, dense - 5.0 * np.eye(M))
+        indefinite = dmkl.create(None, DENSE - 5.0 * np.eye(M))
     with pytest.raises(IndefiniteKernelError, match=r"not positive definite at λ = 0\.001"):
         dmkl.search(shared(steps=()), indefinite, Y, {"lam": LAMS}, FOLDS)
     unknown = np.where(np.arange(M * T).reshape(M, T) == 0, np.nan, Y)
@@ -346,7 +340,7 @@ def product_measure(y, parts):
     return r2, (y * deviations).mean(axis=1) / (y.std(axis=0) * joint.std(axis=0))
 
 
-def test_scores_by_kernel_are_those_of_the_product_measure(Y, K):
+def test_scores_by_kernel_are_those_of_the_product_measure():
     train, rows = np.arange(32), np.arange(32, M)
     model = dmkl.search(shared(), K[train, train], Y[train], {"lam": LAMS}, FOLDS).best_
     contributions = model.contributions(K[rows, train])
@@ -359,7 +353,7 @@ def test_scores_by_kernel_are_those_of_the_product_measure(Y, K):
     np.testing.assert_allclose(parts["rest_r2"], 0.0, atol=1e-12)
 
 
-def test_scores_by_kernel_sum_to_those_of_predictions(Y, K):
+def test_scores_by_kernel_sum_to_those_of_predictions():
     """Also with covariates and unknown values."""
     train, rows = np.arange(32), np.arange(32, M)
     Z = pd.DataFrame(np.random.default_rng(0).normal(size=(M, 2)), [str(i) for i in range(M)])
