@@ -21,26 +21,14 @@ from dmkl.searching.grid import class_values
 from dmkl.solvers.groups import gating_gradient
 from dmkl.solvers.margin.svm import solve_dense
 
-
-def made(seed, m=150):
-    """Two classes in two hidden sub-categories: view s separates the classes in sub-category s only."""
-    rng = np.random.default_rng(seed)
-    y, hidden = rng.integers(0, 2, m), rng.integers(0, 2, m)
-    context = rng.standard_normal((m, 4)) * 0.3 + 2.0 * hidden[:, None]
-    views = {"context": context}
-    for s in range(2):
-        signal = np.where(hidden == s, 2.0 * (2 * y - 1), 0.0)
-        views[f"view{s}"] = rng.standard_normal((m, 3)) + signal[:, None]
-    return views, y
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    views, y = made(0)
-    folder = tmp_path_factory.mktemp("groups")
-    return dmkl.build(folder / "k.zarr", views, {"function": "rbf", "gamma": 0.2}, labels=y, tile=40), y
-
-
+# Two classes in two hidden sub-categories: view s separates the classes in sub-category s only.
+RNG = np.random.default_rng(0)
+Y, HIDDEN = RNG.integers(0, 2, 150), RNG.integers(0, 2, 150)
+THIRDS = np.array(["ash", "elm", "oak"])[Y + (np.arange(150) % 3 == 0)]
+VIEWS = {"context": RNG.standard_normal((150, 4)) * 0.3 + 2.0 * HIDDEN[:, None]}
+for s in range(2):
+    VIEWS[f"view{s}"] = RNG.standard_normal((150, 3)) + np.where(HIDDEN == s, 2.0 * (2 * Y - 1), 0.0)[:, None]
+K = dmkl.build(None, VIEWS, {"function": "rbf", "gamma": 0.2}, labels=Y, tile=40)
 TRAIN, TEST = np.random.default_rng(1).permutation(150)[:90], np.arange(150)
 
 
@@ -65,9 +53,8 @@ def check_descent(model):
         ("samples", "kernel", "softmax", 2),
     ],
 )
-def test_scores_are_those_of_machines_on_the_composite_kernel(built, n_groups, grouping, weighting, classes):
-    K, y = built
-    labels = y if classes == 2 else y + (np.arange(150) % 3 == 0)
+def test_scores_are_those_of_machines_on_the_composite_kernel(n_groups, grouping, weighting, classes):
+    labels = Y if classes == 2 else Y + (np.arange(150) % 3 == 0)
     model = dmkl.GSMKL(2.0, n_groups, grouping, weighting=weighting, feature="context", max_iter=15)
     if grouping == "kernel":
         model.set_params(feature=None)
@@ -90,10 +77,9 @@ def test_scores_are_those_of_machines_on_the_composite_kernel(built, n_groups, g
 
 @pytest.mark.parametrize("grouping", ["kernel", "kmeans", "plsa"])
 def test_saved_and_predicting_from_features(grouping, tmp_path):
-    views, y = made(0)
-    views = {name: np.abs(view) for name, view in views.items()}
+    views = {name: np.abs(view) for name, view in VIEWS.items()}
     K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)
-    model = dmkl.GSMKL(n_groups=2, grouping=grouping, max_iter=5).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model = dmkl.GSMKL(n_groups=2, grouping=grouping, max_iter=5).fit(K[TRAIN, TRAIN], Y[TRAIN])
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
     expected = model.decision_function(K[TEST, TRAIN])
@@ -103,18 +89,10 @@ def test_saved_and_predicting_from_features(grouping, tmp_path):
     assert list(loaded.group_class_.values) == list(model.group_class_.values)
 
 
-@pytest.fixture(scope="module")
-def thirds(built):
-    """Three classes, by names."""
-    _, y = built
-    return np.array(["ash", "elm", "oak"])[y + (np.arange(150) % 3 == 0)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_each_class_chooses_its_number_by_its_own_validation_scores(built, thirds, n_classes, tmp_path):
-    K, y = built
-    labels = np.array(["ash", "elm"])[y] if n_classes == 2 else thirds
+def test_each_class_chooses_its_number_by_its_own_validation_scores(n_classes, tmp_path):
+    labels = np.array(["ash", "elm"])[Y] if n_classes == 2 else THIRDS
     rows = np.random.default_rng(0).permutation(150)
     folds = [tuple(np.roll(rows, 50 * k).reshape(3, 50)) for k in range(2)]
     learner, grid = dmkl.GSMKL(max_iter=3, tol=1e-2), {"n_groups": [1, 2, 3], "C": [1.0, 4.0]}
@@ -143,10 +121,9 @@ def test_each_class_chooses_its_number_by_its_own_validation_scores(built, third
 
 
 @pytest.mark.slow
-def test_an_evaluation_records_the_numbers_of_each_class(built, thirds):
-    K, _ = built
+def test_an_evaluation_records_the_numbers_of_each_class():
     learner, folds = dmkl.GSMKL(C=2.0, max_iter=1), {"outer": 2, "inner": 2, "baselines": "none"}
-    result = dmkl.evaluate(learner, K[TRAIN, TRAIN], thirds[TRAIN], {"n_groups": [1, 2]}, **folds)
+    result = dmkl.evaluate(learner, K[TRAIN, TRAIN], THIRDS[TRAIN], {"n_groups": [1, 2]}, **folds)
     chosen = [search.best_params_["n_groups"].items() for search in result.searches.values()]
     texts = [",".join(f"{label}={count}" for label, count in counts) for counts in chosen]
     assert result.scores["n_groups"].values.tolist() == texts
@@ -161,30 +138,26 @@ def test_a_class_that_no_fold_validates_takes_the_number_of_all(rule):
     assert class_values(data, {"n_groups": 1}, "n_groups", [1, 2], rule) == expected
 
 
-def test_groups_that_belong_to_no_class_have_one_number(built, thirds):
-    K, _ = built
+def test_groups_that_belong_to_no_class_have_one_number():
     grid = {"n_groups": [1, 2], "C": [1.0]}
-    result = dmkl.search(dmkl.GSMKL(across=True, max_iter=1), K, thirds, grid, cv=2, baselines="none")
+    result = dmkl.search(dmkl.GSMKL(across=True, max_iter=1), K, THIRDS, grid, cv=2, baselines="none")
     assert result.by_class == ()
     assert result.best_.n_groups == result.best_params_["n_groups"]
 
 
 # --- several labels per sample -------------------------------------------------------------------------------------
-def tasks_of(y):
-    """Two tasks: the classes, with some unknown labels, and another third of the samples."""
-    labels = np.stack([y, np.arange(150) % 3 == 0], axis=1).astype(float)
-    labels[::7, 0] = np.nan
-    return labels
+TASKS = np.stack([Y, np.arange(150) % 3 == 0], axis=1).astype(float)
+TASKS[::7, 0] = np.nan
+"""Two tasks: the classes, with some unknown labels, and another third of the samples."""
 
 
 @pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
-def test_each_task_has_groups_of_its_positives_and_negatives(built, grouping):
-    K, y = built
-    labels, C, counts = tasks_of(y)[TRAIN], (2.0, 1.0), ({0: 1, 1: 3}, 2)
+def test_each_task_has_groups_of_its_positives_and_negatives(grouping):
+    labels, C, counts = TASKS[TRAIN], (2.0, 1.0), ({0: 1, 1: 3}, 2)
     options = {"grouping": grouping, "max_iter": 5}
     model = dmkl.GSMKL(C, counts, **options).fit(K[TRAIN, TRAIN], labels)
     scores, new_groups = model.decision_function(K[TEST, TRAIN]), model.groups_of(K[TEST, TRAIN])
-    np.testing.assert_allclose(model.decision_function(features=made(0)[0]), scores, atol=1e-8)
+    np.testing.assert_allclose(model.decision_function(features=VIEWS), scores, atol=1e-8)
     assert (model.groups_.values[np.isnan(labels[:, 0]), 0] == -1).all()
     for k in range(2):
         rows = np.flatnonzero(~np.isnan(labels[:, k]))
@@ -199,13 +172,12 @@ def test_each_task_has_groups_of_its_positives_and_negatives(built, grouping):
 
 
 @pytest.mark.parametrize("sites", [False, True])
-def test_groups_that_tasks_share(built, sites):
-    K, y = built
+def test_groups_that_tasks_share(sites):
     grouping = {str(name): "north" if k % 3 else "south" for k, name in enumerate(K.samples)} if sites else "kernel"
     learner = dmkl.GSMKL(grouping=grouping, across=not sites, max_iter=2)
-    shared = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(tasks_of(y)[TRAIN]))
+    shared = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(TASKS[TRAIN]))
     assert shared.groups_.dims == ("sample",)
-    model = clone(learner).fit(K[TRAIN, TRAIN], tasks_of(y)[TRAIN])
+    model = clone(learner).fit(K[TRAIN, TRAIN], TASKS[TRAIN])
     assert model.groups_.dims == ("sample", "task")
     np.testing.assert_allclose(
         model.decision_function(K[TEST, TRAIN])[:, 1], shared.decision_function(K[TEST, TRAIN])[:, 1]
@@ -213,11 +185,10 @@ def test_groups_that_tasks_share(built, sites):
     assert model.group_class_.values[:, 0].tolist() == (["north", "south"] if sites else [0, 0])
 
 
-def test_each_task_chooses_its_numbers_by_its_average_precision(built):
-    K, y = built
+def test_each_task_chooses_its_numbers_by_its_average_precision():
     counts = [1, {0: 1, 1: 3}]
     grid = {"n_groups": counts, "C": [0.5, 4.0]}
-    result = dmkl.search(dmkl.GSMKL(max_iter=1), K, tasks_of(y), grid, cv=2, baselines="none")
+    result = dmkl.search(dmkl.GSMKL(max_iter=1), K, TASKS, grid, cv=2, baselines="none")
     assert result.scores.attrs["scoring"] == "average_precision"
     for task, chosen in result.best_params_.items():
         means = result.scores.mean_score.sel(task=task).transpose("n_groups", "C").values
@@ -229,10 +200,9 @@ def test_each_task_chooses_its_numbers_by_its_average_precision(built):
 # --- resumed searches ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("grouping", "done"), [("kernel", 8), ("kernel", 3), ("kmeans", 3)])
 @pytest.mark.slow
-def test_a_continued_search_computes_the_missing_groups(built, grouping, done, tmp_path):
+def test_a_continued_search_computes_the_missing_groups(grouping, done, tmp_path):
     """Two folds, two tasks and two numbers of groups make eight groupings; the search ends after some of them."""
-    K, y = built
-    arguments = (dmkl.GSMKL(grouping=grouping, max_iter=2), K, tasks_of(y), {"n_groups": [1, 2], "C": [1.0]})
+    arguments = (dmkl.GSMKL(grouping=grouping, max_iter=2), K, TASKS, {"n_groups": [1, 2], "C": [1.0]})
     options = {"cv": 2, "baselines": "none", "refit": False}
     expected = dmkl.search(*arguments, **options)
     name = f"group_by_{grouping}"
@@ -249,9 +219,8 @@ def test_a_continued_search_computes_the_missing_groups(built, grouping, done, t
     np.testing.assert_array_equal(result.scores.score, expected.scores.score)
 
 
-def test_what_is_not_proven_is_never_called_so(built):
-    K, y = built
-    result = dmkl.search(dmkl.GSMKL(n_groups=1, max_iter=2), K, y, {"C": [0.5, 4.0]}, cv=2, baselines="none")
+def test_what_is_not_proven_is_never_called_so():
+    result = dmkl.search(dmkl.GSMKL(n_groups=1, max_iter=2), K, Y, {"C": [0.5, 4.0]}, cv=2, baselines="none")
     assert np.isnan(result.scores["gap"]).all()
     assert set(result.table()["status"]) == {"open"}
     for text in (result.summary(), result.best_.status_):
@@ -259,19 +228,17 @@ def test_what_is_not_proven_is_never_called_so(built):
         assert "certified" not in text
 
 
-def test_restarts_keep_the_lowest_objective(built):
-    K, y = built
+def test_restarts_keep_the_lowest_objective():
     single, several = (
-        dmkl.GSMKL(restarts=r, max_iter=8, weighting="softmax").fit(K[TRAIN, TRAIN], y[TRAIN]) for r in (1, 3)
+        dmkl.GSMKL(restarts=r, max_iter=8, weighting="softmax").fit(K[TRAIN, TRAIN], Y[TRAIN]) for r in (1, 3)
     )
     assert several.objective_ <= single.objective_
 
 
-def test_given_groups_by_name(built, tmp_path):
+def test_given_groups_by_name(tmp_path):
     """Groups are sites; those of new samples are looked up by name, or given with the samples."""
-    K, y = built
     sites = {str(name): "north" if k % 3 else "south" for k, name in enumerate(K.samples)}
-    model = dmkl.GSMKL(2.0, grouping=sites, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model = dmkl.GSMKL(2.0, grouping=sites, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], Y[TRAIN])
     assert model.group_class_.values.tolist() == ["north", "south"]
     place = np.array([sites[str(name)] == "south" for name in K.samples]).astype(int)
     np.testing.assert_array_equal(model.groups_, place[TRAIN])
@@ -283,12 +250,12 @@ def test_given_groups_by_name(built, tmp_path):
     loaded = dmkl.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
     known = {name: sites[name] for name in map(str, K.samples[TRAIN])}
-    short = dmkl.GSMKL(2.0, grouping=known, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    short = dmkl.GSMKL(2.0, grouping=known, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], Y[TRAIN])
     with pytest.raises(InputError, match="samples have no group"):
         short.predict(K[TEST, TRAIN])
     np.testing.assert_array_equal(short.predict(K[TEST, TRAIN], groups=sites), model.predict(K[TEST, TRAIN]))
     new = np.setdiff1d(TEST, TRAIN)
-    test = K[new, TRAIN], y[new]
+    test = K[new, TRAIN], Y[new]
     assert short.score(*test, groups=sites) == model.score(*test)
     calibrated = short.calibrate(*test, groups=sites).decider_
     np.testing.assert_array_equal(calibrated.sharpness, model.calibrate(*test).decider_.sharpness)
@@ -318,14 +285,13 @@ def test_gradients_by_finite_differences():
 
 
 @pytest.mark.parametrize("gating", ["kernel", "context"])
-def test_scores_are_those_of_the_localized_kernel(built, thirds, gating):
-    K, _ = built
+def test_scores_are_those_of_the_localized_kernel(gating):
     learner = dmkl.LocalizedMKL((5.0, 5.0, 2.0), gating, max_iter=5)
-    model = learner.fit(K[TRAIN, TRAIN], thirds[TRAIN])
+    model = learner.fit(K[TRAIN, TRAIN], THIRDS[TRAIN])
     assert np.isnan(model.gap_).all()
     check_descent(model)
-    dense, views = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative")), made(0)[0]
-    features = dense.mean(axis=0) if gating == "kernel" else views["context"][TRAIN]
+    dense = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative"))
+    features = dense.mean(axis=0) if gating == "kernel" else VIEWS["context"][TRAIN]
     names = model.train_samples_ if gating == "kernel" else [str(k) for k in range(features.shape[1])]
     np.testing.assert_array_equal(model.gating_["gating_feature"], names)
     scores = model.decision_function(K[TRAIN, TRAIN])
@@ -337,16 +303,15 @@ def test_scores_are_those_of_the_localized_kernel(built, thirds, gating):
         composite = composite_kernel(dense, weights, np.arange(len(TRAIN)))
         expected = composite @ model.dual_coef_.values[:, k] + model.intercept_.values[k]
         np.testing.assert_allclose(scores[:, k], expected, atol=1e-8)
-        check_machine(composite, thirds[TRAIN] == model.classes_[k], learner.C[k], scores[:, k])
+        check_machine(composite, THIRDS[TRAIN] == model.classes_[k], learner.C[k], scores[:, k])
     new = model.decision_function(K[TEST, TRAIN])
-    np.testing.assert_allclose(model.decision_function(features=views), new, atol=1e-8)
+    np.testing.assert_allclose(model.decision_function(features=VIEWS), new, atol=1e-8)
 
 
 @pytest.mark.parametrize("learner", [dmkl.GSMKL(max_iter=1), dmkl.LocalizedMKL(max_iter=1)])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_there_is_no_single_kernel_and_no_weight_of_a_feature(built, thirds, learner, n_classes):
-    K, y = built
-    model = clone(learner).fit(K, y if n_classes == 2 else thirds)
+def test_there_is_no_single_kernel_and_no_weight_of_a_feature(learner, n_classes):
+    model = clone(learner).fit(K, Y if n_classes == 2 else THIRDS)
     for ask, given in ((model.combined_kernel, K), (model.kernel_pca, K), (model.feature_weights, K.names[0])):
         with pytest.raises(InputError, match="weighs each kernel by groups of samples"):
             ask(given)

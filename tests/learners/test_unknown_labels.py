@@ -11,16 +11,14 @@ from dmkl.errors import InputError
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 WEIGHTS = np.random.default_rng(2).uniform(0.5, 2.0, len(TRAIN))
-
-
-def problem():
-    """Three tasks of digits: a third of the first is unknown, none of the second, two fifths of the last."""
-    kernels, y = digits()
-    labels = np.stack([y < 5, y % 2 == 0, y > 2], axis=1).astype(float)
-    rng = np.random.default_rng(0)
-    labels[rng.permutation(90)[:30], 0] = np.nan
-    labels[rng.permutation(90)[:36], 2] = np.nan
-    return in_memory(kernels, 25), labels
+KERNELS, DIGITS = digits()
+K = in_memory(KERNELS, 25)
+LABELS = np.stack([DIGITS < 5, DIGITS % 2 == 0, DIGITS > 2], axis=1).astype(float)
+for n_unknown, task in ((30, 0), (36, 2)):
+    LABELS[np.random.default_rng(task).permutation(90)[:n_unknown], task] = np.nan
+"""Three tasks of digits: a third of the first is unknown, none of the second, two fifths of the last."""
+CODED = np.where(np.isnan(LABELS), 0, 2 * LABELS - 1).astype(int)
+"""−1 and 1, and 0 for unknown labels, as in the VOC challenges."""
 
 
 def known_rows(labels, k, among):
@@ -39,14 +37,13 @@ def known_rows(labels, k, among):
 )
 def test_a_task_is_the_fit_on_its_labeled_rows(learner, weights):
     """Also with sample weights, and with a code for unknown labels."""
-    K, labels = problem()
-    model = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(labels[TRAIN], nan=-9), weights, unknown=-9)
+    model = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(LABELS[TRAIN], nan=-9), weights, unknown=-9)
     scores, predicted = model.decision_function(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN])
     assert scores.dims == ("sample", "task")
     n_passes = []
     for k in range(3):
-        rows = known_rows(labels, k, TRAIN)
-        alone = clone(learner).fit(K[rows, rows], labels[rows, k], None if weights is None else weights[rows])
+        rows = known_rows(LABELS, k, TRAIN)
+        alone = clone(learner).fit(K[rows, rows], LABELS[rows, k], None if weights is None else weights[rows])
         n_passes.append(alone.n_passes_)
         expected = alone.decision_function(K[TEST, rows])
         np.testing.assert_allclose(scores[:, k], expected, atol=1e-4 * np.abs(expected).max())
@@ -57,18 +54,16 @@ def test_a_task_is_the_fit_on_its_labeled_rows(learner, weights):
 
 
 def test_a_score_counts_known_labels():
-    K, labels = problem()
-    model = dmkl.MKFDA(2.0, 1e-2).fit(K[TRAIN, TRAIN], labels[TRAIN])
-    predicted, truth = model.predict(K[TEST, TRAIN]), labels[TEST]
+    model = dmkl.MKFDA(2.0, 1e-2).fit(K[TRAIN, TRAIN], LABELS[TRAIN])
+    predicted, truth = model.predict(K[TEST, TRAIN]), LABELS[TEST]
     right = [np.all((row == true)[~np.isnan(true)]) for row, true in zip(predicted, truth, strict=True)]
     some = ~np.isnan(truth).all(axis=1)
     assert model.score(K[TEST, TRAIN], truth) == pytest.approx(np.mean(np.array(right)[some]))
 
 
 def test_regressions_leave_out_unknown_values():
-    K, labels = problem()
     rng = np.random.default_rng(1)
-    y = np.where(np.isnan(labels), np.nan, rng.standard_normal(labels.shape) + labels)
+    y = np.where(np.isnan(LABELS), np.nan, rng.standard_normal(LABELS.shape) + LABELS)
     coded = np.nan_to_num(y[TRAIN], nan=-9)
     p, lam = (1.0, 2.0, np.inf), (1e-3, 1e-2, 0.1)
     model = dmkl.MKRidge(p, lam, tol=1e-8).fit(K[TRAIN, TRAIN], coded, WEIGHTS, unknown=-9)
@@ -83,56 +78,47 @@ def test_regressions_leave_out_unknown_values():
 
 @pytest.mark.parametrize("learner", [dmkl.MKFDA(tol=1e-8), dmkl.MKRidge(tol=1e-8), dmkl.MKSVM(tol=1e-6)])
 def test_a_search_of_a_task_is_that_on_its_labeled_rows(learner):
-    K, labels = problem()
     price = "C" if isinstance(learner, dmkl.MKSVM) else "lam"
     grid = {"p": [2.0], price: [1e-2, 1.0]}
     scoring = "r2" if isinstance(learner, dmkl.MKRidge) else "roc_auc"
     options = {"scoring": scoring, "baselines": "none"}
-    result = dmkl.search(learner, K, labels, grid, cv=2, **options)
+    result = dmkl.search(learner, K, LABELS, grid, cv=2, **options)
     dim = "target" if scoring == "r2" else "task"
-    rows = known_rows(labels, 2, np.arange(90))
+    rows = known_rows(LABELS, 2, np.arange(90))
     place = {row: i for i, row in enumerate(rows)}
-    cv = [[np.array([place[i] for i in part if i in place]) for part in parts] for parts in KFold(2).split(labels)]
-    alone = dmkl.search(learner, K[rows, rows], labels[rows, 2], grid, cv=cv, **options)
+    cv = [[np.array([place[i] for i in part if i in place]) for part in parts] for parts in KFold(2).split(LABELS)]
+    alone = dmkl.search(learner, K[rows, rows], LABELS[rows, 2], grid, cv=cv, **options)
     np.testing.assert_allclose(result.scores["score"].sel({dim: "2"}), alone.scores["score"], atol=2e-3)
     np.testing.assert_allclose(result.best_.weights_.sel({dim: "2"}), alone.best_.weights_, atol=1e-2)
 
 
 # --- marks of unknown labels -----------------------------------------------------------------------------------------
 def test_ways_to_say_unknown():
-    K, labels = problem()
-    objects = np.where(np.isnan(labels), None, labels)
-    texts = np.where(np.isnan(labels), "", np.nan_to_num(labels).astype(int).astype(str))
+    objects = np.where(np.isnan(LABELS), None, LABELS)
+    texts = np.where(np.isnan(LABELS), "", np.nan_to_num(LABELS).astype(int).astype(str))
     learner = dmkl.Uniform(0.1)
-    expected = clone(learner).fit(K, labels).dual_coef_
-    for given, code in ((objects, None), (texts, None), (coded(labels), 0), (coded(labels).astype(str), "0")):
+    expected = clone(learner).fit(K, LABELS).dual_coef_
+    for given, code in ((objects, None), (texts, None), (CODED, 0), (CODED.astype(str), "0")):
         assert clone(learner).fit(K, given, unknown=code).dual_coef_.identical(expected)
     with pytest.raises(InputError, match="unknown must be a number, as the labels are, got 'x'"):
-        learner.fit(K, coded(labels), unknown="x")
+        learner.fit(K, CODED, unknown="x")
 
 
 def test_a_fold_without_a_class_of_a_task_is_refused():
-    K, labels = problem()
-    labels[:60, 0] = np.where(labels[:60, 0] == 0, np.nan, labels[:60, 0])
+    labels = np.where((LABELS == 0) & (np.arange(90) < 60)[:, None] & [True, False, False], np.nan, LABELS)
     with pytest.raises(InputError, match=r"fold 0 has (no )?training rows of .*class.* in task 0"):
         dmkl.search(dmkl.MKFDA(), K, labels, {"lam": [1.0]}, cv=[(TRAIN, TEST)])
 
 
 # --- a code for unknown labels ---------------------------------------------------------------------------------------
-def coded(labels):
-    """Labels −1 and 1, and 0 for unknown ones, as in the VOC challenges."""
-    return np.where(np.isnan(labels), 0, 2 * labels - 1).astype(int)
-
-
 def test_scores_with_a_code_are_those_with_nan():
-    K, labels = problem()
-    model = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], coded(labels)[TRAIN], unknown=0)
-    expected = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    model = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], CODED[TRAIN], unknown=0)
+    expected = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], LABELS[TRAIN])
     assert set(np.unique(model.predict(K[TEST, TRAIN]))) <= {0, 1}
-    score = expected.score(K[TEST, TRAIN], labels[TEST])
-    assert model.score(K[TEST, TRAIN], coded(labels)[TEST], unknown=0) == score
-    result = dmkl.assess(model, K[TEST, TRAIN], coded(labels)[TEST], unknown=0, scoring="accuracy")
-    assert result.identical(dmkl.assess(expected, K[TEST, TRAIN], labels[TEST], scoring="accuracy"))
+    score = expected.score(K[TEST, TRAIN], LABELS[TEST])
+    assert model.score(K[TEST, TRAIN], CODED[TEST], unknown=0) == score
+    result = dmkl.assess(model, K[TEST, TRAIN], CODED[TEST], unknown=0, scoring="accuracy")
+    assert result.identical(dmkl.assess(expected, K[TEST, TRAIN], LABELS[TEST], scoring="accuracy"))
 
 
 def test_fronts_pass_on_the_code_and_weights_of_samples():
@@ -156,19 +142,17 @@ def test_fronts_pass_on_the_code_and_weights_of_samples():
 
 
 def test_searches_and_evaluations_take_it():
-    K, labels = problem()
     asked = {"grid": {"lam": [1e-2, 1.0]}, "scoring": "accuracy", "baselines": "none"}
-    result = dmkl.search(dmkl.Uniform(), K, coded(labels), cv=KFold(2), unknown=0, **asked)
-    expected = dmkl.search(dmkl.Uniform(), K, labels, cv=KFold(2), **asked)
+    result = dmkl.search(dmkl.Uniform(), K, CODED, cv=KFold(2), unknown=0, **asked)
+    expected = dmkl.search(dmkl.Uniform(), K, LABELS, cv=KFold(2), **asked)
     np.testing.assert_array_equal(result.scores["score"], expected.scores["score"])
-    result = dmkl.evaluate(dmkl.Uniform(), K, coded(labels), outer=KFold(2), inner=KFold(2), unknown=0, **asked)
-    expected = dmkl.evaluate(dmkl.Uniform(), K, labels, outer=KFold(2), inner=KFold(2), **asked)
+    result = dmkl.evaluate(dmkl.Uniform(), K, CODED, outer=KFold(2), inner=KFold(2), unknown=0, **asked)
+    expected = dmkl.evaluate(dmkl.Uniform(), K, LABELS, outer=KFold(2), inner=KFold(2), **asked)
     np.testing.assert_array_equal(result.scores["test_score"], expected.scores["test_score"])
 
 
 def test_a_column_of_two_classes_is_no_task():
-    K, labels = problem()
-    y = 2 * labels[:, [1]].astype(int) - 1
+    y = 2 * LABELS[:, [1]].astype(int) - 1
     model = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], y[TRAIN])
     right = np.mean(model.predict(K[TEST, TRAIN]) == y[TEST, 0])
     assert dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring="accuracy")["score"].item() == right
