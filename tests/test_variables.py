@@ -69,14 +69,6 @@ def labeled(result):
                 yield from ((f".{name}{where}", dataset) for where, dataset in labeled(value))
 
 
-def on_disk(result, path):
-    """Save a result or model, and yield the labeled data of its root and of each group, opened by xarray."""
-    result.save(path)
-    for group in (None, *(name for name, _ in zarr.open_group(path, mode="r").groups())):
-        with xr.open_zarr(path, group=group) as opened:
-            yield opened
-
-
 TWO = (Y[:, None] == ["apple", "pear"]).astype(int)
 NUMBERS = np.arange(float(M))
 SCORERS = ["accuracy", "balanced_accuracy"]
@@ -183,9 +175,13 @@ def test_all_that_is_labeled_is_described(name, K, tmp_path):
     if isinstance(result, dmkl.Stability) and result.tasks is not None:
         parts += [(".error_bound()", part) for _, part in labeled(result.error_bound())]
     if hasattr(result, "save"):
-        parts += [("on disk", part) for part in on_disk(result, tmp_path / "result")]
-        assert name.startswith("analyze") or problems(tmp_path / "result") == ""
-        read = dmkl.load(tmp_path / "result")
+        path = tmp_path / "result"
+        result.save(path)
+        for group in (None, *(name for name, _ in zarr.open_group(path, mode="r").groups())):
+            with xr.open_zarr(path, group=group) as opened:
+                parts.append(("on disk", opened))
+        assert name.startswith("analyze") or problems(path) == ""
+        read = dmkl.load(path)
         if isinstance(read, KernelLearner):
             assert read.weights_.attrs == result.weights_.attrs
         else:

@@ -146,7 +146,11 @@ def private_slurm(root: Path, folder: Path, *, cpus: int = 4, bind: bool = False
         try:
             yield slurm
         finally:
-            _end_all_jobs(slurm)
+            # The processes of jobs would outlive the daemons.
+            slurm("scancel", f"--user={getpass.getuser()}")
+            deadline = time.monotonic() + 15
+            while slurm("squeue", "--noheader") and time.monotonic() < deadline:
+                time.sleep(0.1)
 
 
 def _free_ports(n: int) -> list[int]:
@@ -184,11 +188,3 @@ def _wait_until_idle(slurm: PrivateSlurm) -> None:
     logs = "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(slurm.folder.glob("*.log")))
     msg = f"the node of a private SLURM is not idle after 30 s\n{logs}"
     raise RuntimeError(msg)
-
-
-def _end_all_jobs(slurm: PrivateSlurm) -> None:
-    """Cancel all jobs, as their processes would outlive the daemons."""
-    slurm("scancel", f"--user={getpass.getuser()}")
-    deadline = time.monotonic() + 15
-    while slurm("squeue", "--noheader") and time.monotonic() < deadline:
-        time.sleep(0.1)

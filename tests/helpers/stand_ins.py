@@ -74,11 +74,6 @@ def npz(names) -> Callable[[Path], object]:
     return lambda path: np.savez(path, samples=names, **{name: of.to_numpy() for name, of in views(names).items()})
 
 
-def matrix(seed) -> Callable[[Path], object]:
-    """A kernel without names."""
-    return lambda path: np.save(path, gaussian(seed))
-
-
 def kernels(path, labels=LABELS):
     """A set with features, classes and two splits."""
     dmkl.build(path, views(), {"function": "rbf"}, labels=labels, splits=SPLITS)
@@ -216,16 +211,6 @@ def checkpoint(path):
     dmkl.search(dmkl.MKFDA(), dmkl.open(path.parent / "kernels.zarr"), grid=grid, cv=2, state=path)
 
 
-def of_one_kernel(path):
-    """A set of one kernel of its name."""
-    dmkl.create(path, {path.stem: gaussian(1)}, samples=NAMES)
-
-
-def copy(page) -> Callable[[Path], object]:
-    """A file of the repository."""
-    return lambda path: shutil.copy(ROOT / page, path)
-
-
 specs = lines(['[[kernel]]\nfunction = "rbf"\nbandwidth = [0.3, 1]\n', '[[kernel]]\nfunction = "linear"'])
 TRIALS = table("y", [f"record{k}" for k in range(2 * M)]).rename(columns={"y": "yield"}).assign(line=NAMES * 2)
 AGES = pd.DataFrame({"age": np.random.default_rng(5).uniform(20, 60, M)}, NAMES)
@@ -239,13 +224,18 @@ CLINICAL["visits"] = np.round(CLINICAL["years"] * np.exp(RISK / 2)).astype(int)
 
 STAND_INS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(["kernels.zarr", "set.zarr", "SET"], kernels),
-    **dict.fromkeys(["first.zarr", "second.zarr"], of_one_kernel),
+    **dict.fromkeys(
+        ["first.zarr", "second.zarr"], lambda path: dmkl.create(path, {path.stem: gaussian(1)}, samples=NAMES)
+    ),
     **dict.fromkeys(["features.npz", "tables.npz", "views.npz"], npz(NAMES)),
     **dict.fromkeys(["new.npz", "new_views.npz"], npz(NEW)),
     **dict.fromkeys(["specs.toml", "kernels.toml"], specs),
     **dict.fromkeys(["y.txt", "classes.txt"], lines(LABELS)),
     **dict.fromkeys(["y.csv", "labels.csv", "diagnosis.csv"], csv(LABELS)),
-    **{f"{name}.npy": matrix(seed) for seed, name in enumerate("rbf chi2 whole upper lower noise a more".split())},
+    **{
+        f"{name}.npy": lambda path, seed=seed: np.save(path, gaussian(seed))
+        for seed, name in enumerate("rbf chi2 whole upper lower noise a more".split())
+    },
     **dict.fromkeys(["b.h5", "new_samples.h5"], hdf5),
     "kernels.mat": lambda path: scipy.io.savemat(path, {"K": np.stack([gaussian(1), gaussian(2)], axis=2)}),
     "k.csv": csv(pd.DataFrame(gaussian(1), NAMES, NAMES)),
@@ -288,7 +278,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     **dict.fromkeys(["a9a", "kernel.svm"], libsvm),
     "connectomes.npy": connectomes,
     "kernels.nc": netcdf,
-    "job.toml": copy("docs/job.toml"),
+    "job.toml": lambda path: shutil.copy(ROOT / "docs/job.toml", path),
     "result.partial": checkpoint,
 }
 """What makes a file or folder, and those that belong to it, at a path of this name."""

@@ -118,8 +118,5 @@ def test_tasks_have_recall_and_precision_without_a_matrix():
     scores.figure.canvas.draw()
     assert words(scores.yaxis) == ["bird", "boat", "bus"]
     np.testing.assert_allclose(points(scores)["recall"][:, 0], skm.recall_score(truth, guessed, average=None))
-
-
-def test_what_has_no_counts_is_refused():
     with pytest.raises(InputError, match=r"drawn from the result of dmkl\.assess for classes"):
         dmkl.plot_confusion(xr.Dataset({"score": ("measure", [0.5])}))
