@@ -39,14 +39,9 @@ class Url:
         """The last part."""
         return self.text.rsplit("/", 1)[-1]
 
-    @property
-    def parent(self) -> Url:
-        """The folder that it is in."""
-        return Url(self.text.rsplit("/", 1)[0])
-
     def with_name(self, name: str) -> Url:
         """Another place in the same folder."""
-        return self.parent / name
+        return Url(self.text.rsplit("/", 1)[0]) / name
 
     def exists(self) -> bool:
         """Whether there is an object of this name, or a folder."""

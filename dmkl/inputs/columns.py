@@ -94,10 +94,7 @@ def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def axis_names(values: Any, axis: int) -> Names:
-    """Return the names along an axis of an object of pandas or xarray; None if it has none, or they only count.
-
-    An axis of xarray without an index may have names in another coordinate, see `names_among`.
-    """
+    """Return the names along an axis of an object of pandas or xarray; None if it has none, or they only count."""
     if is_instance(values, "pandas", "Series", "DataFrame"):
         index = values.axes[axis]
         only_counts = is_instance(index, "pandas", "RangeIndex") and index.start == 0 and index.step == 1
