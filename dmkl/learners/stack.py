@@ -62,8 +62,8 @@ class StackedRidge(FunctionOfEachKernel, abstract=True):
         return StackMethod(factors=True)
 
     def _values(self, targets: Targets, number: int) -> Float:
-        """The values that a problem regresses on, (m, c)."""
-        raise NotImplementedError
+        """The values that a problem regresses on, (m, c): of a regression the numbers."""
+        return targets.values[number]
 
     def _problem(self, data: TrainingSet, number: int) -> StackProblem:
         training, targets = data.trainings[number], data.problems.targets
@@ -183,8 +183,3 @@ class StackRegressor(StackedRidge, KernelRegressor):
     >>> model = dmkl.StackRegressor().fit(K[train, train], y[train])
     >>> predicted = model.predict(K[test, train])
     """
-
-    traits = StackedRidge.traits
-
-    def _values(self, targets: Targets, number: int) -> Float:
-        return targets.values[number]

@@ -25,6 +25,7 @@ UNEQUAL = np.repeat(np.arange(12), np.arange(2, 14))
         ("importance", {"kernel_groups": {"a": ["kernel_0", "noise"]}}, "'a' names 'noise', which is no kernel"),
         ("importance", {"kernel_groups": {"a": NAMES}}, "'a' has all kernels, and nothing is left"),
         ("importance", {"kernel_groups": {"kernel_1": ["kernel_0"]}}, "'kernel_1' is the name of a kernel"),
+        ("importance", {"kernel_groups": {"a": "kernel_0"}}, "'a' must be a list of names of kernels, got 'kernel_0'"),
         ("importance", {"kernel_groups": ["kernel_0"]}, "kernel_groups must map names to names of kernels"),
         ("importance", {"kernel_groups": OVERLAP, "shapley": 3}, "'kernel_1' is in 'a' and 'b'"),
         ("importance", {"choose": "again"}, "choose must be 'held' or 'anew'"),
