@@ -251,8 +251,8 @@ def test_whatever_changes_between_runs_nothing_is_mixed(tmp_path, case):
     assert [e["name"] for e in made.provenance] == list(made.names)
 
 
-def test_an_import_over_an_unfinished_build_keeps_no_features(tmp_path):
-    path = tmp_path / "set.zarr"
+def test_imports_and_builds_over_unfinished_sets_of_the_other_keep_nothing(tmp_path):
+    path, other = tmp_path / "set.zarr", tmp_path / "other.zarr"
     build_until(20, path, some("a", "b"), FEW, tile=8)
     kernels = np.asarray(dmkl.build(None, some("a"), {"function": "linear"}, tile=8))
     made = dmkl.create(path, kernels, tile=8)
@@ -260,16 +260,11 @@ def test_an_import_over_an_unfinished_build_keeps_no_features(tmp_path):
     assert not (path / "features").exists()
     assert not problems(path)
     assert "function" not in made.provenance[0]
-
-
-def test_a_build_over_an_unfinished_import_is_a_build(tmp_path):
-    path = tmp_path / "set.zarr"
-    kernels = np.asarray(dmkl.build(None, some("a"), {"function": "linear"}, tile=8))
     with interrupted(TileWriter, "write", 20):
-        dmkl.create(path, [*kernels] * 3, tile=8)
-    dmkl.build(path, some("a", "b"), FEW, tile=8)
-    dmkl.build(tmp_path / "fresh.zarr", some("a", "b"), FEW, tile=8)
-    assert tree(path) == tree(tmp_path / "fresh.zarr")
+        dmkl.create(other, [*kernels] * 3, tile=8)
+    for built in (other, tmp_path / "fresh.zarr"):
+        dmkl.build(built, some("a", "b"), FEW, tile=8)
+    assert tree(other) == tree(tmp_path / "fresh.zarr")
 
 
 # --- refusals, which change nothing --------------------------------------------------------------------------

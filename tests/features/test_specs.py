@@ -293,6 +293,7 @@ def test_names_are_unique_over_all_specs(specs, message):
 FEATURE = "feature must be the name of a feature, a pattern such as 'dsift*', or a list of them, got "
 GAMMA = "gamma must be a number > 0 or a list of them, got "
 KNOWN = ", ".join(FUNCTIONS)
+FOU = {"function": "linear", "feature": "fou"}
 
 
 def wrong(function, key, message, *values):
@@ -333,10 +334,41 @@ def wrong(function, key, message, *values):
         ),
         ({"function": "linear", 3: 4}, "takes no 3; its keys are function, name, feature, columns, min_columns"),
         ({"function": 3}, f"there is no function 3; the functions are {KNOWN}"),
+        # What does not fit the features.
+        (
+            FOU | {"feature": "foo"},
+            ": no feature is named 'foo' (did you mean fou?); the features are: fou, pix, dsift1, ",
+        ),
+        (FOU | {"function": "distance"}, ": distance needs a square matrix of distances (samples × samples), "),
+        (
+            FOU | {"columns": ["aa", "a", "zz"]},
+            ", feature 'fou': 2 of the 3 columns are not there: aa, zz (did you mean a?); the columns are a, b, c, d",
+        ),
+        (
+            FOU | {"columns": ["a", 0, 2]},
+            ", feature 'fou': each column may be listed once, got the columns at 0 several times",
+        ),
+        (
+            FOU | {"columns": {"x": ["a", 4]}},
+            ", feature 'fou': positions of columns go from 0 to 3, got 4; a column's name is written as a string",
+        ),
+        (
+            FOU | {"feature": ["pix"], "columns": {"x": ["a"], "y": [0]}},
+            ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, ",
+        ),
+        (
+            FOU | {"columns": {"x": ["z"]}, "min_columns": 1},
+            ": every set of columns was left out, so there is no kernel to make: a set needs at least 1 (min_columns) ",
+        ),
+        (
+            FOU | {"function": "pyramid", "feature": "pix", "levels": 2},
+            ", feature 'pix': levels=2 needs a multiple of 5 columns, got 21; list the number of columns of each part",
+        ),
+        (FOU | {"function": "pyramid", "levels": [1, 4]}, ": levels=[1, 4] must add up to the 4 columns, got 5"),
     ],
 )
 def test_every_problem_says_where_what_and_what_is_allowed(spec, message):
-    error = refused({"function": "linear", "name": "first"}, spec)
+    error = refused(FOU | {"name": "first"}, spec)
     assert error.startswith("spec 2 of 2 (")
     assert error.count("spec ") == 1
     assert message in error
@@ -361,45 +393,6 @@ def test_all_problems_are_told_at_once():
     ]
     for line, start in zip(message.split("\n"), starts, strict=True):
         assert line.startswith(start)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ({"feature": "foo"}, ": no feature is named 'foo' (did you mean fou?); the features are: fou, pix, dsift1, "),
-        ({"function": "distance"}, ": distance needs a square matrix of distances (samples × samples), "),
-        (
-            {"columns": ["aa", "a", "zz"]},
-            ", feature 'fou': 2 of the 3 columns are not there: aa, zz (did you mean a?); the columns are a, b, c, d",
-        ),
-        (
-            {"columns": ["a", 0, 2]},
-            ", feature 'fou': each column may be listed once, got the columns at 0 several times",
-        ),
-        (
-            {"columns": {"x": ["a", 4]}},
-            ", feature 'fou': positions of columns go from 0 to 3, got 4; a column's name is written as a string",
-        ),
-        (
-            {"feature": ["pix"], "columns": {"x": ["a"], "y": [0]}},
-            ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, ",
-        ),
-        (
-            {"columns": {"x": ["z"]}, "min_columns": 1},
-            ": every set of columns was left out, so there is no kernel to make: a set needs at least 1 (min_columns) ",
-        ),
-        (
-            {"function": "pyramid", "feature": "pix", "levels": 2},
-            ", feature 'pix': levels=2 needs a multiple of 5 columns, got 21; list the number of columns of each part",
-        ),
-        ({"function": "pyramid", "levels": [1, 4]}, ": levels=[1, 4] must add up to the 4 columns, got 5"),
-    ],
-)
-def test_what_does_not_fit_the_features(spec, message):
-    spec = {"function": "linear", "feature": "fou", **spec}
-    error = refused(spec)
-    assert error.startswith(f"spec 1 of 1 ({spec['function']})")
-    assert message in error
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

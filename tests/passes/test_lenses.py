@@ -16,7 +16,7 @@ from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.execute import Machine, active_client, computing_here
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure
-from dmkl.passes.sums import Combination, combine_pass, inverse_diagonals
+from dmkl.passes.sums import Combination, SumColumns, combine_pass, inverse_diagonals
 from dmkl.passes.sweep import Columns
 
 M, N = 31, 3
@@ -40,6 +40,7 @@ LENSES = {
     "some of a training set": (OTHERS, OTHERS, ("center", SOME, "trace", "center")),
     "some of unit norm": (TRAIN, TRAIN, ("center", SOME, "center", "cosine")),
     "samples again": (AGAIN, AGAIN, ("center", "multiplicative")),
+    "again after centering": (None, None, ("center", (AGAIN, AGAIN), "center")),
 }
 SQUARE = ["plain", *list(LENSES)[5:]]
 
@@ -257,6 +258,19 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
     check_sums(kernels, combinations, totals)
     there = {path.name.rpartition("sum-")[2].split("-")[0] for path in tmp_path.iterdir()}
     assert there == {str(k) for k in range(len(combinations))}
+
+
+@pytest.mark.parametrize("name", SQUARE)
+def test_columns_of_a_stored_sum_are_those_of_the_dense_matrix(kernels, name, tmp_path):
+    rng = np.random.default_rng(0)
+    weights = rng.random(N) / M  # so that entries have a size of 1
+    (total,) = combine_pass([Combination(lens(in_memory(kernels, 7), name), weights)], [str(tmp_path / "sum")])
+    columns, matrix = SumColumns(total), np.tensordot(weights, dense(kernels, name), axes=1)
+    asked, vector = rng.integers(0, len(matrix), 9), rng.standard_normal(len(matrix))
+    assert columns.size == len(matrix)
+    np.testing.assert_allclose(columns(asked), matrix[:, asked], atol=1e-13)
+    np.testing.assert_allclose(columns.diagonal, matrix.diagonal(), atol=1e-13)
+    np.testing.assert_allclose(columns.product(vector), matrix @ vector, atol=1e-12)
 
 
 @pytest.mark.parametrize("shared", [True, False])

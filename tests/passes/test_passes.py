@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -33,11 +34,13 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 import dmkl
 from dmkl import progress
+from dmkl.arrays import Tiling
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import send_all
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
+from dmkl.passes.view import View, units_of
 
 M = 23
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
@@ -111,6 +114,18 @@ def test_vectors_of_any_real_type_and_one_vector(stored, dense):
     np.testing.assert_allclose(projected, v @ dense @ v, rtol=1e-12)
 
 
+@pytest.mark.parametrize("want", ["each", "sum", "project"])
+def test_where_columns_lie_in_memory_does_not_show_in_products(tmp_path, want):
+    """Arrays from a message between processes may begin at an odd address."""
+    K, V = make(tmp_path, psd(2, 37), tile=16), block(3, 37)
+    odd = np.empty(V.nbytes + 1, np.uint8)[1:].view(V.dtype).reshape(V.shape)
+    odd[...] = V
+    assert not odd.flags.aligned
+    weights = np.ones((2, 3)) if want == "sum" else None
+    (computed,), (expected,) = (run_pass([K.lens()], [Columns(each, want, weights, DOUBLE)])[0] for each in (odd, V))
+    np.testing.assert_array_equal(computed, expected)
+
+
 # --- the graph ----------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("tasks_of_parts")
 def test_each_tile_is_read_once(tmp_path, dense):
@@ -164,6 +179,30 @@ def test_names_tell_everything_that_makes_a_difference(tmp_path, dense):
     assert first == second
     for (left, names), (right, others) in itertools.combinations(first.items(), 2):
         assert not names & others, f"{left} and {right} share names"
+
+
+def view_of(n, m):
+    """The view of a set of n kernels over m samples in single precision."""
+    tiling = Tiling(m, m, 2048, upper=True)
+    source = SimpleNamespace(tiling=tiling, dtype=SINGLE, reads_per_tile=1, symmetric=True, factors=None)
+    return View(source, np.arange(n), np.arange(m), np.arange(m))
+
+
+def test_tasks_of_a_set_of_terabytes_are_few_and_return_little():
+    """1,000 kernels of 100,000 samples: tasks return at most about twice the products, and have similar sizes."""
+    n, m = 1000, 100_000
+    view = view_of(n, m)
+    units = units_of(view)
+    assert 3000 <= len(units) <= 10_000 - n  # work for some thousands of cores
+    returned = sum(len(unit.rows(view)) for unit in units[: len(units) // n])
+    assert returned <= 2.1 * m
+    sizes = [len(unit.tiles) for unit in units]
+    assert max(sizes) <= 1.2 * min(sizes)
+
+
+def test_kernels_of_some_tasks_bytes_stay_whole():
+    """8 kernels of 6,144 samples: the halves of a kernel would return its products twice."""
+    assert [unit.whole for unit in units_of(view_of(8, 6144))] == [True] * 8
 
 
 # --- progress, and reading ahead ----------------------------------------------------------------------------
