@@ -568,10 +568,7 @@ class KernelSet:
 
 
 def measure(sets: Sequence[KernelSet], *, zero_constant: bool = False) -> tuple[list[KernelSet], float]:
-    """Several sets of the same kernels with the statistics of their steps, and the number of passes.
-
-    Sets whose statistics need a pass share it. `zero_constant` is as in `dmkl.passes.statistics.measure`.
-    """
+    """Several sets of the same kernels as `dmkl.passes.statistics.measure` measures them, and the number of passes."""
     missing = [K.view for K in sets if K._fitted is None]
     lenses, n_passes = statistics.measure(missing, zero_constant=zero_constant)
     measured = iter(lenses)

@@ -68,11 +68,6 @@ class MemorySet:
         self.provenance = [{"name": name} | provenance for name, provenance in zip(names, self.provenance, strict=True)]
         return self
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(kernels, rows, columns)."""
-        return len(self.names), self.tiling.rows, self.tiling.cols
-
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         return ((key, self._tiles[key]) for key in keys)
 
