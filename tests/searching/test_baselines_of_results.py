@@ -6,6 +6,7 @@ import dask
 import numpy as np
 import pytest
 import sklearn.base
+from helpers.references import dense_view
 from sklearn.dummy import DummyClassifier
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import median_absolute_error, r2_score
@@ -59,13 +60,6 @@ def dense(kernel, train, lam):
     return -0.5 * np.sum(targets * alpha)
 
 
-def stepped(kernel, train):
-    """Center a kernel by the training samples, and divide it by the trace over them."""
-    mean = kernel[:, train].mean(axis=1)
-    centered = kernel - mean - mean[:, None] + kernel[np.ix_(train, train)].mean()
-    return centered / np.trace(centered[np.ix_(train, train)])
-
-
 @pytest.mark.parametrize(
     ("learner", "grid", "axes"),
     [
@@ -106,8 +100,9 @@ def test_each_baseline_is_a_fit_of_its_own(K):
         for kind in ("score", "test_score"):
             np.testing.assert_allclose(own[f"{prefix}_{kind}"], expected[kind], atol=1e-12)
         for f, (train, *_) in enumerate(cv):
-            kernel = sum(stepped(k, train) for k, each in zip(given, K.names, strict=True) if name in ("sum", each))
-            objectives = [dense(kernel[np.ix_(train, train)], train, lam) for lam in LAM]
+            each = dense_view(given, train, train, ("center", "trace"))
+            kernel = sum(each) if name == "sum" else each[K.names.index(name)]
+            objectives = [dense(kernel, train, lam) for lam in LAM]
             np.testing.assert_allclose(own[f"{prefix}_objective"].isel(fold=f), objectives, rtol=1e-4)
 
 
@@ -143,7 +138,7 @@ def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(k
     given, cv = kernels((1.0, 0.4)), folds()
     more = {"scoring": "accuracy", "cv": cv, "refit": False}
     result = dmkl.search(dmkl.MKFDA(), given, y, {"p": [2], "lam": [0.1]}, **more)
-    sums = [sum(stepped(kernel, train) for kernel in given) for train, *_ in cv]
+    sums = [sum(dense_view(given, cols=train, steps=("center", "trace"))) for train, *_ in cv]
     costs = result.scores["C"].values
     np.testing.assert_allclose(costs, [c * 36 / 2 for c in module.COSTS])
     for C in costs:
@@ -158,9 +153,9 @@ def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(k
 
 
 def machine_accuracy(kernel, y, train, rows, C):
-    """The accuracy of one machine, or of one-vs-rest machines with the largest score."""
+    """The accuracy of one machine, or of one-vs-rest machines with the largest score; columns are training samples."""
     machines = OneVsRestClassifier(SVC(C=C, kernel="precomputed", tol=1e-8))
-    return machines.fit(kernel[np.ix_(train, train)], y[train]).score(kernel[np.ix_(rows, train)], y[rows])
+    return machines.fit(kernel[train], y[train]).score(kernel[rows], y[rows])
 
 
 def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, monkeypatch):
