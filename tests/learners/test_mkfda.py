@@ -55,25 +55,16 @@ class Case(NamedTuple):
         return encode_targets(self.y[self.train], len(self.train)).problems[0]
 
 
-@cache
-def digits():
-    """Ten classes: 60 samples to train on and 30 to test, kernels of pixels, of half the pixels, and of noise."""
-    kernels, y = references.digits()
-    return Case(kernels, y, np.arange(60), np.arange(60, 90))
-
-
-@cache
-def halves():
-    """Two unbalanced classes."""
-    return digits()._replace(y=(digits().y > 6).astype(int))
-
-
-CASES = {"digits": digits, "halves": halves}
+DIGITS = Case(*references.digits(), np.arange(60), np.arange(60, 90))
+"""Ten classes: 60 samples to train on and 30 to test, kernels of pixels, of half the pixels, and of noise."""
+HALVES = DIGITS._replace(y=(DIGITS.y > 6).astype(int))
+"""Two unbalanced classes."""
+CASES = {"digits": DIGITS, "halves": HALVES}
 
 
 @cache
 def fitted(case, solver="direct", p=2.0, lam=1e-2, **options):
-    return dmkl.MKFDA(p, lam, solver=solver, **options).fit(*CASES[case]().training)
+    return dmkl.MKFDA(p, lam, solver=solver, **options).fit(*CASES[case].training)
 
 
 def proven(model, case, **steps):
@@ -94,7 +85,7 @@ def many():
 def test_extreme_exponents_are_certified(p):
     model = fitted("digits", "direct", p)
     assert model.gap_ <= 1e-4
-    assert model.gap_ == pytest.approx(proven(model, digits()), abs=1e-9)
+    assert model.gap_ == pytest.approx(proven(model, DIGITS), abs=1e-9)
 
 
 # --- masters ------------------------------------------------------------------------------------------------
@@ -102,22 +93,21 @@ def test_extreme_exponents_are_certified(p):
 def test_every_master_reaches_the_optimum(master, p):
     newton, model = fitted("halves", p=p), fitted("halves", dmkl.Direct(master=master), p=p, max_iter=500)
     assert model.gap_ <= 1e-4
-    assert model.gap_ == pytest.approx(proven(model, halves()), abs=1e-9)
+    assert model.gap_ == pytest.approx(proven(model, HALVES), abs=1e-9)
     assert abs(model.objective_ - newton.objective_) <= 1e-4 * abs(newton.objective_)
     assert model.n_iter_ >= newton.n_iter_
 
 
 @pytest.mark.parametrize(("master", "solver"), [("newton", "direct"), ("taylor", "cg"), ("exact", "direct")])
 def test_an_end_before_the_gap_is_told_with_the_true_gap(master, solver):
-    case = digits()
     configured = {"direct": dmkl.Direct, "cg": dmkl.CG}[solver](master=master)
     model = dmkl.MKFDA(1.5, solver=configured, max_iter=1)
     with pytest.warns(ConvergenceWarning, match=r"relative gap of .*above tol=0.0001.*raise max_iter") as caught:
-        model.fit(*case.training)
+        model.fit(*DIGITS.training)
     assert f"gap of {model.gap_:.2e}" in str(caught[0].message)
     assert caught[0].filename == __file__  # the line of the caller
     assert model.gap_ > 1e-4
-    assert model.gap_ == pytest.approx(proven(model, case), rel=1e-9)
+    assert model.gap_ == pytest.approx(proven(model, DIGITS), rel=1e-9)
     assert model.n_iter_ == model.history_.sizes["iteration"] == 1
 
 
@@ -125,10 +115,10 @@ def test_an_end_before_the_gap_is_told_with_the_true_gap(master, solver):
 def test_the_best_pair_is_returned(master):
     """Cutting planes oscillate: the returned weights are those of the smallest gap, not the last ones."""
     with pytest.warns(ConvergenceWarning):
-        model = dmkl.MKFDA(1, solver=dmkl.Direct(master=master), max_iter=3, tol=1e-13).fit(*digits().training)
+        model = dmkl.MKFDA(1, solver=dmkl.Direct(master=master), max_iter=3, tol=1e-13).fit(*DIGITS.training)
     history = model.history_
     size = abs(history.objective)
-    scale = np.minimum(size, np.sum(digits().h ** 2) - size)
+    scale = np.minimum(size, np.sum(DIGITS.h**2) - size)
     gaps = (history.upper - history.objective + history.residual_sq) / scale
     np.testing.assert_allclose(history.gap, gaps, rtol=1e-9, atol=1e-14)
     best = history.isel(iteration=int(np.argmin(history.gap.values)))
@@ -151,14 +141,13 @@ def test_a_budget_for_one_factor_takes_the_labels_in_turn():
 # --- passes -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_n_passes_counts_what_is_read(solver):
-    case = digits()
-    K, source = over(case.training[0], Counting)
-    model = dmkl.MKFDA(2.0, solver=solver).fit(K, case.y[case.train])
+    K, source = over(DIGITS.training[0], Counting)
+    model = dmkl.MKFDA(2.0, solver=solver).fit(K, DIGITS.y[DIGITS.train])
     tiles = len(K) * len(K.view.tile_tasks())
     assert K.bytes_per_pass == tiles * 40 * 40 * 8
     assert source.reads.total() == model.n_passes_ * tiles
 
-    K, source = over(case.testing, Counting)
+    K, source = over(DIGITS.testing, Counting)
     model.decision_function(K)
     used = np.count_nonzero(model.weights_)
     assert source.reads.total() == model.n_prediction_passes_ * used * len(K.view.tile_tasks())
@@ -168,12 +157,11 @@ def test_n_passes_counts_what_is_read(solver):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_single_precision(solver):
     """The certificate of a float32 set is valid too, for the kernels as they are stored."""
-    case = digits()
-    single = case._replace(kernels=case.kernels.astype(np.float32))
+    single = DIGITS._replace(kernels=DIGITS.kernels.astype(np.float32))
     model = dmkl.MKFDA(1.5, 1e-3, solver=solver, tol=1e-6).fit(*single.training)
     assert model.gap_ <= 1e-6
     assert model.gap_ == pytest.approx(proven(model, single), abs=1e-9)
-    double = dmkl.MKFDA(1.5, 1e-3, tol=1e-6).fit(*case.training)
+    double = dmkl.MKFDA(1.5, 1e-3, tol=1e-6).fit(*DIGITS.training)
     assert model.objective_ == pytest.approx(double.objective_, rel=1e-4)
 
 
@@ -187,7 +175,7 @@ CENTERED = [("center", *scale) for scale in SCALES]
 @pytest.mark.filterwarnings("ignore::dmkl.errors.TrainingRowsWarning")
 def test_scores_are_the_dense_formula(name, steps):
     """Σ_j β_j K_j[test, train] α, test rows centred and normalised by the statistics of the training samples."""
-    case = CASES[name]()
+    case = CASES[name]
     model = dmkl.MKFDA(1.5, 1.0, steps=steps).fit(*case.training)
     assert model.gap_ <= 1e-4
     assert model.gap_ == pytest.approx(proven(model, case, steps=steps), abs=1e-9)
@@ -205,12 +193,11 @@ def test_scores_are_the_dense_formula(name, steps):
 
 
 def test_new_samples_in_a_store_of_their_own():
-    case = digits()
-    K, y = case.training
+    K, y = DIGITS.training
     model = dmkl.MKFDA(steps=("center", "cosine"), lam=1.0).fit(K, y)
-    expected = model.decision_function(case.testing)
-    rectangle, own = case.kernels[:, case.test][:, :, case.train], case.kernels[:, case.test, case.test]
-    options = {"names": K.names, "samples": [f"new {i}" for i in case.test], "train_samples": K.samples}
+    expected = model.decision_function(DIGITS.testing)
+    rectangle, own = DIGITS.kernels[:, DIGITS.test][:, :, DIGITS.train], DIGITS.kernels[:, DIGITS.test, DIGITS.test]
+    options = {"names": K.names, "samples": [f"new {i}" for i in DIGITS.test], "train_samples": K.samples}
     new, bare = (
         dmkl.create(None, rectangle, symmetric=False, tile=11, **options, **diagonal)
         for diagonal in ({"diagonal": own}, {})
@@ -225,7 +212,7 @@ def test_new_samples_in_a_store_of_their_own():
 
 
 def test_kernels_without_weight_are_not_needed():
-    case, model = digits(), fitted("digits", p=1.0, lam=1.0)
+    case, model = DIGITS, fitted("digits", p=1.0, lam=1.0)
     used = [name for name, weight in zip(model.kernel_names_, model.weights_.values, strict=True) if weight]
     assert 0 < len(used) < 5
     few = case.testing.select(used[::-1])
@@ -237,7 +224,7 @@ def test_kernels_without_weight_are_not_needed():
 @pytest.mark.parametrize("p", [1.0, 1.5, np.inf])
 def test_the_order_and_the_scale_of_kernels_do_not_matter(p):
     """Permuted kernels have permuted weights, steps normalize kernels, and c·K with c·λ is the same problem."""
-    case, order, sizes = digits(), np.array([3, 0, 4, 2, 1]), np.geomspace(1e-4, 1e4, 5)[:, None, None]
+    case, order, sizes = DIGITS, np.array([3, 0, 4, 2, 1]), np.geomspace(1e-4, 1e4, 5)[:, None, None]
     for steps, kernels, lam, places in (
         (STEPS, sizes * case.kernels[order], 1e-2, order),
         (("center",), 7 * case.kernels, 7e-2, np.arange(5)),
@@ -274,14 +261,14 @@ OTHERS = "columns must be the 60 training samples"
     ],
 )
 def test_sets_that_do_not_fit(action, words):
-    check_refusal(words, lambda: action(digits(), fitted("digits")), (InputError, NotFittedError))
+    check_refusal(words, lambda: action(DIGITS, fitted("digits")), (InputError, NotFittedError))
 
 
 def replaced(kernel, values):
     """The digits with one of the kernels replaced."""
-    kernels = digits().kernels.copy()
+    kernels = DIGITS.kernels.copy()
     kernels[kernel] = values
-    return digits()._replace(kernels=kernels)
+    return DIGITS._replace(kernels=kernels)
 
 
 @pytest.mark.parametrize("solver", [*SOLVERS, "subspace", "dual", "interleaved"])
@@ -295,18 +282,17 @@ def test_indefinite_kernels(solver):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
     """With a large λ the system is definite nevertheless; the quadratic form of that kernel is negative."""
-    together = (digits().y[:, None] == digits().y).astype(float)
+    together = (DIGITS.y[:, None] == DIGITS.y).astype(float)
     K, y = replaced([0, 3], [10 * together, np.eye(90) - together]).training
     words = ["kernel 'kernel_3' is not positive semidefinite", "dmkl check"]
     check_refusal(words, lambda: dmkl.MKFDA(solver=solver, lam=1e3, steps=()).fit(K, y), IndefiniteKernelError)
 
 
 def test_a_ridge_below_the_precision():
-    case = digits()
-    K, y = case._replace(kernels=case.kernels.astype(np.float32)).training
+    K, y = DIGITS._replace(kernels=DIGITS.kernels.astype(np.float32)).training
     words = ["lam=1e-11 is below what the stored precision resolves", "float32", "larger lam", "float64"]
     check_refusal(words, lambda: dmkl.MKFDA(lam=1e-11).fit(K, y))
-    assert dmkl.MKFDA(lam=1e-11, p=np.inf).fit(*case.training).gap_ <= 1e-4
+    assert dmkl.MKFDA(lam=1e-11, p=np.inf).fit(*DIGITS.training).gap_ <= 1e-4
 
 
 def test_the_direct_solver_keeps_the_budget():

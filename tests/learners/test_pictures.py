@@ -11,20 +11,13 @@ import dmkl
 from dmkl import pictures
 from dmkl.errors import InputError
 
-
-@pytest.fixture(scope="module")
-def K():
-    rng = np.random.default_rng(0)
-    y = np.array(["ant", "bee", "cat"])[np.arange(45) % 3]
-    views = [rng.normal(size=(45, 4)) + shift * (np.arange(45)[:, None] % 3) for shift in (1.5, 0.5, 0.0)]
-    return dmkl.create(None, [rbf_kernel(view) for view in views], names=["clear", "fair", "noise"], labels=y)
+RNG = np.random.default_rng(0)
+VIEWS = [RNG.normal(size=(45, 4)) + shift * (np.arange(45)[:, None] % 3) for shift in (1.5, 0.5, 0.0)]
+ANIMALS = np.array(["ant", "bee", "cat"])[np.arange(45) % 3]
+K = dmkl.create(None, list(map(rbf_kernel, VIEWS)), names=["clear", "fair", "noise"], labels=ANIMALS)
 
 
-def words(axis):
-    return [label.get_text() for label in axis.get_ticklabels()]
-
-
-def test_weights_by_group_are_means_over_classes_or_those_of_one(K):
+def test_weights_by_group_are_means_over_classes_or_those_of_one():
     grouped = dmkl.GSMKL(n_groups=2, across=True).fit(K)
     weights = grouped.weights_.transpose("class", "kernel", "group").values
     ax = grouped.plot_weight_map()
@@ -32,7 +25,8 @@ def test_weights_by_group_are_means_over_classes_or_those_of_one(K):
     means = (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)
     order = np.argsort(-means.mean(axis=1))
     np.testing.assert_allclose(ax.collections[0].get_array(), means[order])
-    assert words(ax.yaxis) == np.array(["clear", "fair", "noise"])[order].tolist()
+    words = [label.get_text() for label in ax.get_yticklabels()]
+    assert words == np.array(["clear", "fair", "noise"])[order].tolist()
     ax = grouped.plot_weight_map(of="bee")
     np.testing.assert_allclose(ax.collections[0].get_array(), weights[1][np.argsort(-weights[1].mean(axis=1))])
     assert ax.figure.get_suptitle().endswith("by group, class bee")
@@ -40,7 +34,7 @@ def test_weights_by_group_are_means_over_classes_or_those_of_one(K):
         grouped.plot_weight_map(of="dog")
 
 
-def test_weights_by_task(K):
+def test_weights_by_task():
     Y = (np.arange(45)[:, None] % 3 == np.arange(2)).astype(int)
     model = dmkl.MKFDA(p=2, lam=0.1).fit(K, Y)
     weights = model.weights_.transpose("kernel", "task").values
@@ -50,7 +44,7 @@ def test_weights_by_task(K):
         model.plot_weight_map(of="0")
 
 
-def test_a_model_of_one_weight_each_has_bars_and_no_map(K):
+def test_a_model_of_one_weight_each_has_bars_and_no_map():
     model = dmkl.MKFDA(p=2, lam=0.1).fit(K)
     with pytest.raises(InputError, match="one weight for each kernel, which plot_weights draws"):
         model.plot_weight_map()
@@ -58,7 +52,7 @@ def test_a_model_of_one_weight_each_has_bars_and_no_map(K):
     np.testing.assert_allclose([bar.get_width() for bar in bars], np.sort(model.weights_)[::-1])
 
 
-def test_axes_and_scales_of_colors_have_numbers_at_both_ends(K):
+def test_axes_and_scales_of_colors_have_numbers_at_both_ends():
     ax = dmkl.MKFDA(p=2, lam=0.1).fit(K).plot_weights()
     assert (ax.get_xticks()[0], ax.get_xticks()[-1]) == ax.get_xlim()
     many = np.random.default_rng(0).normal(size=(45, 43))

@@ -40,6 +40,9 @@ def data(seed=0):
     return X, kernels, rng.integers(1, 4, M)
 
 
+X, KERNELS, COUNTS = data()
+
+
 def labels_of(kind, X):
     return {
         "binary": (X[:, 0] > 0.3).astype(int),
@@ -60,9 +63,8 @@ def made(kind, **parameters):
 )
 def test_whole_weights_are_repeated_samples(kind, steps):
     """They agree in centering, scale, targets, priors, weights, certificate, scores and predictions of new rows."""
-    X, kernels, weights = data()
-    K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), np.repeat(TRAIN, weights)
-    weighted = made(kind, p=np.inf, lam=0.05, solver="direct", steps=steps).fit(K[TRAIN, TRAIN], y, weights)
+    K, y, rows = in_memory(KERNELS, 11), labels_of(kind, X[:M]), np.repeat(TRAIN, COUNTS)
+    weighted = made(kind, p=np.inf, lam=0.05, solver="direct", steps=steps).fit(K[TRAIN, TRAIN], y, COUNTS)
     expected = made(kind, p=np.inf, lam=0.05, solver="direct", steps=steps).fit(K[rows, rows], y[rows])
     scores = expected._decision(K[TEST, rows]).values
     np.testing.assert_allclose(weighted._decision(K[TEST, TRAIN]).values, scores, atol=1e-8 * np.abs(scores).max())
@@ -85,10 +87,9 @@ STORED = [solver for solver in SOLVERS if solver != "factors"]  # that one is fo
 
 @pytest.mark.parametrize(("solver", "kind"), list(zip(STORED, itertools.cycle(["multiclass", "tasks", "targets"]))))
 def test_every_solver_takes_weights(solver, kind):
-    X, kernels, weights = data()
-    K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), np.repeat(TRAIN, weights)
+    K, y, rows = in_memory(KERNELS, 11), labels_of(kind, X[:M]), np.repeat(TRAIN, COUNTS)
     make = lambda: made(kind, p=1.5, lam=0.05, solver=solver, tol=1e-8, steps=("cosine", "center"))  # noqa: E731
-    weighted, expected = make().fit(K[TRAIN, TRAIN], y, weights), make().fit(K[rows, rows], y[rows])
+    weighted, expected = make().fit(K[TRAIN, TRAIN], y, COUNTS), make().fit(K[rows, rows], y[rows])
     assert weighted.solver_ == solver
     assert np.max(weighted.gap_) <= 1e-8
     np.testing.assert_allclose(weighted.objective_, expected.objective_, rtol=2e-8)
@@ -105,7 +106,7 @@ def test_held_out_rows_count_as_those_of_their_class_in_training():
     expected = HeldOut(scores[rows], [index[rows]]).learn_rule("multiclass", [priors], "")
     ours, theirs = (each.discriminants[0].log_densities(scores) for each in (result, expected))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
-    y, model = labels_of("multiclass", data()[0]), dmkl.MKFDA(class_weight={2: 5.0})
+    y, model = labels_of("multiclass", X), dmkl.MKFDA(class_weight={2: 5.0})
     targets = model._targets(y, len(y), None)
     (of_class,) = class_weights(model._weighted(targets))
     np.testing.assert_allclose(of_class, [1.0, 1.0, 5.0])
@@ -169,9 +170,8 @@ def test_the_least_ridge_is_the_size_of_weighted_rounding(heavy):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_sample_is_left_out_with_all_its_weight(n_classes):
     """Leave-one-out estimates are those of a regression with a free bias on all other samples, solved for each one."""
-    X, kernels, _ = data()
     d, lam = np.random.default_rng(2).uniform(0.2, 3.0, M), 0.05
-    K, root = weighted_kernels(kernels[:1, :M, :M], d, ("center", "trace"))[0], np.sqrt(d)
+    K, root = weighted_kernels(KERNELS[:1, :M, :M], d, ("center", "trace"))[0], np.sqrt(d)
     index = np.digitize(X[:M, 0], [0.3] if n_classes == 2 else [-0.5, 0.5])
     sizes = np.bincount(index, d)
     Y, scale = indicators(index, n_classes), excess(sizes)
@@ -193,13 +193,12 @@ def test_a_sample_is_left_out_with_all_its_weight(n_classes):
 # --- against scikit-learn -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("weighted", [False, True])
 def test_ridge_regression_is_that_of_scikit_learn(weighted):
-    X, kernels, _ = data()
     d = np.random.default_rng(3).uniform(0.2, 3.0, M) if weighted else None
     y, new = X[:M, 1] + np.sin(X[:M, 2]) + 2.0, X[M:, 1]
-    K = in_memory(kernels, 11).select([0])
+    K = in_memory(KERNELS, 11).select([0])
     without = dmkl.MKRidge(np.inf, 0.7, steps=()).fit(K[TRAIN, TRAIN], y, d)
-    reference = KernelRidge(alpha=0.7, kernel="precomputed").fit(kernels[0, :M, :M], y, d)
-    expected = reference.predict(kernels[0][TEST][:, TRAIN])
+    reference = KernelRidge(alpha=0.7, kernel="precomputed").fit(KERNELS[0, :M, :M], y, d)
+    expected = reference.predict(KERNELS[0][TEST][:, TRAIN])
     np.testing.assert_allclose(without.predict(K[TEST, TRAIN]), expected, rtol=1e-8)
     assert not without.intercept_.any()
     centered = dmkl.MKRidge(np.inf, 0.7, steps=("center",)).fit(K[TRAIN, TRAIN], y, d)
@@ -212,8 +211,7 @@ def test_ridge_regression_is_that_of_scikit_learn(weighted):
 # --- classes --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("make", [dmkl.MKFDA, dmkl.SingleBest, dmkl.Product])
 def test_weights_of_classes_are_those_of_their_samples(make):
-    _, kernels, _ = data()
-    K, y = in_memory(np.stack([kernels[1], kernels[1] ** 2]), 11), np.repeat([0, 1], [24, 6])
+    K, y = in_memory(np.stack([KERNELS[1], KERNELS[1] ** 2]), 11), np.repeat([0, 1], [24, 6])
     balanced = make(class_weight="balanced").fit(K[TRAIN, TRAIN], y)
     given_each = make(class_weight={1: 4.0}).fit(K[TRAIN, TRAIN], y)
     by_sample = make().fit(K[TRAIN, TRAIN], y, sample_weight=np.where(y == 1, 2.5, 0.625))
@@ -237,8 +235,7 @@ def test_weights_of_classes_are_those_of_their_samples(make):
 )
 def test_a_sample_of_weight_zero_is_left_out(make, kind, tmp_path):
     """Priors, statistics, leave-one-out scores and all else are those of a fit without it."""
-    X, kernels, weights = data()
-    K, y, weights = in_memory(kernels, 11), labels_of(kind, X[:M]), np.where(TRAIN % 7 == 2, 0, weights)
+    K, y, weights = in_memory(KERNELS, 11), labels_of(kind, X[:M]), np.where(TRAIN % 7 == 2, 0, COUNTS)
     if kind == "multiclass":
         y[2] = 7  # a class of which nothing is learnt
     rows = np.flatnonzero(weights)
@@ -268,6 +265,5 @@ def test_a_sample_of_weight_zero_is_left_out(make, kind, tmp_path):
     ],
 )
 def test_weights_that_are_none(make, weights, words):
-    X, kernels, _ = data()
     with pytest.raises(InputError, match=words):
-        make().fit(in_memory(kernels, 11)[TRAIN, TRAIN], labels_of("binary", X[:M]), sample_weight=weights)
+        make().fit(in_memory(KERNELS, 11)[TRAIN, TRAIN], labels_of("binary", X[:M]), sample_weight=weights)
