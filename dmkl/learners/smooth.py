@@ -208,15 +208,11 @@ class MKLogistic(SmoothLearner, KernelClassifier):
     Yan et al., JMLR 13 (2012), Eqs. 23 to 35: multiple kernel learning for convex losses. The method is Newton's over
     the weights, as that of `MKFDA`; (f, b) for given weights take Newton's steps too (`dmkl.solvers.smooth`).
 
-    In memory, as for `MKSVM`, kernels that fit the memory of a task are read in one pass, and so are those kept as
-    factors of few columns, Z (m, D), of which a step takes mD² operations. A search solves its points at each
-    λ from the largest p < ∞ to the smallest, each from the solution before. From sums over the samples ("factors") each
-    point takes some twenty short passes over Z, which folds and classes share, and few of mD² operations; in
-    memory are sums of all pairs of columns and vectors (`dmkl.solvers.smooth_factors`). Otherwise each weight vector
-    takes two passes, which all fits share, and some 32 m² bytes of memory in this process. The subspace has no such
-    limit: it is a basis of r vectors and the products of the kernels with it, in double precision on disk, in which a
-    step takes some mr² operations. All points and folds of a search share some ten passes
-    (`dmkl.solvers.smooth_subspace`); grids on thousands of samples take less time there than in memory.
+    In memory, kernels that fit the memory of a task, or their factors of few columns Z (m, D), are read in one pass;
+    otherwise each weight vector takes two passes, which all fits share, and some 32 m² bytes in this process. From sums
+    over the samples ("factors", `dmkl.solvers.smooth_factors`) each point takes some twenty short passes over Z, which
+    folds and classes share. In a subspace (`dmkl.solvers.smooth_subspace`) all points and folds of a search share some
+    ten passes, with a basis on disk: grids on thousands of samples take less time there than in memory.
 
     Examples
     --------
