@@ -562,16 +562,11 @@ class MKCox(SmoothRegressor):
         super()._set_attributes(outcome)
         risk, d = outcome.outcomes[0].extra["predictor"][:, 0], self._sample_weights(outcome.data, 0)
         labels, d = self._labels_of(outcome.data, 0), np.ones(len(risk)) if d is None else d
-        strata = self._stratum_of(outcome.data.kernels.samples)
-        if strata is None:
-            curve = cumulative_hazard(labels, risk, d)
-            values, coords = curve.values, [("time", curve.times)]
-        else:
-            names, times = np.unique(strata), np.unique(labels[labels > 0])
-            members = [strata == name for name in names]
-            values = np.stack([cumulative_hazard(labels[of], risk[of], d[of])(times) for of in members])
-            coords = [("stratum", names), ("time", times)]
-        self.baseline_hazard_ = xr.DataArray(values, coords, name="baseline_hazard")
+        strata, times = self._stratum_of(outcome.data.kernels.samples), np.unique(labels[labels > 0])
+        members = {"": slice(None)} if strata is None else {name: strata == name for name in np.unique(strata)}
+        values = np.stack([cumulative_hazard(labels[of], risk[of], d[of])(times) for of in members.values()])
+        hazard = xr.DataArray(values, [("stratum", [*members]), ("time", times)], name="baseline_hazard")
+        self.baseline_hazard_ = hazard.isel(stratum=0, drop=True) if strata is None else hazard
 
     @one_blas_thread
     def predict_survival(
