@@ -177,23 +177,17 @@ def test_statistics_take_no_more_passes_than_they_need(tmp_path, dense, rows, co
     assert sum(source.reads.values()) == passes * len(K)
 
 
-ROUNDED = [("float32", 0.1), ("float32", 7.7e5), ("float64", 1 / 3), ("float64", 1.0)]
-
-
-NORMALIZING = [("center", "trace"), ("center", "multiplicative"), ("multiplicative",), ("center", "cosine")]
-
-
-@pytest.mark.parametrize(("dtype", "value"), ROUNDED)
-@pytest.mark.parametrize("chain", NORMALIZING)
+@pytest.mark.parametrize(("dtype", "value"), [("float32", 0.1), ("float32", 7.7e5), ("float64", 1 / 3), ("float64", 1)])
+@pytest.mark.parametrize("chain", ["center,trace", "center,multiplicative", "multiplicative", "center,cosine"])
 def test_a_constant_kernel_is_named(tmp_path, dtype, value, chain):
     """Rounding errors of a constant kernel are not normalised to unit size."""
     K = np.stack([psd(1, 13)[0], np.full((13, 13), value)])
     view = dmkl.create(tmp_path / "constant.zarr", K, names=["good", "flat"], tile=5, dtype=dtype)[:11, :11]
     with raise_if_computes():
-        result = stepped(view, chain).apply(np.ones((11, 1)))
+        result = view.with_steps(chain).apply(np.ones((11, 1)))
     with pytest.raises(InputError, match=r"'flat'.*leave"):
         result.compute()
-    stepped(view.select("good"), chain).apply(np.ones((11, 1))).compute()
+    view.select("good").with_steps(chain).apply(np.ones((11, 1))).compute()
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e13])

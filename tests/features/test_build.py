@@ -49,13 +49,6 @@ def lacking(**absent):
     return tables
 
 
-def record(path):
-    """The content ID, row sums and diagonals of a set."""
-    K = dmkl.open(path)
-    reader, every = StoreReader(path), np.arange(len(K))
-    return K.content_id, reader.row_sum(every).tobytes(), reader.diagonal(every).tobytes()
-
-
 # --- storage -------------------------------------------------------------------------------------------------
 def test_stored_is_computed(tmp_path):
     K = dmkl.build(tmp_path / "set.zarr", features(), SPECS, tile=10)
@@ -75,7 +68,7 @@ def test_stored_is_computed(tmp_path):
 
 def test_wherever_tasks_run_the_set_is_the_same(tmp_path, scheduler, synchronous_content):
     K = dmkl.build(tmp_path / "set.zarr", features(), SPECS, tile=16)
-    assert record(tmp_path / "set.zarr") == synchronous_content
+    assert tree(tmp_path / "set.zarr") == synchronous_content
     lazy = dmkl.build(None, features(), SPECS, tile=16)
     assert [e["parameters"] for e in lazy.provenance] == [e["parameters"] for e in K.provenance]
     V = np.ones((M, 3))
@@ -100,7 +93,7 @@ def synchronous_content(tmp_path_factory):
     path = tmp_path_factory.mktemp("reference") / "set.zarr"
     with dask.config.set(scheduler="synchronous"):
         dmkl.build(path, features(), SPECS, tile=16)
-    return record(path)
+    return tree(path)
 
 
 @pytest.mark.parametrize("missing", [True, pytest.param(False, marks=pytest.mark.slow)])

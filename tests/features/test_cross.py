@@ -24,7 +24,6 @@ pytestmark = [
 M, NEW = 33, 14
 OLD, LATER = np.arange(M), np.arange(M, M + NEW)
 NAMES = [f"s{i:02}" for i in range(M + NEW)]
-COLUMNS = list("uvwxyz")
 SPECS = [
     {"function": ["rbf", "laplacian", "chi2"], "feature": ["a", "b"], "bandwidth": [0.5, 2]},
     {"function": ["linear", "polynomial", "cosine", "intersection"], "feature": "b"},
@@ -42,7 +41,7 @@ def whole():
     rng = np.random.default_rng(0)
     D = pairwise.manhattan_distances(rng.random((M + NEW, 4)))
     return {
-        "a": pd.DataFrame(rng.random((M + NEW, 6)), columns=COLUMNS, index=NAMES),
+        "a": pd.DataFrame(rng.random((M + NEW, 6)), columns=list("uvwxyz"), index=NAMES),
         "b": rng.random((M + NEW, 5)).astype("f4"),
         "D": np.maximum(D, D.T),
     }

@@ -72,17 +72,15 @@ def lenses_and_columns(K):
     return lenses, columns
 
 
-def expected(kernels, c):
-    if c.want == "sum":
-        return np.einsum("jab,bc,jc->ac", kernels, c.block, c.weights)[None]
-    return kernels @ c.block if c.want == "each" else c.block.T @ kernels @ c.block
-
-
 def check_products(kernels, columns, computed):
     """Check products through all lenses against the formulas, in the precision of each block."""
     for c, result in zip(columns, computed, strict=True):
-        reference = expected(dense(kernels, list(LENSES)[c.lens]), c)
-        assert error(result[None] if c.want == "sum" else result, reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
+        seen, V = dense(kernels, list(LENSES)[c.lens]), c.block
+        if c.want == "sum":
+            reference, result = np.einsum("jab,bc,jc->ac", seen, V, c.weights)[None], result[None]
+        else:
+            reference = seen @ V if c.want == "each" else V.T @ seen @ V
+        assert error(result, reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
 
 
 def check_view(lens, reference):

@@ -19,7 +19,7 @@ from helpers.references import psd
 from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore, MemoryStore, _local
 
 import dmkl
 from dmkl.errors import (
@@ -34,6 +34,7 @@ from dmkl.errors import (
 )
 from dmkl.files import writing
 from dmkl.inputs.kernels import KernelSource
+from dmkl.store import tiles, zarr_groups
 from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter
 
@@ -342,51 +343,35 @@ class Interrupted(Exception):
     """Other than KeyboardInterrupt, it does not end the thread in which Zarr writes."""
 
 
-@pytest.fixture
-def failing(monkeypatch):
-    """Interrupt the n-th and later writes of a file, as on a kill; the returned function tells how many there were."""
-    from zarr.storage import _local
-
-    from dmkl.store import tiles
-
-    put = _local._put
-
-    def arrange(n):
-        writes = itertools.count(1)
-
-        def counted(path, value, exclusive=False):
-            if next(writes) >= n:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.with_suffix(".0.partial").write_bytes(b"half")  # as after a killed write
-                raise Interrupted
-            return put(path, value, exclusive)
-
-        def opened(path, mode):  # tiles are written without Zarr
-            if next(writes) >= n:
-                raise Interrupted
-            return open(path, mode)
-
-        monkeypatch.setattr(_local, "_put", counted)
-        monkeypatch.setattr(tiles, "open", opened, raising=False)
-        return lambda: next(writes) - 1
-
-    return arrange
-
-
 RESUMABLE = {"tile": 4, "labels": np.arange(11) % 2, "samples": list("abcdefghijk"), "splits": [[0] * 11]}
 
 
 @pytest.mark.slow
-def test_an_import_resumes_from_every_single_write(tmp_path, failing):
+def test_an_import_resumes_from_every_single_write(tmp_path, monkeypatch):
     kernels, more = K[:2], {**RESUMABLE, "tile": 8}
-    writes = failing(np.inf)
+    put, number, killed_at = _local._put, itertools.count(1), np.inf
+
+    def put_some(path, value, exclusive=False):
+        if next(number) >= killed_at:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".0.partial").write_bytes(b"half")  # as after a killed write
+            raise Interrupted
+        return put(path, value, exclusive)
+
+    def open_some(path, mode):  # tiles are written without Zarr
+        if next(number) >= killed_at:
+            raise Interrupted
+        return open(path, mode)
+
+    monkeypatch.setattr(_local, "_put", put_some)
+    monkeypatch.setattr(tiles, "open", open_some, raising=False)
     dmkl.create(tmp_path / "whole.zarr", kernels, **more)
-    for n in range(1, writes() + 1):
+    for n in range(1, next(number)):
         path = tmp_path / str(n) / "set.zarr"
-        failing(n)
+        number, killed_at = itertools.count(1), n
         with pytest.raises(Interrupted):
             dmkl.create(path, kernels, **more)
-        failing(np.inf)
+        killed_at = np.inf
         dmkl.create(path, kernels, **more)
         assert tree(path) == tree(tmp_path / "whole.zarr"), n
         assert [entry.name for entry in path.parent.iterdir()] == ["set.zarr"]
@@ -467,13 +452,11 @@ def test_an_unfinished_set_of_another_make_is_kept_unless_it_may_be_replaced(tmp
     assert not problems(path)
 
 
-def test_leftovers_of_an_earlier_attempt_do_not_stay(tmp_path, failing):
-    writes = failing(np.inf)
+def test_leftovers_of_an_earlier_attempt_do_not_stay(tmp_path):
     dmkl.create(tmp_path / "whole.zarr", K, tile=4)
-    failing(writes() + 5)  # killed after the labels were written
-    with pytest.raises(Interrupted):
+    with interrupted(zarr_groups, "consolidate"):  # after the labels were written
         dmkl.create(tmp_path / "set.zarr", K, **RESUMABLE)
-    failing(np.inf)
+    assert (tmp_path / "set.zarr.partial" / "label").exists()
     assert dmkl.create(tmp_path / "set.zarr", K, tile=4).labels is None
     assert tree(tmp_path / "set.zarr") == tree(tmp_path / "whole.zarr")
 
