@@ -92,10 +92,6 @@ MAKE_SENSE = {
 }
 
 
-def is_among(change, values):
-    return any(change is value or change == value for value in values)
-
-
 FEW = {
     *((name,) for name in ("format_version", "kind", "classes", "kernel_names", "parts", "state", "parameters")),
     ("defaults", "class_weight"),  # a parameter without a rule
@@ -122,7 +118,8 @@ def test_each_changed_attribute_is_damage(tmp_path, wanted, least):
             value = value[key]
         for change in changes(value):
             name = ".".join(map(str, place))
-            if is_among(change, MAKE_SENSE.get(name, ())) or (name == "features.recipes" and change == value[:-1]):
+            makes_sense = any(change is other or change == other for other in MAKE_SENSE.get(name, ()))
+            if makes_sense or (name == "features.recipes" and change == value[:-1]):
                 load(changed(attributes, place, change))
                 continue
             try:

@@ -18,7 +18,6 @@ from dmkl.inputs import as_features, open_files, read_file
 pytestmark = pytest.mark.filterwarnings("ignore:The 'future.infer_string' option:Warning")
 
 NAMES = [f"cell{i}" for i in range(12)]
-FORMS = ["x.h5ad", "x.zarr", "x2.zarr"]
 FEATURES = {"X", "layers/scaled", "layers/by_columns", "obsm/X_pca", "obsm/scores"}
 SQUARE = {"obsp/dense", "obsp/sparse", "obsp/knn_distances"}
 
@@ -32,7 +31,7 @@ def data():
     return cells(NAMES)
 
 
-@pytest.fixture(params=FORMS, scope="module")
+@pytest.fixture(params=["x.h5ad", "x.zarr", "x2.zarr"], scope="module")
 def path(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("annotated")
     return write(cells(NAMES), folder / request.param, 2 if "2" in request.param else 3)

@@ -18,13 +18,9 @@ M = 40
 CODES = ["-", ".", "?", "n.a.", "missing", "<LOD", "#DIV/0!"]
 
 
-@pytest.fixture(scope="module")
-def K():
-    X = np.random.default_rng(0).normal(size=(M, 5))
-    return dmkl.create(None, {"x": X @ X.T})
-
-
 NAMES = [f"s{k}" for k in range(M)]
+X = np.random.default_rng(0).normal(size=(M, 5))
+K = dmkl.create(None, {"x": X @ X.T})
 
 
 def trait(code):
@@ -34,7 +30,7 @@ def trait(code):
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_code_in_a_trait_is_named(K, code, tmp_path):
+def test_a_code_in_a_trait_is_named(code, tmp_path):
     with pytest.raises(InputError, match="labels are numbers, but for"):
         dmkl.MKFDA().fit(K, trait(code))
     file = tmp_path / "trait.csv"
@@ -46,7 +42,7 @@ def test_a_code_in_a_trait_is_named(K, code, tmp_path):
         dmkl.residualize(covariates)
 
 
-def test_a_code_that_is_given_stands_for_a_missing_value(K):
+def test_a_code_that_is_given_stands_for_a_missing_value():
     columns = np.array([np.arange(M) % 2, np.arange(M) % 3 > 0]).T.astype(int).astype(object)
     columns[3, 0] = "-"
     with pytest.raises(InputError, match="--unknown '-'"):
@@ -57,7 +53,7 @@ def test_a_code_that_is_given_stands_for_a_missing_value(K):
     np.testing.assert_array_equal(model.weights_, other.weights_)
 
 
-def test_names_of_classes_are_no_codes(K):
+def test_names_of_classes_are_no_codes():
     labels = np.array(["1", "2", "3"], dtype=object)[np.arange(M) % 3]
     labels[:2] = "doublet"
     assert dmkl.Uniform(lam=0.1).fit(K, labels).classes_.tolist() == ["1", "2", "3", "doublet"]
@@ -112,7 +108,7 @@ def test_a_number_stands_for_missing_values_in_every_format(end, tmp_path):
 
 
 def test_a_code_in_groups_is_named(tmp_path, succeed, error_of):
-    file, X = tmp_path / "g.csv", np.random.default_rng(0).normal(size=(M, 5))
+    file = tmp_path / "g.csv"
     groups = (np.arange(M) % 8).astype(str).astype(object)
     groups[3] = "?"
     pd.DataFrame({"sample": NAMES, "group": groups}).to_csv(file, index=False)

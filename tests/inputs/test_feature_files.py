@@ -1,6 +1,7 @@
 """Features from all supported inputs: equal numbers, reads in parts, order of samples, refusals."""
 
 from functools import partial
+from uuid import uuid4
 
 import dask
 import dask.array as da
@@ -52,14 +53,6 @@ class Counting:
 
 
 # --- in memory -----------------------------------------------------------------------------------------------
-def in_hdf5(values, tmp_path):
-    return h5py.File(tmp_path / f"kept{len(list(tmp_path.iterdir()))}.h5", "w").create_dataset("a", data=values)
-
-
-def in_zarr(values, tmp_path):
-    return zarr.create_array(tmp_path / f"a{len(list(tmp_path.iterdir()))}.zarr", data=values, chunks=(2, 2))
-
-
 ARRAYS = {
     "numpy": lambda values, _: values,
     "fortran": lambda values, _: np.asfortranarray(values),
@@ -68,8 +61,8 @@ ARRAYS = {
     "masked": lambda values, _: np.ma.masked_array(values),
     "frame": lambda values, _: pd.DataFrame(values),
     "xarray": lambda values, _: xr.DataArray(values),
-    "hdf5": in_hdf5,
-    "zarr": in_zarr,
+    "hdf5": lambda values, path: h5py.File(path / f"{uuid4()}.h5", "w").create_dataset("a", data=values),
+    "zarr": lambda values, path: zarr.create_array(path / f"{uuid4()}.zarr", data=values, chunks=(2, 2)),
     "counting": lambda values, _: Counting(values),
 }
 

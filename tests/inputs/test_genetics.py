@@ -1,6 +1,7 @@
 """Relationship matrices of GCTA and PLINK, and phenotypes by family and individual."""
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -90,14 +91,10 @@ def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path, nam
     np.testing.assert_array_equal(read_file(tmp_path / name, column).values, values)
 
 
-def shorter(path):
-    path.write_bytes(path.read_bytes()[:-4])
-
-
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        ("a.grm.bin", shorter, r"has 108 bytes, expected 112 for the 7 individuals"),
+        ("a.grm.bin", lambda p: os.truncate(p, 108), r"has 108 bytes, expected 112 for the 7 individuals"),
         ("square.rel.bin", lambda p: p.write_bytes(b""), r"has 0 bytes, expected 112 or 196 or 224 or 392"),
         ("triangle.rel", lambda p: p.write_text("1\n2\t3\n"), r"has 2 lines, expected 7: one for each individual"),
         ("triangle.rel", lambda p: p.write_text("1\n" * 7), r"row 2: found 1 numbers, expected 2, to the diagonal"),

@@ -24,6 +24,7 @@ from dmkl.store import tiles
 from dmkl.store.writer import StoreWriter
 
 M = 24
+MATRICES = psd(2, M)
 ROOT = "zarr.json"
 
 
@@ -33,33 +34,28 @@ def names(url):
 
 
 @pytest.fixture(scope="module")
-def matrices():
-    return psd(2, M)
-
-
-@pytest.fixture(scope="module")
-def on_server(object_store, matrices):
+def on_server(object_store):
     """A set of two kernels with labels, in ragged tiles, on the server; read-only."""
-    return _created("s3://data/set.zarr", matrices)
+    return _created("s3://data/set.zarr")
 
 
 @pytest.fixture(scope="module")
-def store(matrices):
+def store():
     """The same set in memory."""
-    return _created("memory://data/set.zarr", matrices)
+    return _created("memory://data/set.zarr")
 
 
-def _created(url, matrices):
-    return dmkl.create(url, matrices, labels=np.arange(M) % 2, tile=16).view.source.location
+def _created(url):
+    return dmkl.create(url, MATRICES, labels=np.arange(M) % 2, tile=16).view.source.location
 
 
 # --- kernel sets -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("range_bytes", [700, 2**20])
-def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes):
+def test_tiles_come_in_ranges(on_server, monkeypatch, range_bytes):
     monkeypatch.setattr(tiles, "_RANGE_BYTES", range_bytes)
     K, V = dmkl.open(on_server), np.random.default_rng(0).standard_normal((M, 3))
-    np.testing.assert_allclose(next(K.view.source.stream([(1, 0, 1)]))[1], matrices[1, :16, 16:], rtol=1e-10)
-    np.testing.assert_allclose(np.asarray(K.apply(V)), matrices @ V, rtol=1e-10)
+    np.testing.assert_allclose(next(K.view.source.stream([(1, 0, 1)]))[1], MATRICES[1, :16, 16:], rtol=1e-10)
+    np.testing.assert_allclose(np.asarray(K.apply(V)), MATRICES @ V, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -85,17 +81,17 @@ def test_damaged_tiles_are_refused(request, place, damage, message):
         tile.write_bytes(before)
 
 
-def test_bad_input_leaves_the_old_set(bucket, matrices):
+def test_bad_input_leaves_the_old_set(bucket):
     (Url(bucket) / "precious.csv").write_bytes(b"1")
     with pytest.raises(StoreExistsError, match="holds something already"):
-        dmkl.create(bucket, matrices, overwrite=True)
+        dmkl.create(bucket, MATRICES, overwrite=True)
     assert names(bucket) == ["precious.csv"]
     (Url(bucket) / "precious.csv").unlink()
-    dmkl.create(bucket, matrices[:1], tile=M)
+    dmkl.create(bucket, MATRICES[:1], tile=M)
     before = dmkl.open(bucket).content_id
     with pytest.raises(StoreExistsError, match="exists already"):
-        dmkl.create(bucket, matrices, tile=M)
-    bad = np.array([np.where(np.eye(M), np.nan, matrices[0])])
+        dmkl.create(bucket, MATRICES, tile=M)
+    bad = np.array([np.where(np.eye(M), np.nan, MATRICES[0])])
     with pytest.raises(InputError, match="not finite"):
         dmkl.create(bucket, bad, tile=M, overwrite=True)
     assert dmkl.open(bucket).content_id == before
@@ -103,15 +99,15 @@ def test_bad_input_leaves_the_old_set(bucket, matrices):
     assert not Url(f"{bucket}.lock").exists()
 
 
-def test_a_set_killed_while_it_is_moved_is_unfinished_and_goes_on(bucket, matrices, monkeypatch):
-    dmkl.create(bucket, matrices[:1], tile=M)
+def test_a_set_killed_while_it_is_moved_is_unfinished_and_goes_on(bucket, monkeypatch):
+    dmkl.create(bucket, MATRICES[:1], tile=M)
     with interrupted(Url, "copy_from"):
-        dmkl.create(bucket, matrices, tile=M, overwrite=True)
+        dmkl.create(bucket, MATRICES, tile=M, overwrite=True)
     with pytest.raises(IncompleteStoreError, match="not finished"):
         dmkl.open(bucket)
     written = []
     monkeypatch.setattr(StoreWriter, "write_tile", lambda *given: written.append(given))
-    K = dmkl.create(bucket, matrices, tile=M)
+    K = dmkl.create(bucket, MATRICES, tile=M)
     assert len(K) == 2
     assert not written
     assert not names(f"{bucket}.partial")
