@@ -96,11 +96,6 @@ def human_names(names: Iterable[Any]) -> tuple[list[str], str, str]:
 
     Names are parted at / | : , ; - and spaces, so that numbers stay whole, and after the name of a collection of gene
     sets. Names of such sets are in lower case, except short words and those with digits or without vowels.
-
-    Examples
-    --------
-    >>> human_names(["X-linear-HALLMARK_B_CELL", "X-linear-HALLMARK_DNA_REPAIR"])
-    (['B cell', 'DNA repair'], 'X-linear-HALLMARK_', '')
     """
     names = list(map(str, names))
     if len(set(names)) < 2:

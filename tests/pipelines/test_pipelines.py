@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -176,18 +175,10 @@ def test_each_split_has_bandwidths_of_its_own_training_rows(views, run_job, tmp_
 
 
 @pytest.mark.slow
-def test_survival_without_scikit_survival_names_the_way_out(tmp_path):
+def test_survival_without_scikit_survival_names_the_way_out(run_job, tmp_path):
     (tmp_path / "sksurv.py").write_text("raise ImportError", encoding="utf-8")
-    job = [sys.executable, str(JOBS / "survival.py")]
-    done = subprocess.run(
-        job,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "pip install scikit-survival" in done.stderr
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    assert "pip install scikit-survival" in run_job("survival.py", cwd=tmp_path, status=1, PYTHONPATH=path)
 
 
 def test_jobs_use_public_names_alone():

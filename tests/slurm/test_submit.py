@@ -57,11 +57,14 @@ subprocess.run(["scancel", "--batch", "--signal={signal}", os.environ["SLURM_JOB
 
 @pytest.fixture
 def job(tmp_path):
-    """Write a job file, its kernels, and a script that signals the end of its time after `passes`."""
+    """Write a job file with other values of some keys, its kernels, and a script that ends its time after `passes`."""
 
-    def written(passes=1, signal="USR1"):
+    def written(passes=1, signal="USR1", **values):
         make_files(tmp_path)
-        (tmp_path / "job.toml").write_text(JOB.format(python=sys.executable))
+        text = JOB.format(python=sys.executable)
+        for key, value in values.items():
+            text = re.sub(rf"(?m)^{key} = .*\n", f"{key} = {value}\n" if value else "", text)
+        (tmp_path / "job.toml").write_text(text)
         (tmp_path / "limit.py").write_text(LIMIT.format(passes=passes, signal=signal))
         (tmp_path / "slow.py").write_text(SLOW)
         return tmp_path / "job.toml"
@@ -104,11 +107,10 @@ NODES = "['export -n SLURM_JOB_NUM_NODES', 'SLURM_JOB_NUM_NODES=2']"
 
 
 @pytest.mark.parametrize(("prologue", "address"), [("[]", "127.0.0.1"), (NODES, get_ip())])
-def test_without_an_interface_nothing_listens_on_all_of_them(slurm, run, job, tmp_path, watched, prologue, address):
-    file = job()
-    text = file.read_text().replace('interface = "lo"\n', "")
-    file.write_text(re.sub("job_script_prologue = .*", f"job_script_prologue = {prologue}", text))
-    assert run("submit", file)[0] == 0
+def test_without_an_interface_nothing_listens_on_all_of_them(
+    slurm, output_of, job, tmp_path, watched, prologue, address
+):
+    output_of("submit", job(interface="", job_script_prologue=prologue))
     addresses, _ = watched(slurm)
     (log,) = tmp_path.glob("job-*.out")
     assert (tmp_path / "found.job.toml").exists(), log.read_text()
@@ -116,11 +118,8 @@ def test_without_an_interface_nothing_listens_on_all_of_them(slurm, run, job, tm
     assert "srun: " not in log.read_text()
 
 
-def test_workers_may_use_all_the_cores_of_their_job(binding, run, job, tmp_path, watched):
-    file = job()
-    text = re.sub("job_script_prologue = .*", "", file.read_text()).replace("cores = 1", "cores = 2")
-    file.write_text(text)
-    assert run("submit", file)[0] == 0
+def test_workers_may_use_all_the_cores_of_their_job(binding, output_of, job, tmp_path, watched):
+    output_of("submit", job(cores=2, job_script_prologue=""))
     _, cores = watched(binding)
     (log,) = tmp_path.glob("job-*.out")
     assert (tmp_path / "found.job.toml").exists(), log.read_text()
@@ -130,7 +129,5 @@ def test_workers_may_use_all_the_cores_of_their_job(binding, run, job, tmp_path,
 
 @pytest.mark.usefixtures("slurm")
 def test_what_sbatch_says_is_told(error_of, job):
-    file = job()
-    file.write_text(file.read_text().replace("[cluster]", '[cluster]\nqueue = "nosuch"'))
     words = "SLURM refuses this job: sbatch: error: invalid partition specified: nosuch"
-    assert words in error_of("submit", file)
+    assert words in error_of("submit", job(walltime='"10"\nqueue = "nosuch"'))
