@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.conformance import problems
+from helpers.conformance import problems, tree
 
 import dmkl
 from dmkl.errors import InputError
@@ -22,20 +22,14 @@ SPECS = [
 ]
 
 
-def same(made, expected):
-    assert made.content_id == expected.content_id
-    for found, wanted in ((made.samples, expected.samples), (made.labels, expected.labels)):
-        np.testing.assert_array_equal(found, wanted)
-    np.testing.assert_array_equal(made.splits, expected.splits)
-
-
 def test_shuffled_tables_are_the_sorted_ones(tmp_path):
-    expected = dmkl.build(tmp_path / "a.zarr", {"a": A, "b": B, "d": D}, SPECS, labels=Y, splits=SPLITS, tile=6)
+    dmkl.build(tmp_path / "a.zarr", {"a": A, "b": B, "d": D}, SPECS, labels=Y, splits=SPLITS, tile=6)
     mixed = {"a": A, "b": B.loc[MIXED[0]], "d": D.loc[MIXED[1], MIXED[2]]}
     more = {"labels": Y[MIXED[3]], "splits": SPLITS.loc[MIXED[0]], "tile": 6}
-    same(dmkl.build(tmp_path / "b.zarr", mixed, SPECS, **more), expected)
+    dmkl.build(tmp_path / "b.zarr", mixed, SPECS, **more)
     mixed["a"] = A.loc[MIXED[3]]
-    same(dmkl.build(tmp_path / "c.zarr", mixed, SPECS, samples=SAMPLES, **more), expected)
+    dmkl.build(tmp_path / "c.zarr", mixed, SPECS, samples=SAMPLES, **more)
+    assert tree(tmp_path / "a.zarr") == tree(tmp_path / "b.zarr") == tree(tmp_path / "c.zarr")
 
 
 def test_distances_of_new_samples_are_matched_with_the_training_samples():
@@ -57,7 +51,8 @@ def test_samples_of_tables_are_joined(tmp_path):
     assert not problems(tmp_path / "outer.zarr")
     assert [made["n_missing"] for made in outer.provenance] == [3, 2]
     by_rows = {name: table.reindex(SAMPLES) for name, table in tables.items()}
-    same(outer, dmkl.build(tmp_path / "rows.zarr", by_rows, SPECS[:1], missing="zero", **more))
+    dmkl.build(tmp_path / "rows.zarr", by_rows, SPECS[:1], missing="zero", **more)
+    assert tree(tmp_path / "outer.zarr") == tree(tmp_path / "rows.zarr")
     # Models read the filled tables, and new samples are joined in the same way.
     scores = dmkl.Uniform().fit(outer).decision_function(features=tables, join="outer")
     assert scores.sizes["sample"] == M
