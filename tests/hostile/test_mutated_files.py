@@ -7,6 +7,7 @@ process replaces it. The folder of the test then still contains the file.
 import os
 import resource
 import signal
+from contextlib import nullcontext
 
 import pytest
 from helpers.faults import one_gib_more
@@ -28,28 +29,21 @@ FEW = {
     "prices": 100,
 }
 SECONDS = 10.0
-
-
-@pytest.fixture
-def seconds():
-    """CPU seconds for one file; limits of memory and of time end this process, also inside a library."""
-    if not EACH:
-        yield 0.0
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with one_gib_more():
-        yield SECONDS
+"""CPU time for one file."""
 
 
 @pytest.mark.parametrize("first", range(0, EACH or 1, SHARE))
 @pytest.mark.parametrize("name", FORMATS)
-def test_mutated_files_are_read_or_refused(tmp_path, seconds, name, first):
+def test_mutated_files_are_read_or_refused(tmp_path, name, first):
     faults = {}
-    with Lab(tmp_path, name) as lab:
+    if EACH:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Limits of memory and of time end this process, also inside a library.
+    with one_gib_more() if EACH else nullcontext(), Lab(tmp_path, name) as lab:
         for files in lab.valid:  # imports and start-up for the first file do not count
             assert not lab.attempt(files)
         for seed in range(first, min(first + SHARE, EACH or FEW.get(name, 25))):
-            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS if EACH else 0.0)
             fault = lab.trial(seed)
             signal.setitimer(signal.ITIMER_PROF, 0)
             if fault:
