@@ -51,6 +51,9 @@ def training(tile=32, steps=()):
     return in_memory(K, tile), y, dense_view(K, TRAIN, TRAIN, steps)
 
 
+S, Y, DENSE = training()
+
+
 # --- ratios ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("tile", "scheduler"), [(16, "synchronous"), (37, "threads")])
 def test_weights_from_dense_sums_whatever_the_tiles(tile, scheduler):
@@ -66,12 +69,11 @@ def test_weights_from_dense_sums_whatever_the_tiles(tile, scheduler):
 
 @pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
 def test_how_several_classes_share_weights(multiclass):
-    S, y, dense = training()
-    y = y % 3
+    y = Y % 3
     if multiclass == "ovr":  # one program over each part of the partition
-        parts = [dense_ratios(dense, np.where(y[TRAIN] == a, 1, -1), examples_of(y[TRAIN], 2)) for a in range(3)]
+        parts = [dense_ratios(DENSE, np.where(y[TRAIN] == a, 1, -1), examples_of(y[TRAIN], 2)) for a in range(3)]
         rows = [np.flatnonzero((examples_of(y[TRAIN], 2) == g) & (y[TRAIN] == a)) for a in range(3) for g in (0, 1)]
-        v = np.array([[kernel[np.ix_(p, p)].mean() for kernel in dense] for p in rows])
+        v = np.array([[kernel[np.ix_(p, p)].mean() for kernel in DENSE] for p in rows])
         u = np.concatenate([u for u, _ in parts])
         result = dmkl.NCuts(2, sharing="partition").fit(S[TRAIN, TRAIN], y[TRAIN])
         expected = best_cut(u, v, 1e-4)
@@ -83,7 +85,7 @@ def test_how_several_classes_share_weights(multiclass):
     cut = []
     for a, b in pairs:
         sides = np.where(y[TRAIN] == a, 1, -1 if b is None else np.where(y[TRAIN] == b, -1, 0))
-        cut.append(dense_ratios(dense, sides, examples_of(y[TRAIN], 2)))
+        cut.append(dense_ratios(DENSE, sides, examples_of(y[TRAIN], 2)))
     own = np.array([best_cut(u, v, 1e-4).weights for u, v in cut])
     joint = best_cut(np.concatenate([u for u, _ in cut]), np.concatenate([v for _, v in cut]), 1e-4).weights
     for sharing, expected in (("own", own.T), ("mean", own.mean(axis=0)), ("joint", joint)):
@@ -107,8 +109,7 @@ def test_one_pass_whatever_the_number_of_examples(monkeypatch):
 
 
 def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
-    S, y, _ = training()
-    labels = np.column_stack([y > 4, y % 2])[TRAIN].astype(int)
+    labels = np.column_stack([Y > 4, Y % 2])[TRAIN].astype(int)
     result = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels)
     assert result.weights_.dims == ("kernel", "task")
     assert result.n_passes_ == 2
@@ -123,9 +124,8 @@ def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
 @pytest.mark.parametrize("several", [False, True])
 def test_the_square_loss_is_the_fisher_discriminant(several):
     """Scores equal those of `MKFDA` with fixed weights on the combined kernel, up to a factor."""
-    S, y, _ = training()
     K, _ = digits()
-    labels = y % 3 if several else y > 4
+    labels = Y % 3 if several else Y > 4
     result = dmkl.NCuts(2, loss="square", lam=0.5).fit(S[TRAIN, TRAIN], labels[TRAIN])
     combined = in_memory(np.tensordot(result.weights_.values, K, axes=1)[None], 32)
     other = dmkl.MKFDA(np.inf, 0.5, steps=("center",), tol=1e-10).fit(combined[TRAIN, TRAIN], labels[TRAIN])
@@ -179,8 +179,7 @@ def test_machines_on_kernels_of_low_rank_are_proven():
 def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
     """The kernel is not examined where a machine is trained on columns of it."""
     monkeypatch.setattr("dmkl.solvers.margin.svm.dense_bytes", lambda m: 2**62)
-    S, y, _ = training()
-    model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
+    model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], Y[TRAIN] > 4)
     assert np.isnan(model.gap_)
     assert "not known to be positive semidefinite" in model.status_
 
@@ -234,12 +233,11 @@ def test_spectral_weights_and_machines_are_those_on_dense_kernels(kind, in_passe
 
 
 def test_a_search_learns_the_weights_once_for_all_costs():
-    S, y, _ = training()
     grid = {"eigengap_weight": [0.0, 10.0], "C": [1.0, 10.0]}
-    weights = dmkl.search(dmkl.SpectralLearning(steps=()), S, y % 2, grid, [(TRAIN, TEST)], refit=False).scores.weight
+    weights = dmkl.search(dmkl.SpectralLearning(steps=()), S, Y % 2, grid, [(TRAIN, TEST)], refit=False).scores.weight
     np.testing.assert_array_equal(weights.isel(C=0), weights.isel(C=1))
     for a in (0.0, 10.0):
-        alone = dmkl.SpectralLearning(a, steps=()).fit(S[TRAIN, TRAIN], y[TRAIN] % 2)
+        alone = dmkl.SpectralLearning(a, steps=()).fit(S[TRAIN, TRAIN], Y[TRAIN] % 2)
         np.testing.assert_allclose(weights.sel(eigengap_weight=a).isel(C=1).squeeze(), alone.weights_, atol=1e-9)
 
 

@@ -33,17 +33,13 @@ UNKNOWN = np.where((np.arange(M)[:, None] % 7 == 0) & [True, False], np.nan, TAS
 AGE, NORTH = (pd.DataFrame({name: np.sin(k * np.arange(M))}) for k, name in ((1, "age"), (2, "north")))
 VALUES = np.arange(2.0 * M).reshape(M, 2)
 FEW = np.arange(M) == 3
-
-
-@pytest.fixture(scope="module")
-def K():
-    """Four kernels with features, whose entries are positive, and two classes."""
-    tables = {name: np.random.default_rng(k).standard_normal((M, 3)) for k, name in enumerate(["context", "view"])}
-    return dmkl.build(None, tables, {"function": "rbf", "gamma": [0.2, 1.0]}, labels=TWO)
+TABLES = {name: np.random.default_rng(k).standard_normal((M, 3)) for k, name in enumerate(["context", "view"])}
+K = dmkl.build(None, TABLES, {"function": "rbf", "gamma": [0.2, 1.0]}, labels=TWO)
+"""Four kernels with features, whose entries are positive, and two classes."""
 
 
 @pytest.mark.parametrize(("model", "name"), RANGES)
-def test_values_that_break_a_rule(model, name, K):
+def test_values_that_break_a_rule(model, name):
     for value in WRONG[name]:
         with pytest.raises(InputError, match=rf"\b{name}\b"):
             model(**{name: value}).fit(K)
@@ -118,7 +114,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("learner", "y", "message"), CASES, ids=[message for *_, message in CASES])
-def test_what_a_fit_refuses(K, learner, y, message):
+def test_what_a_fit_refuses(learner, y, message):
     with pytest.raises(InputError, match=message):
         learner.fit(K, y)
     assert not hasattr(learner, "weights_")
@@ -150,7 +146,7 @@ def test_an_object_is_read_from_text_and_json(text, solver):
     assert decode(json.loads(json.dumps(encode(solver)))) == solver
 
 
-def test_the_bound_on_disk_space_and_the_penalty_reach_the_solver(K):
+def test_the_bound_on_disk_space_and_the_penalty_reach_the_solver():
     with pytest.warns(dmkl.errors.ConvergenceWarning, match=r"dmkl.Subspace\(basis="):
         model = dmkl.MKFDA(1.5, 1e-6, solver=dmkl.Subspace(basis=4, finish="report"), tol=1e-12).fit(K)
     assert model.gap_ > 1e-12
