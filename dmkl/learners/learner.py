@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 
 import dmkl
@@ -1044,13 +1044,8 @@ def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike 
     return float(accuracy_score(truth, predicted, sample_weight=sample_weight))
 
 
-class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ignore[misc]
+class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelLearner, abstract=True):  # type: ignore[misc]
     """A regression on a weighted sum of kernels, of one target or several."""
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         return encode_values(labels, n_samples, tasks)

@@ -23,6 +23,7 @@ from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
+    MultiOutputMixin,
     RegressorMixin,
     TransformerMixin,
     clone,
@@ -163,15 +164,10 @@ class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
         return np.asarray(self._of_estimator("predict_proba", X).values)
 
 
-class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
+class RegressorFront(MultiOutputMixin, RegressorMixin, Front):  # type: ignore[misc]
     """A regression of dmkl as one of scikit-learn."""
 
     _DEFAULT, _KIND = MKRidge, (KernelRegressor, "regression")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Predictions for new samples, (n,), or (n, targets)."""
