@@ -125,11 +125,13 @@ class _SmoothRestriction(Restriction):
             pairs = [(s.beta, s.alpha[0]) for s in of_f.values()]
             products = certify.products(space, pairs)
             alphas = certify.duals(space, [a for _, a in pairs])
-            columns = {
-                k: _columns(self.problems[k], alpha, product.array(), solution.alpha[1])
-                for (k, solution), alpha, product in zip(of_f.items(), alphas, products, strict=True)
-            }
-            for k, of in columns.items():
+            columns: dict[int, list[Column]] = {}
+            for (k, solution), alpha, product in zip(of_f.items(), alphas, products, strict=True):
+                columns[k] = of = [Column(y, self.problems[k]) for y in self.problems[k].y.T]
+                starts = alpha.T, product.array().T, solution.alpha[1].T
+                for column, *start in zip(of, *starts, strict=True):
+                    column.alpha, column.f, column.b = start
+                    column.fit_fixed()
                 earlier = [item for item in self.gradients.get(k, {}).items() if item[0] < space.width]
                 self.gradients[k] = dict([*earlier[-1:], (space.width, (gradient(of), linear_part(of)))])
             forms = iter(_forms(space, [u for k in columns for u, _ in self.gradients[k].values()]))
@@ -188,15 +190,6 @@ class _SmoothRestriction(Restriction):
         of_rows = 8 * space.training.n_train * (5 * width + 3 * space.n_kernels * columns)
         of_products = 8 * _rows_at_once(space.n_kernels, space.training.n_train, width) * space.n_kernels * width
         return basis_task_bytes(space.n_kernels, width) + of_rows + of_products
-
-
-def _columns(problem: SmoothProblem, alpha: Float, f: Float, effects: Float) -> list[Column]:
-    """The columns of a problem at α and f, (m, c), with the best fixed effects for f, near some."""
-    columns = [Column(y, problem) for y in problem.y.T]
-    for column, *of_column in zip(columns, alpha.T, f.T, effects.T, strict=True):
-        column.alpha, column.f, column.b = of_column
-        column.fit_fixed()
-    return columns
 
 
 def _forms(space: TrainingSubspace, blocks: Sequence[Float]) -> list[Float]:
