@@ -28,7 +28,7 @@ For kernels kept as factors, K(β) = AAᵀ with A (m, D), and with Y = RᵀA, w 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -166,23 +166,16 @@ class _ThinFactor:
         return np.concatenate([v - self.Y @ w, np.sqrt(self.lam) * w])
 
 
-@dataclass(eq=False)
 class Column:
     """(α, b) of one column of labels, with f = K(β)α at the last β, and the factor of the last Newton step there."""
 
-    y: Float
-    problem: SmoothProblem
-    alpha: Float = field(init=False)
-    b: Float = field(init=False)
-    f: Float = field(init=False)
-    null: float = field(init=False)  # The minimum of P over b for f = 0
-    factor: tuple[Float, Cholesky | _ThinFactor, Float] | None = None
-    excess: float = np.inf  # That before the last Newton step
-
-    def __post_init__(self) -> None:
-        self.alpha, self.f, self.b = np.zeros(len(self.y)), np.zeros(len(self.y)), np.zeros(self.problem.fixed.shape[1])
+    def __init__(self, y: Float, problem: SmoothProblem) -> None:
+        self.y, self.problem = y, problem
+        self.alpha, self.f, self.b = (np.zeros(n) for n in (len(y), len(y), problem.fixed.shape[1]))
+        self.factor: tuple[Float, Cholesky | _ThinFactor, Float] | None = None
+        self.excess = np.inf  # That before the last Newton step
         self.fit_fixed()
-        self.null = self.loss(self.eta)
+        self.null = self.loss(self.eta)  # The minimum of P over b for f = 0
 
     @property
     def eta(self) -> Float:
