@@ -397,39 +397,29 @@ class _Deflated:
 _MOST_STEPS = 100  # most Newton steps for the thresholds; some six are usual
 
 
-@dataclass(frozen=True, eq=False)
 class _Thresholds:
-    """θ, with the sum over samples there and its derivatives; see `Ordinal`. `lower` and `upper` are a and b."""
+    """θ, increasing, with the sum over samples there and its derivatives; see `Ordinal`. `level` is that of each."""
 
-    theta: Float
-    level: Index
-    value: float
-    lower: Float
-    upper: Float
-    bends: Float  # the second derivatives dσ(1 − σ) at a and at b, (2, m), whose sum is D
-    slope: Float
-    inner: Float  # S
-    least: float  # eigenvalues of S are taken to be at least that: all samples may be far from a threshold
-
-    @classmethod
-    def at(cls, theta: Float, level: Index, eta: Float, d: Float) -> Self:
-        """The sum at increasing thresholds, for the level of each sample."""
-        ends = np.concatenate([[-np.inf], theta, [np.inf]])
-        lower, upper, width = ends[level] - eta, ends[level + 1] - eta, ends[level + 1] - ends[level]
+    def __init__(self, theta: Float, level: Index, eta: Float, d: Float) -> None:
+        self.theta, self.level = theta, level
+        ends, most = np.concatenate([[-np.inf], theta, [np.inf]]), len(theta) + 2
+        a, b, width = ends[level] - eta, ends[level + 1] - eta, ends[level + 1] - ends[level]
         with np.errstate(over="ignore"):
             odds = 1.0 / np.expm1(width)
-        value = np.sum(d * (np.logaddexp(0.0, -upper) + np.logaddexp(0.0, lower) - np.log(-np.expm1(-width))))
-        bends = d * np.stack([expit(lower) * expit(-lower), expit(upper) * expit(-upper)])
+        self.lower, self.upper = a, b
+        self.value = float(np.sum(d * (np.logaddexp(0.0, -b) + np.logaddexp(0.0, a) - np.log(-np.expm1(-width)))))
+        # The second derivatives dσ(1 − σ) at a and at b, (2, m), whose sum is D.
+        self.bends = d * np.stack([expit(a) * expit(-a), expit(b) * expit(-b)])
 
         def by_end(at_lower: Float, at_upper: Float) -> Float:
-            n = len(ends)
-            return np.asarray(np.bincount(level, at_lower, n) + np.bincount(level + 1, at_upper, n))[1:-1]
+            return np.asarray(np.bincount(level, at_lower, most) + np.bincount(level + 1, at_upper, most))[1:-1]
 
         coupling = np.bincount(level, d * odds * (1.0 + odds), len(theta) + 1)
-        inner = np.diag(by_end(*bends) + coupling[:-1] + coupling[1:])
-        inner -= np.diag(coupling[1:-1], 1) + np.diag(coupling[1:-1], -1) if len(theta) else 0.0
-        slope = by_end(d * (expit(lower) + odds), -d * (expit(-upper) + odds))
-        return cls(theta, level, float(value), lower, upper, bends, slope, inner, 1e-13 * float(d.sum()))
+        self.inner = np.diag(by_end(*self.bends) + coupling[:-1] + coupling[1:])  # S
+        self.inner -= np.diag(coupling[1:-1], 1) + np.diag(coupling[1:-1], -1) if len(theta) else 0.0
+        self.slope = by_end(d * (expit(a) + odds), -d * (expit(-b) + odds))
+        # Eigenvalues of S are taken to be at least that: all samples may be far from a threshold.
+        self.least = 1e-13 * float(d.sum())
 
     @cached_property
     def mixed(self) -> Float:
@@ -456,7 +446,7 @@ def _best_thresholds(labels: bytes, predictor: bytes, weights: bytes) -> _Thresh
     levels = np.unique(y[d > 0])
     level = np.minimum(np.searchsorted(levels, y), len(levels) - 1)
     shares = np.cumsum(np.bincount(level, d))[:-1] / d.sum()
-    point = _Thresholds.at(logit(shares) + np.average(eta, weights=d), level, eta, d)
+    point = _Thresholds(logit(shares) + np.average(eta, weights=d), level, eta, d)
     for _ in range(_MOST_STEPS):
         step = -point.solve(point.slope)
         # Newton's steps converge quadratically: after the last one the rest is rounding.
@@ -464,7 +454,7 @@ def _best_thresholds(labels: bytes, predictor: bytes, weights: bytes) -> _Thresh
         for _ in range(_MOST_STEPS):
             theta = point.theta + step
             if (np.diff(theta) > 0).all():
-                following = _Thresholds.at(theta, level, eta, d)
+                following = _Thresholds(theta, level, eta, d)
                 if is_last or following.value < point.value:
                     break
             step = 0.5 * step
