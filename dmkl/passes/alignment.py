@@ -83,7 +83,7 @@ def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]
     return estimated(projections, lambda gram: alignments(gram, floor))
 
 
-# Largest number of tasks. It does not depend on the cluster, so that sums are added in the same order everywhere.
+# Largest number of tasks. It does not depend on the cluster, so that sums are added in the same order and round alike.
 _TASKS = 64
 
 
@@ -96,8 +96,6 @@ def gram_pass(lens: Lens) -> Float:
     """
     host = machine()
     bands = _bands(lens, host)
-    # The cut depends on the bands alone: a fixed number of partial sums, added in a fixed tree, rounds the same
-    # with any number of workers.
     cuts = np.array_split(np.arange(len(bands)), min(len(bands), _TASKS))
     side_by_side = min(host.slots_per_host, len(cuts))
     work = [partial(_add_bands, [bands[b] for b in cut], side_by_side) for cut in cuts]
@@ -183,7 +181,6 @@ def traces_by_factor(factor: FactorHandle) -> Float:
     lens = factor.combination.lens
     view = lens.view
     order, tiles = _samples_of_tiles(view)
-    # A fixed number of partial sums, added in order: the result does not depend on the number of workers.
     cuts = np.array_split(np.arange(len(tiles)), min(len(tiles), _TASKS))
     side_by_side = min(machine().slots_per_host, len(cuts))
     task_bytes = len(tiles) * len(view.kernels) * view.bytes_per_tile // len(cuts)
@@ -210,7 +207,6 @@ def _add_tiles(tiles: Sequence[TileTask], file: str, tasks_per_machine: int, len
         for tile in tiles:
             rows, cols = samples.run(tile.i), samples.run(tile.j)
             part = np.ascontiguousarray(matrix[rows, cols])
-            # Only the upper tiles are read; the mirror image of a tile above the diagonal has the same inner product.
             times = 1.0 if tile.i == tile.j else 2.0
             for k in range(len(totals)):
                 _, stored = next(stream)

@@ -208,7 +208,6 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
 def _weighted(shared: tuple[Lens, Float], rows: Index, cols: Index) -> Float:
     lens, weights = shared
     total = np.zeros((len(weights), len(rows), len(cols)))
-    # A kernel without weight in every set is not read.
     for kernel in np.flatnonzero(weights.any(axis=0)):
         part = entries(lens.view, lens.fitted, int(kernel), rows, cols)
         for sum_, weight in zip(total, weights[:, kernel], strict=True):

@@ -525,11 +525,7 @@ def workers_without(folder: Path) -> list[str]:
 
 
 def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
-    """Raise InputError unless every worker of a cluster can reach this folder.
-
-    The message says `what` the folder is for, as in "where the kernels are written", and the way out. By default that
-    is another folder for the checkpoint, or another TMPDIR if no checkpoint is kept.
-    """
+    """Raise InputError unless all workers of a cluster reach a folder; `what` is, say, "where kernels are written"."""
     blind = workers_without(folder)
     if blind:
         if way_out is None:

@@ -360,10 +360,7 @@ def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
 
 @contextmanager
 def looking_for_damage(view: View) -> Iterator[None]:
-    """If work on a view fails in a way that sound kernels cannot cause, check its tiles on disk first.
-
-    CorruptTileError is raised if a tile is missing or differs from what was written, otherwise the original error.
-    """
+    """If work on a view fails in a way that sound kernels cannot cause, check its tiles first, for CorruptTileError."""
     try:
         yield
     except Exception as error:

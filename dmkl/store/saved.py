@@ -1,7 +1,4 @@
-"""Models and results on disk: Zarr groups of labeled arrays, replaced as a whole and checked when they are read.
-
-`Result` is the class of results: it saves, reads and shows them, whatever they are results of.
-"""
+"""Models and results on disk: Zarr groups of labeled arrays, replaced as a whole and checked when they are read."""
 
 from __future__ import annotations
 
