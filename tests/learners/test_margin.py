@@ -223,3 +223,15 @@ def test_a_search_finds_what_single_fits_do(kernels):
                 assert fits["objective"].sel(at).item() == pytest.approx(single.objective_.values.sum(), rel=2 * TIGHT)
                 assert fits["gap"].sel(at) <= TIGHT
     assert result.n_passes_ < passes / 3
+
+
+@pytest.mark.parametrize(("p", "C"), [(1.0, 1.0), (1.25, 0.01), (2.0, 1.0)])
+def test_weights_are_as_accurate_as_they_are_said_to_be(p, C):
+    """A gap of 1e-3 alone allows errors of a tenth of the largest weight."""
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 2, 120)
+    kernels = [F @ F.T for F in (rng.normal(size=(120, 6)) + 0.2 * j * np.eye(6)[y] for j in range(8))]
+    exact = dmkl.MKSVM(p, C, tol=1e-9).fit(kernels, y).weights_
+    model = dmkl.MKSVM(p, C).fit(kernels, y)
+    assert np.abs(model.weights_ - exact).max() <= 2e-3 * exact.max()
+    assert model.weights_error_ <= 1e-3
