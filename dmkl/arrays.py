@@ -42,6 +42,13 @@ def plain_repr(value: Any) -> str:
         return repr(value)
 
 
+def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
+    """Refuse a value that is not among the choices, by an InputError that names them."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        refuse(f"{name} must be {', '.join(others)} or {last}, got {plain_repr(value)}")
+
+
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """The name and the arguments of a call with plain values, such as a splitter's `repr`, or of a name alone.
 

@@ -33,12 +33,12 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import cauchy, false_discovery_control
 
-from dmkl.arrays import Array, Float, Index, is_known
+from dmkl.arrays import Array, Float, Index, check_choice, is_known
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, short_names
 from dmkl.errors import refuse
 from dmkl.inference import figures
 from dmkl.kernelset import Kernels, as_kernel_set, given_labels
-from dmkl.learners.checks import check_choice, check_count
+from dmkl.learners.checks import check_count
 from dmkl.numerics.covariates import Covariates, basis, residualize
 from dmkl.numerics.fisher import class_of, encode_targets, encode_values
 from dmkl.numerics.losses import Cox, JointLoss, Logistic

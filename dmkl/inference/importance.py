@@ -17,12 +17,12 @@ import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Index
+from dmkl.arrays import Index, check_choice
 from dmkl.description import Column, Description, Figure, Key, Table, count, short_names, with_interval
 from dmkl.errors import refuse
 from dmkl.inference import figures
 from dmkl.kernelset import Kernels
-from dmkl.learners.checks import check_choice, check_count
+from dmkl.learners.checks import check_count
 from dmkl.learners.learner import KernelLearner
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import Arguments, GridFits, Question, make_question, run_blocks, with_exact_choices

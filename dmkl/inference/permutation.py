@@ -18,14 +18,14 @@ import pandas as pd
 import xarray as xr
 
 from dmkl import progress
-from dmkl.arrays import Array, Index, weight_shares
+from dmkl.arrays import Array, Index, check_choice, weight_shares
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, number
 from dmkl.errors import refuse
 from dmkl.files.arrays import kept_arrays, save_arrays
 from dmkl.inference import figures
 from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels
-from dmkl.learners.checks import check_choice, check_count
+from dmkl.learners.checks import check_count
 from dmkl.learners.learner import KernelLearner
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import Arguments, GridFits, Question, as_variable, digest, make_question, run_blocks, values_of

@@ -18,12 +18,12 @@ import pandas as pd
 import xarray as xr
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
-from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.arrays import Array, Float, Index, check_choice, plain_repr
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, listed, number, short_names
 from dmkl.errors import InputError, refuse
 from dmkl.inference import figures
 from dmkl.kernelset import Kernels
-from dmkl.learners.checks import check_choice, check_count
+from dmkl.learners.checks import check_count
 from dmkl.learners.engine import run
 from dmkl.learners.learner import KernelLearner
 from dmkl.learners.plan import Answers

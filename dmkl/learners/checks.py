@@ -14,20 +14,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 import xarray as xr
 
-from dmkl.arrays import Float, by_key, plain_repr
+from dmkl.arrays import Float, by_key, check_choice, plain_repr
 from dmkl.errors import refuse
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.losses import LOSSES
 from dmkl.solvers.fisher.problem import CONFIGURABLE, ConfiguredSolver
 from dmkl.solvers.weight_sets import Ball, GivenWeights, Priced, UnboundedSetError, WeightSet, grouped
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
-    """Refuse a value that is not among the choices, by an InputError that names them."""
-    if value not in choices:
-        *others, last = map(repr, choices)
-        refuse(f"{name} must be {', '.join(others)} or {last}, got {plain_repr(value)}")
 
 
 def one_of(*choices: str | None) -> Callable[[str, Any], None]:

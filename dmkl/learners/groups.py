@@ -11,11 +11,11 @@ import numpy as np
 import xarray as xr
 from scipy.special import softmax
 
-from dmkl.arrays import Array, Float, Index, plain_repr
+from dmkl.arrays import Array, Float, Index, check_choice, plain_repr
 from dmkl.building import TrainingFeatures, features_of, training_features
 from dmkl.errors import refuse
 from dmkl.kernelset import Kernels, KernelSet
-from dmkl.learners.checks import check_choice, check_count, check_positive, one_for_each, one_of
+from dmkl.learners.checks import check_count, check_positive, one_for_each, one_of
 from dmkl.learners.margin import WeightedMachines
 from dmkl.learners.plan import FitOutcome, Loss, Part, ScoreFunction, TrainingSet, side_by_side
 from dmkl.learners.predicting import Ask, match_kernels, solve_through

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg.lapack import dpstrf
 from scipy.special import expit, logit, xlogy
 
-from dmkl.arrays import Float, Index, plain_repr
+from dmkl.arrays import Float, Index, check_choice, plain_repr
 from dmkl.errors import refuse
 
 _MOST_LEVELS = 50
@@ -250,8 +250,7 @@ class Cox(JointLoss):
     has_intercept = False
 
     def __post_init__(self) -> None:
-        if self.ties not in ("efron", "breslow"):
-            refuse(f"ties must be 'efron' or 'breslow', got {plain_repr(self.ties)}")
+        check_choice("ties", self.ties, ("efron", "breslow"))
 
     def accepts(self, y: Float) -> bool:
         return bool(np.isfinite(y).all() and (y != 0).all() and (y > 0).any())

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from dmkl.arrays import check_choice
 from dmkl.description import Column, Description, Figure, Key, Table, count, number, with_error
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import Kernels
-from dmkl.learners.checks import check_choice
 from dmkl.learners.decisions import predicted_labels
 from dmkl.learners.learner import KernelLearner, KernelRegressor
 from dmkl.learners.plan import Answers, Fit, FitOutcome

@@ -21,9 +21,8 @@ from sklearn.metrics import (
 )
 
 from dmkl import pictures
-from dmkl.arrays import Array, Float, is_known, plain_repr, weight_shares
+from dmkl.arrays import Array, Float, check_choice, is_known, plain_repr, weight_shares
 from dmkl.errors import InputError, refuse
-from dmkl.learners.checks import check_choice
 from dmkl.numerics.survival import kaplan_meier, log_rank
 from dmkl.searching.assessing import class_scores
 from dmkl.searching.grid import best_index, choose, grid_points, mean_over_folds, within_one_standard_error

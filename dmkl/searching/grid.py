@@ -13,11 +13,10 @@ import numpy.typing as npt
 import xarray as xr
 from scipy.special import stdtrit
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, check_choice
 from dmkl.description import number
 from dmkl.errors import InputError, refuse
 from dmkl.kernelset import KernelSet
-from dmkl.learners.checks import check_choice
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 from dmkl.searching.folds import TEST, TRAIN, VALIDATION, Fold, sample_numbers

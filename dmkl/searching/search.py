@@ -23,12 +23,11 @@ import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, check_choice
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, number, with_error
 from dmkl.errors import InputError, first_names, refuse
 from dmkl.kernelset import Kernels, as_kernel_set
 from dmkl.learners import conformal
-from dmkl.learners.checks import check_choice
 from dmkl.learners.decisions import SEARCHED, HeldOut, class_index
 from dmkl.learners.learner import KernelLearner, fitted
 from dmkl.learners.plan import Fit, FitOutcome

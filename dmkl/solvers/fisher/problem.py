@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from dask.utils import parse_bytes
 
-from dmkl.arrays import Float, plain_repr
+from dmkl.arrays import Float, check_choice, plain_repr
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import certify
 from dmkl.passes.execute import machine
@@ -51,7 +51,7 @@ class _Wrapper(ConfiguredSolver):
     master: Master = "newton"
 
     def __post_init__(self) -> None:
-        _check_choice("master", self.master, get_args(Master))
+        check_choice("master", self.master, get_args(Master))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Subspace(ConfiguredSolver):
 
     def __post_init__(self) -> None:
         _basis_bytes(self.basis)
-        _check_choice("finish", self.finish, get_args(Finish))
+        check_choice("finish", self.finish, get_args(Finish))
 
     def options(self) -> dict[str, Any]:
         """The options by the names of the fields of `FisherOptions`."""
@@ -181,11 +181,6 @@ def parse_solver(text: str) -> str | ConfiguredSolver:
 
 
 _EXAMPLE = "'subspace(basis=8GiB, finish=report)'"
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        refuse(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {plain_repr(value)}")
 
 
 def _basis_bytes(value: int | str | None) -> int | None:
