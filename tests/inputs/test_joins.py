@@ -30,15 +30,6 @@ def frames(*orders):
     return {f"k{j}": frame.loc[orders[j % len(orders)], orders[-1 - j % len(orders)]] for j, frame in enumerate(whole)}
 
 
-def same(made, expected):
-    """Check that the sets are equal to the last bit."""
-    assert made.content_id == expected.content_id
-    assert made.names == expected.names
-    for name in ("samples", "labels", "splits"):
-        np.testing.assert_array_equal(getattr(made, name), getattr(expected, name))
-    np.testing.assert_array_equal(np.asarray(made), np.asarray(expected))
-
-
 # --- create --------------------------------------------------------------------------------------------------
 def test_kernels_of_every_source_in_any_order_are_the_sorted_ones(tmp_path):
     expected = dmkl.create(tmp_path / "sorted.zarr", frames(SAMPLES), labels=Y, splits=SPLITS, tile=5)
@@ -59,7 +50,11 @@ def test_kernels_of_every_source_in_any_order_are_the_sorted_ones(tmp_path):
         )
     ):
         more = {"labels": Y[ORDERS[1]], "splits": SPLITS.loc[ORDERS[2]], "tile": 5, **more}
-        same(dmkl.create(tmp_path / f"{number}.zarr", kernels, **more), expected)
+        made = dmkl.create(tmp_path / f"{number}.zarr", kernels, **more)
+        assert made.content_id == expected.content_id
+        for name in ("names", "samples", "labels", "splits"):
+            np.testing.assert_array_equal(getattr(made, name), getattr(expected, name))
+        np.testing.assert_array_equal(made, expected)
         assert not problems(tmp_path / f"{number}.zarr")
 
 

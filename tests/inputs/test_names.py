@@ -20,13 +20,11 @@ from dmkl.inputs import as_features, open_files
 N = 80
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(N, 5))
-SCORE = (X[:, 0] + X[:, 1]).round(4)
 DX = np.where(X[:, 0] + X[:, 1] > 0, "pat", "con")
 AGE = (20 + 60 * RNG.random(N)).round(1)
 WORDS = [f"P{i:03}" for i in range(N)]
 NUMBERS = [str(1000017 + 7 * i) for i in range(N)]
 SHUFFLED = RNG.permutation(N)
-ONE_POINT = ("--p", "1", "--lam", "0.1", "--steps", "center,trace")
 HERE = ("--cluster", "threads")
 
 
@@ -50,8 +48,7 @@ def same_models(first, second):
 # --- the command line ------------------------------------------------------------------------------------------------
 def test_groups_that_are_all_different_are_an_error(error_of, tmp_path, store):
     groups = write(tmp_path / "groups.txt", (f"{own} g{own}" for own in WORDS))
-    arguments = ("search", store, tmp_path / "out", "--cv", "GroupKFold(5)", "--groups", groups)
-    err = error_of(*arguments, *ONE_POINT, *HERE)
+    err = error_of("search", store, tmp_path / "out", "--cv", "GroupKFold(5)", "--groups", groups, *HERE)
     assert re.search(r"(?is)\bgroups?\b.*\b(differ|different|own|one sample)\b", err)
 
 
@@ -176,7 +173,6 @@ FRAME = pd.DataFrame(X @ X.T)
 FEATURES = pd.DataFrame(X)
 NAMED = pd.DataFrame(X @ X.T, WORDS, WORDS)
 NAMED_FEATURES = pd.DataFrame(X, WORDS)
-LINEAR = [{"function": "linear"}]
 
 
 def created(labels, frame=FRAME):
@@ -184,7 +180,7 @@ def created(labels, frame=FRAME):
 
 
 def built(labels, frame=FEATURES):
-    return dmkl.build(None, {"x": frame}, LINEAR, labels=labels)
+    return dmkl.build(None, {"x": frame}, {"function": "linear"}, labels=labels)
 
 
 def test_default_indices_that_are_shuffled_are_matched():
@@ -232,7 +228,7 @@ def test_one_column_without_names_warns_where_the_set_has_names(labels):
 
 def test_arrays_of_several_columns_are_taken_in_order_with_a_warning():
     """Arrays have no names; tables without names are refused."""
-    targets = np.column_stack([SCORE, AGE])
+    targets = np.column_stack([X[:, 0] + X[:, 1], AGE])
     for make, frame in ((created, NAMED), (built, NAMED_FEATURES)):
         with pytest.warns(SampleOrderWarning, match="row i is taken for sample i"):
             np.testing.assert_array_equal(make(targets, frame).labels, targets)
@@ -271,14 +267,13 @@ def test_named_labels_beside_tables_without_names_are_refused_until_the_order_is
 # --- any order, any title, any delimiter -----------------------------------------------------------------------------
 M = 12
 TITLES = st.sampled_from(["sample", "id", "IID", "patient", "code", "", "eid", "Proben-Nr.", "x", "score2", "label"])
-DELIMITERS = st.sampled_from([",", "\t", ";", " "])
 
 
 @given(data=st.data())
 def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
     names = data.draw(st.sampled_from([WORDS[:M], NUMBERS[:M]]), "names")
     orders = [data.draw(st.permutations(range(M)), what) for what in ("labels", "rows", "columns")]
-    delimiter = data.draw(DELIMITERS, "delimiter")
+    delimiter = data.draw(st.sampled_from([",", "\t", ";", " "]), "delimiter")
     titles = data.draw(st.lists(TITLES, min_size=3, max_size=3, unique=True), "titles")
     assume(delimiter != " " or "" not in titles)  # a blank after the last title is no title, as in the tables of R
     columns = dict(zip(titles, (names, DX[:M], AGE[:M]), strict=True))
@@ -298,11 +293,3 @@ def test_order_titles_and_delimiters_change_nothing(data, tmp_path):
     assert list(source.samples) == names
     assert known.labels.tolist() == DX[:M].tolist()
     np.testing.assert_array_equal(kernels, [features @ features.T for features in (X[:M, :3], X[:M])])
-
-
-def test_labels_that_are_no_array_are_refused():
-    K = np.stack([np.eye(6)] * 2)
-    with pytest.raises(InputError, match="the rows of the labels are no matrix"):
-        dmkl.MKFDA().fit(K, [[1, 2], [3]] * 3)
-    with pytest.raises(InputError, match="labels are one array or table, got a Dataset of several"):
-        dmkl.MKFDA().fit(K, xr.Dataset({name: ("sample", [0, 1] * 3) for name in "ab"}))

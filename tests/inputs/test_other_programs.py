@@ -43,15 +43,17 @@ PACK = [(end, pack) for end, (_, pack, _) in PACKERS.items()]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_folders_of_10x_are_cells_by_genes(tmp_path, version):
-    folder = tmp_path / "filtered"
-    write_10x(folder, X.T, CELLS, GENES, version)
+def test_files_and_folders_of_10x_are_cells_by_genes(tmp_path, version):
+    folder, file_of_all = tmp_path / "filtered", tmp_path / "x.h5"
+    for path in (folder, file_of_all):
+        write_10x(path, X.T, CELLS, GENES, version)
     for file in list(folder.iterdir()) if version == 3 else ():
         (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
-    frames, notes = features(folder)
-    pd.testing.assert_frame_equal(frames["filtered"], COUNTS)
-    assert "genes × cells, as 10x Genomics writes them, were transposed" in notes[0]
+    for path, name in ((folder, "filtered"), (file_of_all, "matrix" if version == 3 else "GRCh38")):
+        frames, notes = features(path)
+        pd.testing.assert_frame_equal(frames[name], COUNTS)
+        assert "genes × cells, as 10x Genomics writes them, were transposed" in notes[0]
     matrix = next(file for file in folder.iterdir() if "matrix" in file.name)
     pd.testing.assert_frame_equal(features(matrix)[0]["matrix"], COUNTS)
     with pytest.raises(InputError, match=r"there are no kernels in .*dmkl build"):
@@ -63,14 +65,6 @@ def test_genes_of_10x_whose_symbols_repeat_are_called_by_their_identifiers(tmp_p
     for file in list((tmp_path / "a").iterdir()):
         file.rename(file.with_name(f"GSM1_{file.name}"))
     assert list(features(tmp_path / "a")[0]["a"]) == ["E0", "E1", "E2", "E3"]
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_files_of_cellranger_are_read_in_rows_of_cells(tmp_path, version):
-    write_10x(tmp_path / "x.h5", X.T, CELLS, GENES, version)
-    frames, notes = features(tmp_path / "x.h5")
-    pd.testing.assert_frame_equal(frames["matrix" if version == 3 else "GRCh38"], COUNTS)
-    assert "were transposed" in notes[0]
 
 
 @pytest.mark.parametrize(("end", "pack"), PACK)

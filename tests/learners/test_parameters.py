@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 import dmkl
 from dmkl.errors import InputError
@@ -98,6 +99,8 @@ CASES = [
     ),
     (dmkl.MKRidge(steps=tuple(map(dmkl.residualize, (AGE, NORTH)))), VALUES, "put all covariates into one table"),
     # --- labels ---
+    (dmkl.MKFDA(), [[1, 2], [3]] * 30, "the rows of the labels are no matrix"),
+    (dmkl.MKFDA(), xr.Dataset({name: ("sample", TWO) for name in "ab"}), "one array or table, got a Dataset of sev"),
     (dmkl.MKRidge(), np.full(M, 2.0), "y has a single value, 2, in training"),
     (dmkl.MKRidge(), np.where([True, False], 2.0, VALUES), "target '0' has a single value"),
     (dmkl.MKRidge(), np.where(FEW, np.nan, 1.0), "1 labels that are missing; leave those samples out"),
