@@ -865,17 +865,17 @@ NORMALIZATIONS = ("trace", "cosine", "multiplicative")
 """The steps that bring kernels to a common scale."""
 
 
-def as_steps(steps: str | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
+def as_steps(steps: str | Covariates | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
     """The names of steps, and covariates, in the order in which they are applied.
 
     They are names of `STEPS`, or a text with commas or + between them, as "cosine,center"; no step for None, () and
-    "none". InputError is raised for another name.
+    "none". InputError is raised for anything else.
     """
     if isinstance(steps, str):
         steps = [] if steps.strip() in ("", "none") else [name.strip() for name in re.split("[,+]", steps)]
-    names = () if steps is None else tuple(steps)
+    names = () if steps is None else tuple(steps) if isinstance(steps, Iterable) else (steps,)
     for name in names:
-        if not isinstance(name, Covariates) and name not in STEPS:
+        if not isinstance(name, Covariates) and not (isinstance(name, str) and name in STEPS):
             refuse(
                 f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
                 f"('center', 'trace'), or residualize(Z) among them; got {plain_repr(name)}"

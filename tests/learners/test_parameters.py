@@ -98,6 +98,8 @@ CASES = [
         "covariates of residualize explain y completely",
     ),
     (dmkl.MKRidge(steps=tuple(map(dmkl.residualize, (AGE, NORTH)))), VALUES, "put all covariates into one table"),
+    (dmkl.MKRidge(steps=[["center"]]), VALUES, r"steps takes names of steps .* got \['center'\]"),
+    (dmkl.MKRidge(steps=5), VALUES, "steps takes names of steps .* got 5"),
     # --- labels ---
     (dmkl.MKFDA(), [[1, 2], [3]] * 30, "the rows of the labels are no matrix"),
     (dmkl.MKFDA(), xr.Dataset({name: ("sample", TWO) for name in "ab"}), "one array or table, got a Dataset of sev"),

@@ -111,7 +111,7 @@ def generalized_least_squares(K, Z, y, lam, d, rows, cols):
 @pytest.mark.parametrize(("solver", "weighted"), [("direct", True), ("subspace", False), ("dual", True)])
 def test_effects_of_covariates_are_those_of_generalized_least_squares(solver, weighted, tmp_path):
     d = np.random.default_rng(1).uniform(0.5, 2, len(TRAIN)) if weighted else np.ones(len(TRAIN))
-    model = dmkl.MKRidge(p=2, lam=5.0, steps=(dmkl.residualize(Z),), solver=solver, tol=1e-10)
+    model = dmkl.MKRidge(p=2, lam=5.0, steps=dmkl.residualize(Z), solver=solver, tol=1e-10)  # a chain of one step
     K = in_memory(CONFOUNDED, 25)
     model.fit(K[TRAIN, TRAIN], OUTCOMES[TRAIN, 0], sample_weight=d if weighted else None)
     total = np.tensordot(model.weights_.values, CONFOUNDED, axes=1)
