@@ -875,7 +875,7 @@ def as_steps(steps: str | Covariates | Iterable[str | Covariates] | None) -> tup
         steps = [] if steps.strip() in ("", "none") else [name.strip() for name in re.split("[,+]", steps)]
     names = () if steps is None else tuple(steps) if isinstance(steps, Iterable) else (steps,)
     for name in names:
-        if not isinstance(name, Covariates) and not (isinstance(name, str) and name in STEPS):
+        if not isinstance(name, Covariates) and name not in [*STEPS]:  # which asks for no hash
             refuse(
                 f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
                 f"('center', 'trace'), or residualize(Z) among them; got {plain_repr(name)}"
