@@ -389,6 +389,7 @@ def test_names_of_a_folder_apply_in_order_and_it_is_said(tmp_path):
         ("height\n1.5\nNA\n2\n", [1.5, np.nan, 2]),
         ("sample,y\n1,5\n2,6\n", [5, 6]),
         ("sample,y\na,01\nb,1\nc,02\n", ["01", "1", "02"]),
+        ("sample y\na 1\nb\nc 3\nd 4\n", [1, np.nan, 3, 4]),
         ("0,a\n1,b\n2,a\n", ["a", "b", "a"]),
         ('"a"\n"b"\n', ["a", "b"]),
         ("0,1\n1,0\n", [[0, 1], [1, 0]]),
