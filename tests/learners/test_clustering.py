@@ -10,13 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 
 import dmkl
-from dmkl.errors import (
-    ConstantKernelWarning,
-    DegenerateKernelError,
-    IndefiniteKernelError,
-    IndefiniteKernelWarning,
-    InputError,
-)
+from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, IndefiniteKernelWarning, InputError
 from dmkl.solvers import in_memory
 
 M, N_CLUSTERS = 60, 3
@@ -126,14 +120,6 @@ def test_what_is_refused(kind, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             action()
-
-
-@pytest.mark.parametrize("kind", [dmkl.KernelKMeans, dmkl.MultipleKernelKMeans])
-def test_a_constant_kernel_has_weight_zero(kind):
-    with pytest.warns(ConstantKernelWarning, match="'kernel_4'"):
-        model = kind(N_CLUSTERS).fit([*BLOBS, np.ones((M, M))])
-    assert model.weights_.values[-1] == 0
-    assert (model.weights_.values[:-1] > 0).all()
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")

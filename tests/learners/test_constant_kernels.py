@@ -63,6 +63,8 @@ ON_TILES = [
     dmkl.GMKL(),
     dmkl.LPBoost(cv=2, sharing="none"),
     dmkl.NCuts(2, steps="center,trace"),
+    dmkl.KernelKMeans(3),
+    dmkl.MultipleKernelKMeans(3),
 ]
 ON_FACTORS = [
     *(dmkl.MKFDA(np.inf, steps=steps) for steps in ("center,trace", "center", "multiplicative", "center,cosine")),

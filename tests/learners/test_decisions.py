@@ -218,7 +218,6 @@ def test_each_point_of_a_grid_is_scored_as_a_fit(kind, together, monkeypatch):
     ],
 )
 def test_labels_of_held_out_rows_teach_nothing(learner, kind, grid):
-    """Decisions about a held-out row depend on the training rows only."""
     K, y, train, test = unbalanced(kind, DIGITS)
     decisions = []
 

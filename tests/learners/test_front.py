@@ -109,11 +109,8 @@ def test_a_column_of_labels_some_of_which_are_unknown():
     few = dmkl.create(None, dense_default(X, X)[:, known][:, :, known])
     model, expected = dmkl.MKFDA().fit(K, labels), dmkl.MKFDA().fit(few, labels[known, 0])
     np.testing.assert_allclose(model.weights_.values[:, 0], expected.weights_, atol=1e-6)
-    assert dmkl.MKLClassifier(kernels=FIXED).fit(X, labels).predict(NEW).shape == (25, 1)
-    assert dmkl.MKLRegressor(kernels=FIXED).fit(X, np.where(known[:, None], X[:, :1], np.nan)).predict(NEW).shape == (
-        25,
-        1,
-    )
+    for front in (dmkl.MKLClassifier, dmkl.MKLRegressor):
+        assert front(kernels=FIXED).fit(X, labels).predict(NEW).shape == (25, 1)
 
 
 def test_a_front_saves_its_model(tmp_path):
@@ -339,11 +336,10 @@ def test_parameters_of_the_default_estimator_can_be_set():
 
 
 # --- copies of fitted models -----------------------------------------------------------------------------------------
-def pickled(model):
-    return pickle.loads(pickle.dumps(model))
-
-
-@pytest.mark.parametrize(("place", "copy_of"), [("persisted", copy.deepcopy), ("rows", pickled), ("loaded", copy.copy)])
+@pytest.mark.parametrize(
+    ("place", "copy_of"),
+    [("persisted", copy.deepcopy), ("rows", lambda model: pickle.loads(pickle.dumps(model))), ("loaded", copy.copy)],
+)
 def test_copies_of_estimators_predict_the_same_from_features(tmp_path, place, copy_of):
     path = None if place == "persisted" else tmp_path / "set.zarr"
     K = dmkl.build(path, {"X": X}, {"function": ["rbf", "laplacian"]}, tile=25)

@@ -94,16 +94,6 @@ def test_the_learner_of_the_page_is_logistic_regression(learner_of, tmp_path):
         np.testing.assert_allclose(each.loss_, loss, rtol=1e-6)
 
 
-@pytest.fixture
-def broken(learner_of):
-    """A learner of the page after changes of its class."""
-
-    def make(**changes):
-        return type("Broken", (learner_of(FIXED, "FixedWeights"),), {"__doc__": "Broken.", **changes})
-
-    return make
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("models")
 def test_a_regression_may_have_a_parameter_of_machines():
@@ -134,18 +124,17 @@ def test_a_regression_may_have_a_parameter_of_machines():
     check_learner(Slopes)
 
 
-def set_a_list(self, outcome):
-    self.trail_ = [1, 2]
-
-
 @pytest.mark.slow
-def test_check_learner_names_what_is_broken(broken):
+def test_check_learner_names_what_is_broken(learner_of):
+    def check(**changes):
+        check_learner(type("Broken", (learner_of(FIXED, "FixedWeights"),), {"__doc__": "Broken.", **changes}))
+
     with pytest.raises(InputError, match=r"trail_ of this Broken must be a DataArray, got \[1, 2\]; declare"):
-        check_learner(broken(_set_attributes=set_a_list))
+        check(_set_attributes=lambda self, outcome: setattr(self, "trail_", [1, 2]))
     with pytest.raises(AssertionError, match="Broken: a sample of weight 2 counts as two copies of it"):
-        check_learner(broken(_check_weights=lambda self: None))
+        check(_check_weights=lambda self: None)
     with pytest.raises(AssertionError, match="Broken: contributions and the intercept add up"):
-        check_learner(broken(_offsets=lambda self, samples, **beside: np.ones(1)))
+        check(_offsets=lambda self, samples, **beside: np.ones(1))
 
 
 def test_a_solver_works_everywhere(tmp_path, monkeypatch):

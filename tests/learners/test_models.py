@@ -12,7 +12,7 @@ import xarray as xr
 import zarr
 from helpers.conformance import problems, tree, unseal
 from helpers.references import in_memory, psd
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 import dmkl
@@ -216,15 +216,6 @@ def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
 
 
 # --- scikit-learn's conventions -----------------------------------------------------------------------------
-@pytest.mark.parametrize("name", MODELS)
-def test_parameters_are_neither_checked_nor_copied_before_fit(name):
-    model = MODELS[name]()
-    assert is_classifier(model)
-    copy, steps = clone(model), KFold(3)
-    np.testing.assert_equal(copy.get_params(), model.get_params())
-    assert copy.set_params(tol=-1, steps=steps).steps is steps
-
-
 def test_weighted_score():
     model, y = fitted(), LABELS["words"][TEST]
     right, weights = model.predict(NEW) == y, np.arange(1.0, 11.0)

@@ -242,7 +242,6 @@ def test_a_search_learns_the_weights_once_for_all_costs():
 
 
 def test_similarities_may_be_indefinite():
-    """The similarities are random entries."""
     K, y = digits()
     noise = np.random.default_rng(0).exponential(1.0, (90, 90))
     K = np.stack([K[0], np.tril(noise) + np.tril(noise, -1).T])

@@ -38,10 +38,10 @@ def among(kernels, model):
     """The kernels of all samples, with the statistics of the training samples, by the definitions."""
     whole = np.array(kernels)
     for step in model.steps:
-        train, cross = whole[:, TRAIN][:, :, TRAIN], whole[:, :, TRAIN]
+        train = whole[:, TRAIN][:, :, TRAIN]
         if step == "center":
-            means, grand = cross.mean(axis=2), train.mean(axis=(1, 2))[:, None, None]
-            whole = whole - means[:, :, None] - means[:, None, :] + grand
+            centering = np.eye(M) - np.isin(EVERY, TRAIN) / len(TRAIN)
+            whole = centering @ whole @ centering.T
         elif step == "cosine":
             norm = np.sqrt(np.diagonal(whole, axis1=1, axis2=2))
             whole = whole / norm[:, :, None] / norm[:, None, :]

@@ -214,8 +214,6 @@ def test_covariates_are_effects_without_a_penalty(study):
     )
     assert "residual_score" not in search.scores
     assert float(search.scores["score"].max()) == pytest.approx(model.score(K[TEST, TRAIN], y[TEST]), abs=1e-9)
-    with pytest.raises(InputError, match="have no residuals on covariates"):
-        dmkl.permutation_test(model, K, y, grid={"lam": [0.1]}, cv=3, n_permutations=2)
 
 
 def test_two_columns_are_labels_in_either_order(study, tmp_path, output_of, error_of):
