@@ -11,7 +11,6 @@ PICTURES = {"alignment.png", "spectra.png", "targets.png"}
 
 @pytest.mark.filterwarnings("ignore:.*netcdf_file:RuntimeWarning")
 def test_tables_and_files(error_of, output_of, store, tmp_path):
-    """Files are replaced only with --overwrite."""
     folder, pictures = tmp_path / "result", tmp_path / "pictures"
     command = ("analyze", store, "--output", folder, "--plot", pictures)
     expected = dmkl.analyze(dmkl.open(store))

@@ -29,9 +29,6 @@ def folder(tmp_path_factory, tables, classes):
     np.savez(path / "all.npz", **tables, y=classes, split=PART)
     np.savez(path / "new.npz", **{name: values[TRAIN:] for name, values in tables.items()}, y=classes[TRAIN:])
     np.savez(path / "plain.npz", shape=tables["shape"])
-    broken = tables["shape"].copy()
-    broken[7, 2] = np.nan
-    np.savez(path / "broken.npz", shape=broken)
     pd.DataFrame({"one": PART, "two": np.where(np.arange(M) < 5, 2, 0)}).to_csv(path / "two.csv", index=False)
     genes = pd.DataFrame(tables["shape"], NAMES, [f"g{k}" for k in range(6)])
     genes.to_csv(path / "genes.csv")
@@ -274,7 +271,6 @@ REFUSED = {
     "build OUT all.npz --feature shape": "say which kernels to make: --specs FILE.toml",
     f"build OUT all.npz {WIDE} --specs kernels.toml": "leave out --function and --bandwidth",
     "build OUT all.npz --function rbf --bandwidth 2,wide": "--bandwidth takes numbers such as 0.1,",
-    f"build OUT broken.npz {WIDE}": "features 'shape': row 7 is nan in column 2",
     f"build OUT all.npz {WIDE} --train odd.txt": "has 22 names that no sample of the set has",
     f"build OUT genes.csv {WIDE} --train odd.txt --split 0": "--train and --split exclude each other",
     f"build OUT all.npz {WIDE} --split 1": "there is no split 1, the samples have 1",

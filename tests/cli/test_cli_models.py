@@ -3,12 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import confusion_matrix, r2_score
+from sklearn.metrics import r2_score
 
 import dmkl
 
 M = 45
-"""Number of samples of the set."""
 
 
 def test_fit_prints_what_the_model_holds(error_of, json_of, output_of, tmp_path, store):
@@ -33,7 +32,6 @@ def test_fit_prints_what_the_model_holds(error_of, json_of, output_of, tmp_path,
 
 
 def test_predict_writes_what_the_model_predicts(error_of, json_of, output_of, tmp_path, store, model):
-    """Predictions include probabilities and name the samples of their calibration."""
     out, estimator, K = tmp_path / "predictions.csv", dmkl.load(model), dmkl.open(store)
     train, validation, test = K.split(0)
     command = ("predict", model, store, "--split", 0, "--probabilities")
@@ -116,18 +114,6 @@ def test_a_code_for_unknown_labels(error_of, json_of, tmp_path, kernels):
     json_of("search", place, tmp_path / "found", "--cv", 3, "--all", "--unknown", 0, "--model", "uniform", "--lam", 0.1)
 
 
-def test_predict_draws_the_confusion_of_what_it_predicted(error_of, output_of, tmp_path, store, model, monkeypatch):
-    drawn, plot = [], dmkl.plot_confusion
-    monkeypatch.setattr(dmkl, "plot_confusion", lambda counts: drawn.append(counts) or plot(counts))
-    command = ("predict", model, store, "--split", 0, "--plot", tmp_path / "c.png")
-    output_of(*command)
-    K = dmkl.open(store)
-    train, _, test = K.split(0)
-    expected = confusion_matrix(K.labels[test].astype(str), dmkl.load(model).predict(K[test, train]).astype(str))
-    np.testing.assert_array_equal(drawn[0].transpose("true", "predicted"), expected)
-    assert "c.png exists already" in error_of(*command)
-
-
 def test_predict_on_new_samples_without_labels(error_of, output_of, tmp_path, store, model, kernels):
     K = dmkl.open(store)
     train, _, test = K.split(0)
@@ -165,7 +151,6 @@ def test_several_tasks(json_of, output_of, tmp_path, kernels):
 
 
 def test_covariates_of_a_file_are_taken_out(error_of, output_of, store, tmp_path):
-    """New samples need covariates as well."""
     rng, K = np.random.default_rng(0), dmkl.open(store)
     Z = pd.DataFrame({"age": rng.normal(50, 9, M), "site": rng.choice(["n", "s"], M)}, [f"s{i:02}" for i in range(M)])
     train, _, test = K.split(0)

@@ -121,7 +121,9 @@ def test_parts_of_a_split_that_were_trained_on_are_refused(error_of, output_of, 
     output_of(*command, "--part", "train")
 
 
-def test_measures_of_a_fit_and_of_its_predictions(json_of, output_of, tmp_path, parts):
+def test_measures_of_a_fit_and_of_its_predictions(error_of, json_of, output_of, tmp_path, parts, monkeypatch):
+    drawn, plot = [], dmkl.plot_confusion
+    monkeypatch.setattr(dmkl, "plot_confusion", lambda counts: drawn.append(counts) or plot(counts))
     arguments = [parts, tmp_path / "model", "--split", 1, "--scoring", "matthews,accuracy"]
     text = output_of("fit", *arguments)
     K, model = dmkl.open(parts), dmkl.load(tmp_path / "model")
@@ -129,11 +131,14 @@ def test_measures_of_a_fit_and_of_its_predictions(json_of, output_of, tmp_path, 
     matthews = dmkl.assess(model, K[test, train], scoring="matthews")["score"].item()
     assert f"matthews {matthews:#.3g}" in text
     held_out = json_of("fit", *arguments, "--overwrite")["held_out"]
-    printed = json_of("predict", tmp_path / "model", parts, *arguments[2:])
+    predict = ("predict", tmp_path / "model", parts, *arguments[2:], "--plot", tmp_path / "c.png")
+    printed = json_of(*predict)
     assert printed["scores"] == held_out["scores"]
     assert printed["scores"]["matthews"] == matthews
     expected = confusion_matrix(K.labels[test].astype(str), model.predict(K[test, train]).astype(str))
-    np.testing.assert_array_equal(list(printed["confusion"].values()), expected)
+    for counts in (list(printed["confusion"].values()), drawn[0].transpose("true", "predicted")):
+        np.testing.assert_array_equal(counts, expected)
+    assert "c.png exists already" in error_of(*predict)
 
 
 # --- classes of few samples ----------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """`dmkl search`: results, files and messages, and resumption after an interruption."""
 
 import io
-import itertools
 import re
 import sys
 from functools import partial
@@ -11,19 +10,18 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.interruption import cut_off
 from rich.console import Console
 from sklearn.model_selection import GroupKFold
 
 import dmkl
 from dmkl.progress import ConsoleWatch
-from dmkl.solvers.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("rounds")
 
 search = partial(dmkl.search, baselines="none")
 
 M = 45
-"""Number of samples of the set."""
 GRID = {"p": [1.0, 2.0], "lam": [0.01, 1.0]}
 NO_BASELINES = ("--baselines", "none")
 SMALL = ("--p", "1,2", "--lam", "1e-2,1", *NO_BASELINES)
@@ -148,19 +146,11 @@ def test_a_wrong_argument_that_shows_late_leaves_nothing(error_of, tmp_path, pla
 
 
 # --- resumption ------------------------------------------------------------------------------------------------------
-def test_the_state_of_another_search(notes_of, run, error_of, tmp_path, plain, monkeypatch):
+def test_the_state_of_another_search(notes_of, run, error_of, tmp_path, plain):
     kept = tmp_path / "result.partial"
     arguments = ["search", plain, tmp_path / "result", *SMALL]
-    calls = itertools.count(1)
-
-    def commit(self, state, committed=Workspace.commit):
-        committed(self, state)
-        if next(calls) == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Workspace, "commit", commit)
-        assert run(*arguments)[0] == 130
+    with cut_off(2):
+        search(dmkl.MKFDA(), dmkl.open(plain), grid=GRID, state=kept)
     err = error_of(*arguments, "--cv", "3")
     assert "differs in: the folds" in err
     assert "--restart" in err

@@ -64,13 +64,11 @@ FURTHER = {
 
 @pytest.fixture(params=MADE)
 def kind(request):
-    """A kind of `MADE`."""
     return request.param
 
 
 @pytest.fixture(params=[*MADE, *FURTHER])
 def every_kind(request):
-    """A kind of `MADE` or `FURTHER`."""
     return request.param
 
 
