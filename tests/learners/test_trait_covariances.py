@@ -11,7 +11,6 @@ from scipy.optimize import minimize
 from scipy.stats import chi2, norm
 
 import dmkl
-from dmkl.errors import InputError
 from dmkl.solvers import trait_covariances
 
 PAIRS = ((0, 0), (0, 1), (1, 1))
@@ -187,12 +186,6 @@ def test_targets_without_common_samples_have_no_residual_covariance():
         assert np.isnan(table.trait_covariance[2, 0, 1])
         assert np.isfinite(table.trait_covariance[:2]).all()
     np.testing.assert_allclose(table.trait_covariance[:2, 0, 1], dense(kernels, Z, Y)[0][0, 1][:2], rtol=1e-8)
-
-
-def test_one_target_is_refused():
-    kernels, Z, Y = case()
-    with pytest.raises(InputError, match="genetic_correlation compares two or more targets, and y has one"):
-        fitted(kernels[:, 12:, 12:], Z[12:], Y[12:, 0])
 
 
 @pytest.mark.slow

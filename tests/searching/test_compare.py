@@ -135,29 +135,25 @@ def test_names_mean_regressions_where_labels_are_numbers(K, tables):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("models", "options", "message"),
     [
-        ((["auto"], None), "the choice from the other models"),
-        ((["mkfda"], {"sum": {}}), "none of the models compared: mkfda"),
-        ((["forest"], None), "there is no model 'forest'"),
-        ((["mkfda", "mkfda"], None), "'mkfda' twice"),
+        (["auto"], {}, "the choice from the other models"),
+        (["mkfda"], {"grids": {"sum": {}}}, "none of the models compared: mkfda"),
+        (["forest"], {}, "there is no model 'forest'"),
+        (["mkfda", "mkfda"], {}, "'mkfda' twice"),
+        *(
+            pytest.param(["stack"], options, message, marks=pytest.mark.slow)
+            for options, message in (
+                ({"competitors": ["ridge"]}, "no competitor 'ridge' for these labels"),
+                ({"competitors": {"stack": LogisticRegression()}}, "'stack' is both a model and a competitor"),
+                ({"K": np.eye(M)[None], "y": np.arange(M) % 2, "competitors": ["logistic"]}, "needs the features"),
+            )
+        ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(K, arguments, message):
+def test_what_cannot_be_compared_is_refused(K, models, options, message):
     with pytest.raises(InputError, match=message):
-        dmkl.compare(arguments[0], K, grids=arguments[1])
-
-
-@pytest.mark.slow
-def test_competitors_need_features_and_suit_the_labels(K):
-    plain = dmkl.create(None, np.asarray(K), labels=K.labels)
-    options = {"outer": 2, "inner": 2}
-    with pytest.raises(InputError, match="needs the features of the kernels"):
-        dmkl.compare(["stack"], plain, **options, competitors=["logistic"])
-    with pytest.raises(InputError, match="no competitor 'ridge' for these labels"):
-        dmkl.compare(["stack"], K, **options, competitors=["ridge"])
-    with pytest.raises(InputError, match="'stack' is both a model and a competitor"):
-        dmkl.compare(["stack"], K, **options, competitors={"stack": LogisticRegression()})
+        dmkl.compare(models, **{"K": K} | options)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold
 
 import dmkl
-from dmkl.errors import InputError
 
 M, T, SUM = 60, 40, "plain sum of the kernels"
 
@@ -176,21 +175,3 @@ def test_own_candidates_are_those_that_are_chosen_from(K, Y):
     result = dmkl.search(of_targets, K, Y[1], {"lam": [0.1]}, KFold(3), baselines="none", refit=False)
     given = dmkl.search(dmkl.MKRidge(weights=W.T), K, Y[1], {"lam": [0.1]}, KFold(3), baselines="none", refit=False)
     np.testing.assert_allclose(result.scores["score"], given.scores["score"], rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"weights": W[:39].T}, "weights has 39 values and there are 40 problems"),
-        ({"weights": -W.T}, "none negative"),
-        ({"weights": W.T[:2]}, "weights must be 3 finite numbers"),
-        ({"weights": xr.DataArray(W, dims=("target", "x"))}, "weights must be over kernel"),
-        ({"candidates": W}, "candidates are weights to choose from"),
-        ({"weights": "shared", "candidates": W, "candidate": 40}, "from 0 to 39"),
-        ({"weights": "shared", "candidates": 0, "candidate": 0}, "candidates must be a whole number, at least 1"),
-        ({"weights": W.T, "kernel_groups": {"g": "a"}}, "kernel_groups has no effect"),
-    ],
-)
-def test_what_is_refused(K, Y, parameters, message):
-    with pytest.raises(InputError, match=message):
-        dmkl.MKRidge(**parameters).fit(K, Y[1])
