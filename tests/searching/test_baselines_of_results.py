@@ -6,9 +6,11 @@ import dask
 import numpy as np
 import pytest
 import sklearn.base
+from helpers.optima import solve
 from helpers.references import dense_view
 from sklearn.dummy import DummyClassifier
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import LinearRegression
 from sklearn.metrics import median_absolute_error, r2_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.multiclass import OneVsRestClassifier
@@ -17,6 +19,7 @@ from sklearn.svm import SVC
 import dmkl
 from dmkl.description import with_interval
 from dmkl.learners.decisions import DecisionRule
+from dmkl.numerics.fisher import encode_targets
 from dmkl.passes.execute import Machine
 from dmkl.searching import baselines as module
 from dmkl.searching.scoring import limits
@@ -35,29 +38,14 @@ def kernel_set(shifts, **more):
     return dmkl.create(None, kernels(shifts, **more), names=[f"k{j}" for j in range(len(shifts))], labels=Y)
 
 
-def folds(seed=1, n=2, tested=True):
-    rng = np.random.default_rng(seed)
-    result = []
-    for _ in range(n):
-        order = rng.permutation(60)
-        parts = (order[:36], order[36:48], order[48:])
-        result.append(parts if tested else (parts[0], np.concatenate(parts[1:])))
-    return result
+def folds(n=2, tested=True):
+    rng = np.random.default_rng(1)
+    return [tuple(np.split(rng.permutation(60), [36, 48] if tested else [36])) for _ in range(n)]
 
 
 @pytest.fixture(scope="module")
 def K():
     return kernel_set((1.0, 0.6, 0.0))
-
-
-def dense(kernel, train, lam):
-    """The minimum of S over α for a kernel of unit trace or a sum of such kernels, by a dense solve."""
-    labels = Y[train]
-    sizes = np.bincount(labels)
-    m = len(train)
-    targets = np.where(labels[:, None] == np.arange(3), np.sqrt(m / sizes), 0.0) - np.sqrt(sizes / m)
-    alpha = np.linalg.solve(0.5 * np.eye(m) + kernel / (2 * lam), targets)
-    return -0.5 * np.sum(targets * alpha)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +74,6 @@ def test_the_sum_has_the_parameters_that_mean_the_same(K, learner, grid, axes):
 
 
 def test_each_baseline_is_a_fit_of_its_own(K):
-    """Objectives equal those of dense solves; scores equal those of searches on the sum and on each kernel."""
     cv, given = folds(), kernels((1.0, 0.6, 0.0))
     scores = dmkl.search(
         dmkl.MKFDA(tol=1e-6), K, grid={"p": [1, 2], "lam": LAM}, cv=cv, refit=False, baselines="all"
@@ -100,9 +87,9 @@ def test_each_baseline_is_a_fit_of_its_own(K):
         for kind in ("score", "test_score"):
             np.testing.assert_allclose(own[f"{prefix}_{kind}"], expected[kind], atol=1e-12)
         for f, (train, *_) in enumerate(cv):
-            each = dense_view(given, train, train, ("center", "trace"))
-            kernel = sum(each) if name == "sum" else each[K.names.index(name)]
-            objectives = [dense(kernel, train, lam) for lam in LAM]
+            each, h = dense_view(given, train, train, ("center", "trace")), encode_targets(Y[train], 36).problems[0]
+            beta = np.ones(3) if name == "sum" else np.eye(3)[K.names.index(name)]
+            objectives = [solve(each, beta, h, lam)[1] for lam in LAM]
             np.testing.assert_allclose(own[f"{prefix}_objective"].isel(fold=f), objectives, rtol=1e-4)
 
 
@@ -256,7 +243,6 @@ def test_scores_that_are_not_above_chance_are_told(K):
 
 
 def test_rows_that_are_tested_on_do_not_choose(K):
-    """The choice of a fold does not depend on the labels of its test rows."""
     cv = [(np.arange(36), np.arange(36, 48), np.arange(48, 60))]
     grid = {"p": [2], "lam": LAM}
     one = dmkl.search(dmkl.MKFDA(), K, Y, grid, cv, refit=False, baselines="all").baselines
@@ -320,9 +306,7 @@ def of_samples():
 
 
 def least_squares(train, rows, y):
-    """The predictions of NumPy's least squares on [1, Z]."""
-    design = np.column_stack([np.ones(60), COVARIATES])
-    return design[rows] @ np.linalg.lstsq(design[train], y[train], rcond=None)[0]
+    return LinearRegression().fit(COVARIATES[train], y[train]).predict(COVARIATES[rows])
 
 
 @pytest.fixture(scope="module")

@@ -257,15 +257,11 @@ def voc(positive, scores):
     return float(sum((recall[k] - recall[k - 1]) * precision[k] for k in range(1, len(recall))))
 
 
-def plain(positive, scores):
-    """Average precision without interpolation (Snoek et al.)."""
-    total, before = 0, 0
-    for r, p in recall_precision(positive, scores):
-        total, before = total + (r - before) * p, r
-    return float(total)
-
-
-REFERENCES = {"average_precision": plain, "average_precision_voc": voc, "average_precision_voc07": voc07}
+REFERENCES = {
+    "average_precision": skm.average_precision_score,
+    "average_precision_voc": voc,
+    "average_precision_voc07": voc07,
+}
 
 
 @pytest.mark.parametrize("n", [10, 20, 30, 70])
