@@ -79,34 +79,27 @@ FOLDS, TWICE, ALONE = {"grid": GRID, "cv": 2}, {"grid": POINT, "outer": 2, "inne
 CHAINS = {"p": [1, 2], "steps": [("center", "trace"), ("cosine", "center")], "solver": ["direct", "subspace"]}
 
 
+BY_DEFAULT = "MKFDA MKLogistic MKSVM GMKL EasyMKL Stack LocalizedMKL Uniform SingleBest".split()
 MODELS_FITTED = {
-    "MKFDA": lambda K: FISHER.fit(K),
+    **{name: lambda K, name=name: getattr(dmkl, name)().fit(K) for name in BY_DEFAULT},
+    "MKRidge": lambda K: dmkl.MKRidge().fit(K, NUMBERS),
     "MKFDA, tasks": lambda K: dmkl.MKFDA().fit(K, TWO),
     "VarianceComponents": lambda K: dmkl.VarianceComponents(shares="diagonal").fit(K, NUMBERS % 3 == 0),
     "MKFDA, residualized": lambda K: dmkl.MKFDA(steps=(dmkl.residualize(NUMBERS), "trace")).fit(K),
-    "MKRidge": lambda K: dmkl.MKRidge().fit(K, NUMBERS),
     "MKRidge, targets": lambda K: dmkl.MKRidge().fit(K, np.stack([NUMBERS, NUMBERS % 7], axis=1)),
-    "MKLogistic": lambda K: dmkl.MKLogistic().fit(K),
     "MKGLM, covariates": lambda K: dmkl.MKGLM(steps=(dmkl.residualize(NUMBERS % 5), "trace")).fit(K, NUMBERS),
     "MKGLM, levels": lambda K: dmkl.MKGLM("ordinal").fit(K, NUMBERS % 4),
     "MKCox": lambda K: dmkl.MKCox().fit(K, NUMBERS + 1.0),
     "MKCox, strata": lambda K: dmkl.MKCox(strata=NUMBERS % 2).fit(K, NUMBERS + 1.0),
-    "MKSVM": lambda K: dmkl.MKSVM().fit(K),
     "MKSVM, pairs": lambda K: dmkl.MKSVM(multiclass="ovo").fit(K),
-    "GMKL": lambda K: dmkl.GMKL().fit(K),
-    "EasyMKL": lambda K: dmkl.EasyMKL().fit(K),
     "LPBoost": lambda K: dmkl.LPBoost(cv=2).fit(K),
-    "Stack": lambda K: dmkl.Stack().fit(K),
     "StackRegressor": lambda K: dmkl.StackRegressor().fit(K, NUMBERS),
     "KernelKMeans": lambda K: dmkl.KernelKMeans(2).fit(K),
     "MultipleKernelKMeans": lambda K: dmkl.MultipleKernelKMeans(2).fit(K),
     "GSMKL": lambda K: dmkl.GSMKL(n_groups=2).fit(K),
-    "LocalizedMKL": lambda K: dmkl.LocalizedMKL().fit(K),
     "LocalizedMKL, table": lambda K: dmkl.LocalizedMKL(gating="shape").fit(K),
     "NCuts": lambda K: dmkl.NCuts(steps=()).fit(K),
     "SpectralLearning": lambda K: dmkl.SpectralLearning().fit(K.select(["shape-rbf", "color-rbf"])),
-    "Uniform": lambda K: dmkl.Uniform().fit(K),
-    "SingleBest": lambda K: dmkl.SingleBest().fit(K),
     "Product": lambda K: dmkl.Product().fit(K.select(["shape-rbf", "color-rbf"])),
 }
 METHODS = (
@@ -163,7 +156,6 @@ UNLABELED = {"build", "build_cross", "cluster", "cluster_agreement", "combine", 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
 @pytest.mark.parametrize("name", [*MODELS_FITTED, *RESULTS])
 def test_all_that_is_labeled_is_described(name, K, tmp_path):
-    """Attributes, return values of methods, and files of every learner and every result are described."""
     result = (MODELS_FITTED | RESULTS)[name](K)
     parts = list(labeled(result))
     if name in MODELS_FITTED:

@@ -58,33 +58,27 @@ def test_threads(opened, reference):
         agree(learnt(opened()), reference)
 
 
-@pytest.fixture
-def returned(monkeypatch):
-    """The results that tasks return to the client, by the names of the tasks."""
-    results = {}
-
-    def executed(tasks, units, what, execute=running_module.execute, **options):
-        result = execute(tasks, units, what, **options)
-        results.setdefault(what.rstrip("-0123456789"), []).extend(result)
-        return result
-
-    monkeypatch.setattr(running_module, "execute", executed)
-    return results
-
-
-def matrices(result):
-    """All matrices in nested results of tasks."""
+def has_matrices(result):
+    """Whether nested results of tasks have matrices."""
     if isinstance(result, list | tuple):
-        return [matrix for one in result for matrix in matrices(one)]
-    return [result] if isinstance(result, np.ndarray) and result.ndim > 1 else []
+        return any(map(has_matrices, result))
+    return isinstance(result, np.ndarray) and result.ndim > 1
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
-def test_processes_return_no_vectors_of_samples_but_those_of_decision_rules(opened, reference, returned):
+def test_processes_return_no_vectors_of_samples_but_those_of_decision_rules(opened, reference, monkeypatch):
+    returned = {}
+
+    def executed(tasks, units, what, execute=running_module.execute, **options):
+        result = execute(tasks, units, what, **options)
+        returned.setdefault(what.rstrip("-0123456789"), []).extend(result)
+        return result
+
+    monkeypatch.setattr(running_module, "execute", executed)
     agree(learnt(opened()), reference)
     assert {"residuals", "precondition", "choose-directions", "project"} <= set(returned)
-    with_matrices = {name for name, result in returned.items() if matrices(result)}
+    with_matrices = {name for name, result in returned.items() if has_matrices(result)}
     assert with_matrices == {"scores", "dual", "inverse-diagonal"}  # α is (m, classes), diagonals are (λ, m)
 
 

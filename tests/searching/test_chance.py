@@ -19,13 +19,20 @@ def kernel_set(seed, shift, n_classes=2):
     return [table @ table.T for table in tables], y
 
 
-@pytest.mark.parametrize(("question", "n_classes"), [("search", 3), ("evaluate", 2)])
-def test_scores_far_above_chance_have_small_p_values(question, n_classes):
+@pytest.mark.parametrize("question", ["evaluate", "accuracy", "neg_log_loss", "average_precision"])
+def test_scores_far_above_chance_have_small_p_values(question):
+    """Of evaluations, and of whole grids by each scoring."""
+    n_classes = 3 if question == "accuracy" else 2
     K, y = kernel_set(0, 3.0, n_classes)
-    more = {"cv": 5, "refit": False} if question == "search" else {"outer": 5}
-    result = getattr(dmkl, question)(dmkl.MKFDA(), K, y, GRID, baselines="none", **more)
+    if question == "evaluate":
+        result = dmkl.evaluate(dmkl.MKFDA(), K, y, GRID, outer=5, baselines="none")
+    else:
+        grid = {"p": [1, 1.5, 2, np.inf], "lam": [1e-3, 1e-2, 0.1, 1.0]}
+        result = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring=question, **MORE)
     assert float(result.scores["chance_p_value"]) == pytest.approx(1 / 1000)
-    assert float(result.scores["chance_score"]) == pytest.approx(1 / n_classes, abs=0.1)
+    assert int(result.scores["chance_permutations"]) == 999
+    if question in ("evaluate", "accuracy"):
+        assert float(result.scores["chance_score"]) == pytest.approx(1 / n_classes, abs=0.1)
     assert "p = 0.001" in result.summary()
     assert "not clearly above" not in result.summary()
 
@@ -52,15 +59,6 @@ def test_leave_one_out_below_chance_names_the_remedy():
     assert remedy not in dmkl.search(dmkl.MKFDA(), K, y, grid, 5, **MORE).summary()
     signal, y = kernel_set(1, 3.0)
     assert remedy not in dmkl.search(dmkl.MKFDA(), signal, y, grid, LeaveOneOut(), **MORE).summary()
-
-
-@pytest.mark.parametrize("scoring", ["neg_log_loss", "average_precision"])
-def test_whole_grids_have_p_values(scoring):
-    K, y = kernel_set(3, 3.0)
-    grid = {"p": [1, 1.5, 2, np.inf], "lam": [1e-3, 1e-2, 0.1, 1.0]}
-    scores = dmkl.search(dmkl.MKFDA(), K, y, grid, 5, scoring=scoring, **MORE).scores
-    assert float(scores["chance_p_value"]) == pytest.approx(1 / 1000)
-    assert int(scores["chance_permutations"]) == 999
 
 
 def test_scorers_that_are_called_too_often_are_named():

@@ -36,7 +36,6 @@ def result():
     ],
 )
 def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
-    """The estimate of each fold equals the score on its test rows of the model of a separate search."""
     K, y = kernels(), labels(kind)
     outer, inner = (StratifiedKFold(2), INNER) if kind != "multilabel" else (KFold(2), KFold(2))
     options = {"scoring": "accuracy", "baselines": "none"}
@@ -59,7 +58,6 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
 
 @pytest.mark.slow
 def test_the_plain_sum_is_an_evaluation_of_its_own(result, tmp_path):
-    """The baseline equals an evaluation of the discriminant on the sum, solved directly."""
     more = {"outer": OUTER, "inner": INNER, "scoring": ["accuracy", "matthews"], "baselines": "none"}
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels("multiclass"), {"lam": GRID["lam"]}, **more)
     plain_sum = result.baselines.sel(baseline="plain sum of the kernels")
@@ -96,7 +94,6 @@ def test_all_folds_share_the_passes():
 
 
 def test_what_no_choice_sees_changes_nothing():
-    """Other labels of the test rows of an outer fold change its scores, but neither its choice nor its weights."""
     y = labels("multiclass")
     train, test = next(iter(OUTER.split(y, y)))
     others = y.copy()

@@ -113,7 +113,6 @@ def test_scores_are_those_of_fits_one_by_one(model, kind, grid):
 # --- folds --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("solver", "steps"), [("auto", ("cosine",)), ("direct", ())])
 def test_folds_never_see_what_they_hold_out(tmp_path, solver, steps):
-    """Other labels and kernel values of held-out rows change neither weights nor fits."""
     kernels, _ = digits()
     y, rng = labels("multiclass"), np.random.default_rng(2)
     order = rng.permutation(90)

@@ -50,9 +50,6 @@ def make(grid=None, *, folds=3, kernels=4, tasks=None, means=None, seed=0):
         "objective": (dims, -rng.random(shape)),
         "status": (dims, np.zeros(shape, dtype=np.int8)),
         "refit_test_score": (["fold", *task], rng.random((folds, *by_task))),
-        "round_kind": ("round", np.array(["statistics", "basis", "scores"])),
-        "round_bytes": ("round", np.full(3, 6 * 10**9)),
-        "round_worst_gap": ("round", np.array([np.nan, 1e-2, 1e-4])),
     }
     coords = {name: as_variable(name, (name,), values) for name, values in grid.items()}
     coords |= {"fold": [str(f) for f in range(folds)], "kernel": [f"kernel_{j}" for j in range(kernels)]}
@@ -402,7 +399,6 @@ def test_values_of_any_kind_round_trip(tmp_path):
 
 
 def test_others_read_it(saved):
-    """Xarray reads the scores, `dmkl.load` the model, and a data tree the whole result."""
     result = dmkl.load(saved)
     with xr.open_zarr(saved) as opened:
         np.testing.assert_array_equal(opened.score.sel(p=1.5, fold="1"), result.scores.score.sel(p=1.5, fold="1"))
@@ -466,7 +462,6 @@ def labels(axis):
 
 
 def title_of(ax):
-    """The title of the figure in one line."""
     return " ".join(ax.figure.get_suptitle().split())
 
 
