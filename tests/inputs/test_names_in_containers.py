@@ -105,34 +105,31 @@ def test_individuals_of_families_in_containers(tmp_path):
 
 
 # --- files beside the matrix -----------------------------------------------------------------------------------------
-LISTS = {
-    "x.mibs": "x.mibs.id",
-    "x.king": "x.king.id",
-    "x.grm.raw": "x.grm.id",
-    "x.npy": "x.fam",
-    "x.sparseGRM.mtx": "x.sparseGRM.mtx.sampleIDs.txt",
-    "matrix.mtx": "barcodes.tsv",
-    "x.txt": "x.psam",
-}
-
-
-@pytest.mark.parametrize("file", LISTS)
-def test_names_in_a_file_beside_the_matrix(tmp_path, labels, file):
+@pytest.mark.parametrize(
+    ("file", "beside", "line"),
+    [
+        ("x.mibs", "x.mibs.id", "0 {}"),
+        ("x.king", "x.king.id", "0 {}"),
+        ("x.grm.raw", "x.grm.id", "0 {}"),
+        ("x.npy", "x.fam", "0 {} 0 0 1 -9"),
+        ("x.sparseGRM.mtx", "x.sparseGRM.mtx.sampleIDs.txt", "{}"),
+        ("matrix.mtx", "barcodes.tsv", "{}"),
+        ("x.txt", "x.psam", "{}\t1"),
+    ],
+)
+def test_names_in_a_file_beside_the_matrix(tmp_path, labels, file, beside, line):
     if file.endswith(".npy"):
         np.save(tmp_path / file, KERNEL)
     elif file.endswith(".mtx"):
         scipy.io.mmwrite(tmp_path / file, scipy.sparse.coo_array(KERNEL))
     else:
         np.savetxt(tmp_path / file, KERNEL)
-    beside = tmp_path / LISTS[file]
-    lines = [f"{name}" if "barcodes" in beside.name or "sampleIDs" in beside.name else f"0 {name}" for name in NAMES]
-    lines = [f"{line} 0 0 1 -9" for line in lines] if beside.suffix == ".fam" else lines
-    lines = ["#IID\tSEX", *(f"{name}\t1" for name in NAMES)] if beside.suffix == ".psam" else lines
-    beside.write_text("\n".join(lines) + "\n")
+    lines = [*(["#IID\tSEX"] if file == "x.txt" else []), *map(line.format, NAMES)]
+    (tmp_path / beside).write_text("\n".join(lines) + "\n")
     source, known = open_files(tmp_path / file, labels=labels)
     assert np.ravel(known.labels).tolist() == LABELS.tolist()
-    assert any(re.search(rf"{re.escape(beside.name)} was taken for", note) for note in source.notes)
-    beside.write_text("\n".join(lines[:-1]) + "\n")  # as many names as rows, or none
+    assert any(re.search(rf"{re.escape(beside)} was taken for", note) for note in source.notes)
+    (tmp_path / beside).write_text("\n".join(lines[:-1]) + "\n")  # as many names as rows, or none
     assert list(open_files(tmp_path / file)[1].samples or ()) == []
 
 
