@@ -190,15 +190,6 @@ def test_a_constant_kernel_is_named(tmp_path, dtype, value, chain):
     view.select("good").with_steps(chain).apply(np.ones((11, 1))).compute()
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1e13])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_normalising_does_not_depend_on_the_scale(tmp_path, scale, dtype):
-    K = (psd(2, 13) + 50) * scale
-    chain = ("center", "trace", "multiplicative", "cosine", "center", "trace")
-    view = stepped(dmkl.create(tmp_path / "scaled.zarr", K, tile=5, dtype=dtype), chain)
-    assert error(view.to_dask(), dense_view(K.astype(dtype), steps=chain)) < 1e-10
-
-
 def test_a_zero_diagonal_has_no_cosine(tmp_path):
     K = psd(2, 7)
     K[1, 3, :] = K[1, :, 3] = 0

@@ -76,15 +76,6 @@ def error(found, expected):
     return float(np.max(np.linalg.norm(found - expected, axis=axes) / np.linalg.norm(expected, axis=axes)))
 
 
-def peak_bytes(call):
-    """The result of a function, and the largest memory that it took."""
-    tracemalloc.start()
-    result = call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return result, peak
-
-
 @contextmanager
 def raise_if_computes():
     """Use a scheduler that raises at any computation, to test calls that must only build a graph."""

@@ -152,13 +152,6 @@ def test_kernels_are_symmetric_to_the_last_bit(case, dtype):
             np.testing.assert_array_equal(tile, tile.T)
 
 
-def test_binary_fingerprints_have_the_similarity_of_jaccard():
-    X = np.random.default_rng(0).random((30, 12)) < 0.3
-    X[[3, 7]] = False
-    for entries in built(X.astype(float), [{"function": name} for name in ("tanimoto", "jaccard")]):
-        close(entries, 1 - cdist(X, X, "jaccard"))
-
-
 @pytest.mark.parametrize("function", ["rbf", "laplacian", "matern"])
 def test_bandwidths_of_scaled_columns_are_multiples_of_the_scaled_distances(function):
     X, scale = data("rbf", 30), np.array([0.5, 2.0, 3.0])

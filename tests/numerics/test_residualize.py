@@ -81,15 +81,6 @@ def test_a_site_that_no_training_sample_has_is_taken_for_a_mixture_of_those_it_h
     assert error(seen.to_dask().compute(), in_memory(K, 9)[test, train].residualize(coded).to_dask().compute()) < 1e-10
 
 
-def test_training_knows_nothing_of_other_samples():
-    K, Z = psd(1, M), covariates()
-    changed, other = K.copy(), Z.copy()
-    changed[:, TEST] = changed[:, :, TEST] = 7.0
-    other.loc[TEST, "age"] = 0.0
-    before = in_memory(K, 9)[TRAIN, TRAIN].residualize(Z).to_dask().compute()
-    assert np.array_equal(in_memory(changed, 9)[TRAIN, TRAIN].residualize(other).to_dask().compute(), before)
-
-
 def test_the_share_of_covariates():
     rng = np.random.default_rng(0)
     Z = rng.standard_normal((M, 2))

@@ -3,6 +3,7 @@
 import warnings
 from concurrent.futures import CancelledError
 from functools import partial
+from unittest.mock import Mock
 
 import dask
 import numpy as np
@@ -98,14 +99,10 @@ def test_without_any_of_the_allowed_workers_nothing_waits(monkeypatch):
 def test_workers_of_one_job_share_its_memory(monkeypatch):
     """Two jobs on one host have one grant each; the workers of one job are queried one after the other."""
     replies = {"a": ("7", 4 * GIB), "b": ("7", 3 * GIB), "c": ("8", 2 * GIB)}
-
-    class Connected:
-        """A client."""
-
     monkeypatch.setattr(execute, "ask", lambda *_, **__: {**replies, "d": ValueError("gone")})
     infos = {name: {"host": "node", "nthreads": 2, "memory_limit": 0} for name in "abcd"}
     monkeypatch.setattr("dmkl.settings.free_bytes", lambda: 10 * GIB)
-    workers = {worker.address: worker for worker in execute.look_at(Connected(), infos)}
+    workers = {worker.address: worker for worker in execute.look_at(Mock(), infos)}
     assert [workers[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
     assert [workers[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]
 

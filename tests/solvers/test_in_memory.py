@@ -89,17 +89,14 @@ def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
 
 
 def test_problems_of_a_loss_share_tasks_and_begin_near_each_other(kernels, monkeypatch):
-    factorize, factors, tasks = Cholesky.of, [], []
-    monkeypatch.setattr(Cholesky, "of", staticmethod(lambda matrix: (factors.append(1), factorize(matrix))[1]))
-    solve = in_memory._solve
-    monkeypatch.setattr(in_memory, "_solve", lambda *arguments: (tasks.append(1), solve(*arguments))[1])
-
     def search():
         grid = {"p": [1.0, 1.03, 1.06], "lam": [0.01, 0.1]}
-        result = searched(dmkl.MKLogistic(tol=1e-6), kernels, LABELS == "fig", grid, 2)
-        counts = len(factors), len(tasks)
-        factors.clear(), tasks.clear()
-        return result.scores, *counts
+        with (
+            patch.object(Cholesky, "of", wraps=Cholesky.of) as factorized,
+            patch.object(in_memory, "_solve", wraps=in_memory._solve) as solved,
+        ):
+            result = searched(dmkl.MKLogistic(tol=1e-6), kernels, LABELS == "fig", grid, 2)
+        return result.scores, factorized.call_count, solved.call_count
 
     together, n_factors, n_tasks = search()
     monkeypatch.setattr(SmoothMethod, "_bunches", lambda _, *of, **how: InMemory()._bunches(*of, **how))

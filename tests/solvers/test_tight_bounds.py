@@ -7,11 +7,12 @@ term, or has it with the other sign, is not the optimum.
 import itertools
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from helpers.optima import conjugate, norm, power_norm, proven_gap, scale, system, value
+from helpers.optima import conjugate, norm, proven_gap, scale, system, value
 from helpers.references import in_memory
 
 import dmkl
@@ -59,11 +60,7 @@ def by_certify(alpha, beta, h, lam, p):
 
 def by_memory(alpha, beta, h, lam, p, monkeypatch):
     """The certificate of an α-step that returns this α."""
-
-    class Solved:
-        solve = staticmethod(lambda right: alpha)
-
-    monkeypatch.setattr(mkfda, "definite_factor", lambda *_: Solved())
+    monkeypatch.setattr(mkfda, "definite_factor", lambda *_: SimpleNamespace(solve=lambda right: alpha))
     monkeypatch.setattr(mkfda, "row_space", lambda _: np.eye(1))
     oracle = mkfda.MemoryOracle(KERNELS, h, lam, Ball(p))
     return mkfda.run_here(oracle.evaluate(beta, 1e-4, careful=False)).certificate
@@ -197,9 +194,6 @@ def test_rounding_that_adds_up_is_all_of_the_bound(monkeypatch):
 
 # --- sets of weights --------------------------------------------------------------------------------------------------
 SETS = {
-    "p = 1": (Ball(1.0), lambda b: cp.norm(b, 1)),
-    "p = 1.5": (Ball(1.5), lambda b: power_norm(b, 1.5)),
-    "p = inf": (Ball(np.inf), lambda b: cp.norm(b, "inf")),
     "groups": (GroupBall(2.0, ((0, 3), (1, 2))), lambda b: cp.norm(b[[0, 3]]) + cp.norm(b[[1, 2]])),
     "prices": (Priced(Ball(2.0), (1.0, 2.0, 0.5, 3.0)), lambda b: cp.norm(cp.multiply(b, [1.0, 2.0, 0.5, 3.0]))),
 }
@@ -247,10 +241,10 @@ def test_the_bounds_of_machines_are_the_optimum_at_the_optimum(p, C):
     assert (solution.objective, solution.bound) == pytest.approx((optimum,) * 2, rel=1e-8)
 
 
-@pytest.mark.parametrize(("C", "beta"), [(0.3, [0.1, 0.2, 0.3, 0.4]), (50.0, [0.1, 0.2, 0.3, 0.4])])
-def test_gaps_of_machines_are_those_of_their_definitions(C, beta):
+@pytest.mark.parametrize("C", [0.3, 50.0])
+def test_gaps_of_machines_are_those_of_their_definitions(C):
     """P, D and Σα − ½‖v‖_p*, relative to the smaller of P and ½Σβ_jv_j, for machines that are not the best."""
-    rng, beta, p = np.random.default_rng(0), np.array(beta), 1.5
+    rng, beta, p = np.random.default_rng(0), np.array([0.1, 0.2, 0.3, 0.4]), 1.5
     beta = beta / norm(beta, p)
     u = pairs(C * rng.uniform(0.2, 0.9, PAIRS))
     c, _ = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, Ball(p))

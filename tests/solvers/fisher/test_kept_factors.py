@@ -55,20 +55,16 @@ def test_a_damaged_factor_is_made_again(tmp_path, damage):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30, 40))
     K = np.asfortranarray(X @ X.T, dtype=np.float32)
-
-    class Sum:
-        def matrix(self, dtype):
-            return K.copy(order="F"), None
-
+    total = SimpleNamespace(matrix=lambda dtype: (K.copy(order="F"), None))
     stem, b = factors.factor_stem(tmp_path, 0, 1.0), rng.standard_normal((30, 2))
     asked = tasks.FactorRequest(1.0, (Strips.of(b),), None, np.full(2, -1.0), np.ones(2), stem)
-    first, _ = tasks.apply_factor(Sum(), 1, asked)
+    first, _ = tasks.apply_factor(total, 1, asked)
     (file,) = tmp_path.glob("*-0.npy")
     if damage == "missing":
         file.unlink()
     else:
         flip(file, -100, 8)
-    second, _ = tasks.apply_factor(Sum(), 1, asked)
+    second, _ = tasks.apply_factor(total, 1, asked)
     np.testing.assert_array_equal(first, second)
     third, _ = tasks.apply_factor(None, 1, asked)  # not recomputed, but written again
     np.testing.assert_array_equal(first, third)

@@ -1,11 +1,7 @@
 """The Newton iteration of MK-FDA, and `dmkl.solve_mkfda` on plain arrays, against dense references."""
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
-from dask.distributed import Client, LocalCluster
 from helpers.optima import bounds, case, optimum, slopes, solve, system, value
 from helpers.references import dense_view, in_memory, psd
 from sklearn.metrics.pairwise import rbf_kernel
@@ -118,14 +114,7 @@ def test_the_curvature_belongs_to_an_evaluation():
     np.testing.assert_allclose(mkfda.run_here(oracle.curvature(first)), expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.fixture
-def threads():
-    """A cluster whose workers are threads of this process."""
-    with LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster, Client(cluster):
-        yield cluster
-
-
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("large", [np.ones((1200, 1200)), Factored(np.ones((1200, 1200)))])
 def test_large_arguments_of_a_master_are_not_in_the_graph(large):
     """Dask warns of a graph of 10 MB, and a warning is an error here."""
@@ -148,32 +137,6 @@ def test_what_plain_arrays_are_refused():
     indefinite[1] -= 2 * np.eye(len(h)) * np.trace(kernels[1])
     with pytest.raises(IndefiniteKernelError):
         dmkl.solve_mkfda(indefinite, h, 2.0, 1e-3)
-
-
-def test_restricted_masters_are_tasks(threads):
-    """Solvers that make passes solve their masters in named tasks, which the dashboard shows."""
-    kernels, labels, _ = case("binary")
-    log = threads.scheduler.transition_log
-    for solver in ("direct", "cg", "subspace"):
-        log.clear()
-        dmkl.MKFDA(1.5, 1e-2, solver=solver).fit(in_memory(kernels, 20), labels)
-        assert any(str(key).startswith("restricted-master-") for key, *_ in log)
-
-
-def test_there_is_one_newton_loop_one_certificate_one_status():
-    """Only mkfda.py calls a master for weights of MK-FDA; fisher.py defines the certificate."""
-    callers, classes = set(), {}
-    for file in sorted((Path(dmkl.__file__).parent / "solvers" / "fisher").rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        if names & {"newton_master", "newton_direction", "exact_master", "taylor_master", "LineSearch"}:
-            callers.add(file.name)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, []).append(file.name)
-    assert callers == {"mkfda.py"}
-    assert "Certificate" not in classes
-    assert "Status" not in classes
 
 
 @pytest.mark.parametrize("solver", [dmkl.Direct(), dmkl.Direct("taylor"), dmkl.CG("exact")], ids=str)
