@@ -94,9 +94,8 @@ def test_several_columns_of_a_table_are_covariates(trial, output_of, tmp_path):
     of_animals = table.groupby("animal")[["milk", "age"]].mean()
     of_animals.to_csv(tmp_path / "table.csv", index_label="sample")
     arguments = ["--model", "mkridge", "--steps", f"residualize={tmp_path / 'table.csv'}:milk+age,trace"]
-    (tmp_path / "y.csv").write_text("sample,y\n" + "".join(f"{name},{k}\n" for k, name in enumerate(ANIMALS)))
+    y = pd.Series(np.arange(20.0), ANIMALS, name="y")
+    y.to_csv(tmp_path / "y.csv", index_label="sample")
     output_of("fit", path / "k", tmp_path / "m", "--labels", tmp_path / "y.csv:y", *arguments)
-    reference = dmkl.MKRidge(steps=(dmkl.residualize(of_animals), "trace")).fit(
-        dmkl.open(path / "k"), pd.Series(np.arange(20.0), ANIMALS)
-    )
+    reference = dmkl.MKRidge(steps=(dmkl.residualize(of_animals), "trace")).fit(dmkl.open(path / "k"), y)
     np.testing.assert_allclose(dmkl.load(tmp_path / "m").weights_, reference.weights_)
