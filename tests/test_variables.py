@@ -102,15 +102,7 @@ MODELS_FITTED = {
     "SpectralLearning": lambda K: dmkl.SpectralLearning().fit(K.select(["shape-rbf", "color-rbf"])),
     "Product": lambda K: dmkl.Product().fit(K.select(["shape-rbf", "color-rbf"])),
 }
-METHODS = (
-    "predict",
-    "decision_function",
-    "transform",
-    "contributions",
-    "combined_kernel",
-    "kernel_pca",
-    "predict_survival",
-)
+METHODS = "predict decision_function transform contributions combined_kernel kernel_pca predict_survival".split()
 RESULTS = {
     "MKFDA, dual": lambda K: dmkl.MKFDA(solver="dual").fit(K),
     "MKFDA, subspace": lambda K: dmkl.MKFDA(solver="subspace").fit(K),

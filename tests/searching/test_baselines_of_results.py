@@ -129,20 +129,16 @@ def test_a_discriminant_is_compared_with_the_support_vector_machine_on_the_sum(k
     costs = result.scores["C"].values
     np.testing.assert_allclose(costs, [c * 36 / 2 for c in module.COSTS])
     for C in costs:
+        machines = OneVsRestClassifier(SVC(C=C, kernel="precomputed", tol=1e-8))
         for f, (train, *parts) in enumerate(cv):
             for name, rows in zip(("svm_score", "svm_test_score"), parts, strict=True):
                 score = result.scores[name].sel(C=C, fold=str(f))
-                expected = [machine_accuracy(sums[f], column, train, rows, C) for column in y.reshape(60, -1).T]
+                sum_, columns = sums[f], y.reshape(60, -1).T
+                expected = [machines.fit(sum_[train], of[train]).score(sum_[rows], of[rows]) for of in columns]
                 np.testing.assert_allclose(score, expected[0] if kind != "tasks" else expected)
     machine = result.baselines.sel(baseline="SVM on the sum of kernels")
     best = result.scores["svm_score"].fillna(-1).transpose("C", ...).values.max(axis=0)
     np.testing.assert_allclose(machine["score"].values.ravel(), best.ravel())
-
-
-def machine_accuracy(kernel, y, train, rows, C):
-    """The accuracy of one machine, or of one-vs-rest machines with the largest score; columns are training samples."""
-    machines = OneVsRestClassifier(SVC(C=C, kernel="precomputed", tol=1e-8))
-    return machines.fit(kernel[train], y[train]).score(kernel[rows], y[rows])
 
 
 def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, monkeypatch):
