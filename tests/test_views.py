@@ -165,8 +165,6 @@ def test_steps_in_any_order(stored, dense, chain):
         (None, None, ("center", "trace", "center"), 0),
         (None, None, ("cosine", "center"), 1),
         (TRAIN, TRAIN, ("trace", "cosine"), 0),
-        (TRAIN, TRAIN, ("center", "cosine", "center"), 2),
-        (TEST, TRAIN, ("center", "cosine"), 1),
     ],
 )
 def test_statistics_take_no_more_passes_than_they_need(tmp_path, dense, rows, cols, chain, passes):

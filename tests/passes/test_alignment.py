@@ -123,16 +123,12 @@ def test_many_kernels_go_through_a_small_budget(tmp_path):
 
 
 # --- estimates ----------------------------------------------------------------------------------------------
-def products(kernels, width, seed):
-    Z = sign_probes(kernels.shape[1], width, seed)
-    return Z.T @ kernels @ Z
-
-
 def test_standard_errors_are_those_of_repeated_estimates():
     """The standard errors may be larger, as the jackknife counts some terms twice."""
     kernels = psd(3, 60, rank=20)
     exact = aligned(kernels)
-    estimates = [estimated(products(kernels, 50, seed), alignments) for seed in range(300)]
+    probes = [sign_probes(60, 50, seed) for seed in range(300)]
+    estimates = [estimated(Z.T @ kernels @ Z, alignments) for Z in probes]
     values, errors = (np.array(part) for part in zip(*estimates, strict=True))
     upper = np.triu_indices(3, 1)
     scatter, claimed = values.std(axis=0)[upper], np.sqrt((errors**2).mean(axis=0))[upper]

@@ -20,11 +20,6 @@ from dmkl.passes.sweep import Columns
 GIB = 2**30
 
 
-def of(task_bytes, slots=1, place=("a", "")):
-    address = f"tcp://{place}-{task_bytes}-{slots}"
-    return execute.Worker(address, place, slots, task_bytes, task_bytes * slots)
-
-
 @pytest.mark.parametrize(
     ("sizes", "left_out"),
     [
@@ -37,7 +32,7 @@ def of(task_bytes, slots=1, place=("a", "")):
 )
 def test_the_common_worker_sets_the_size(monkeypatch, sizes, left_out):
     monkeypatch.setattr(execute, "_TOLD", set())
-    given = [of(*size) for size in sizes]
+    given = [execute.Worker(f"tcp://{size}", ("a", ""), slots, size, size * slots) for size, slots in sizes]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         chosen = execute.common(given)

@@ -221,18 +221,13 @@ def pairs(t):
     return np.repeat(t, 2) * SIGNS
 
 
-def margin_optimum(p, C):
-    """The best β, t of each pair, and J* = Σ_j max over t ≤ C of 2t − ½β_jκt², at equal weights."""
-    beta = PAIRS ** (-1 / p)
-    t = min(C, 2 / (beta * KAPPA))
-    return np.full(PAIRS, beta), t, PAIRS * (2 * t - 0.5 * beta * KAPPA * t**2)
-
-
 @pytest.mark.parametrize("C", [0.3, 50.0])
 @pytest.mark.parametrize("p", [1.0, 2.0, np.inf])
 def test_the_bounds_of_machines_are_the_optimum_at_the_optimum(p, C):
-    beta, t, optimum = margin_optimum(p, C)
-    u = pairs(np.full(PAIRS, t))
+    """J* = Σ_j max over t ≤ C of 2t − ½β_jκt², at equal weights."""
+    beta = np.full(PAIRS, PAIRS ** (-1 / p))
+    t = np.minimum(C, 2 / (beta * KAPPA))
+    u, optimum = pairs(t), np.sum(2 * t - 0.5 * beta * KAPPA * t**2)
     for weights in (Ball(p), GivenWeights(tuple(beta))):
         c, _ = certify_margin(u[:, None], (MACHINES @ u)[:, :, None], beta, SIGNS[:, None], C, weights)
         assert (c.size, -c.objective, -c.upper) == pytest.approx((optimum,) * 3, rel=1e-12)

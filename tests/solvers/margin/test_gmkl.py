@@ -35,7 +35,6 @@ CONVEX = {
 
 @pytest.mark.parametrize(("kind", "method"), [*((kind, "newton") for kind in CONVEX), ("second order", "gradient")])
 def test_weights_of_any_convex_set(kind, method):
-    """Against the whole problem by cvxpy: over functions, weights and constraints at once."""
     kernels, y = made(5, 24, seed=3)
     sigma, C = 20.0, 4.0
     model = fitted(kernels, y, C, sigma, constraints=CONVEX[kind], method=method, tol=1e-5)
