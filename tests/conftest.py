@@ -165,12 +165,6 @@ def object_store(tmp_path_factory):
 
 
 @pytest.fixture
-def s3(object_store, tmp_path):
-    """A URL in the server, different for each test."""
-    return f"s3://data/{tmp_path.name}"
-
-
-@pytest.fixture
 def bucket(tmp_path):
     """A URL in the memory of this process, different for each test; faster, for tests that suit any store."""
     return f"memory://data/{tmp_path.name}"

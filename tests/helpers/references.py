@@ -101,8 +101,9 @@ def memory_below(n_bytes):
 
 def local_cluster(n_workers, **more):
     """A cluster of single-threaded workers on this machine, with a dashboard on the loopback interface."""
-    here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    return LocalCluster(n_workers=n_workers, **{**here, **more})
+    return LocalCluster(
+        n_workers=n_workers, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", **more
+    )
 
 
 # --- wrappers of sources, to observe or fail ----------------------------------------------------------------

@@ -193,9 +193,9 @@ def test_info_and_check_of_what_is_at_urls(run, output_of, json_of, store, model
 
 
 @pytest.mark.slow
-def test_everything_on_processes(output_of, s3, tmp_path):
+def test_everything_on_processes(output_of, object_store, tmp_path):
     """Build, search and predict in processes that share only URLs and the environment with the client."""
-    views = tmp_path / "views.npz"
+    s3, views = f"s3://data/{tmp_path.name}", tmp_path / "views.npz"
     np.savez(views, view=np.random.default_rng(0).standard_normal((40, 3)), label=np.arange(40) % 2)
     own, here = f"{s3}/kernels.zarr", tmp_path / "kernels.zarr"
     processes = ["--cluster", "local", "--workers", "2"]
