@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -26,27 +25,23 @@ from helpers.power import Disk
 from dmkl.cli.main import main as run_command
 
 
-def start(work: Callable[[], object], log: Path | None = None) -> int:
-    """Begin work in a fork of this process, which has no threads yet; its status is 0, that of the command, or 99."""
-    if pid := os.fork():
-        return pid
-    status = 99
-    try:
-        if log is not None:
-            file = os.open(log, os.O_CREAT | os.O_WRONLY)
-            os.dup2(file, 1)
-            os.dup2(file, 2)
-        status = int(work() or 0)
-    except SystemExit as end:
-        status = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    os._exit(status)
+def start(work: Callable[[], object], log: Path) -> ForkProcess:
+    """Begin work in a fork of this process, which has no threads yet; it ends with the status of the command."""
+
+    def run() -> None:
+        file = os.open(log, os.O_CREAT | os.O_WRONLY)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        sys.exit(work())
+
+    (process := ForkProcess(target=run)).start()
+    return process
 
 
-def ended(pid: int) -> int:
+def ended(process: ForkProcess) -> int | None:
     """The status of a fork; negative for a signal."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    process.join()
+    return process.exitcode
 
 
 @contextmanager
@@ -56,13 +51,10 @@ def folder_to_disturb(kind: str, parent: Path) -> Iterator[tuple[Path, Callable[
     if kind == "kills":
         yield parent, lambda: parent
         return
-    disk = Disk(parent)
-    try:
+    with closing(Disk(parent)) as disk:
         (disk.path / "work").mkdir()
         os.sync()
         yield disk.path / "work", lambda: disk.after_power_cut() / "work"
-    finally:
-        disk.close()
 
 
 def trial(kind: str, phase: Phase, files: Path, undisturbed: Path, seconds: float, place: Path, overwrite: bool) -> str:
@@ -79,12 +71,12 @@ def trial(kind: str, phase: Phase, files: Path, undisturbed: Path, seconds: floa
             ended(start(lambda: run_command(command), place / "log"))
             os.sync()
             command = [*command, "--overwrite"]
-        pid = start(lambda: run_command(command), place / "log")
-        time.sleep(seconds)
-        if os.waitpid(pid, os.WNOHANG)[0]:
+        process = start(lambda: run_command(command), place / "log")
+        process.join(seconds)
+        if process.exitcode is not None:
             return "ended"
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        process.kill()
+        process.join()
         out = remains() / "out"
         if overwrite:
             check(out, "readers do not see the output that is replaced")
@@ -109,7 +101,7 @@ def main() -> int:
     chance, n_disturbed, n_faults = random.Random(options.seed), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         (files := Path(folder) / "files").mkdir()
-        ended(start(lambda: make_files(files) and None))
+        ended(start(lambda: make_files(files) and None, files.parent / "log"))
         seconds = {}
         for number, (name, phase) in enumerate(PHASES.items()):
             began = time.monotonic()
