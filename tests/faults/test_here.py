@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import socket
 
 import pytest
@@ -10,7 +11,6 @@ from helpers.faults import (
     DAMAGES,
     PHASES,
     assert_same,
-    by_signal,
     disk_that_fills,
     disturbed,
     left,
@@ -28,7 +28,7 @@ _QUICK = [("search", "exchanged")]
 @pytest.mark.parametrize("phase", EACH)
 def test_a_signal_ends_it_in_order(places, disturb, goes_on, phase):
     for name, expected in (("SIGTERM", 143), ("SIGINT", 130)):
-        status, errors, notes = disturb(phase, lambda name=name: by_signal(name))
+        status, errors, notes = disturb(phase, lambda name=name: os.kill(os.getpid(), getattr(signal, name)))
         assert status == expected, errors
         assert [line.partition("ended by ")[2].partition(",")[0] for line in errors] == [name] * (status == 143)
         assert bool(notes) == left(places[1], phase)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import re
 import resource
 import shutil
@@ -256,11 +255,6 @@ def lock_by(path: Path, **changes: object) -> None:
         "token": "theirs",
     }
     writing.lock_path(path).write_text(json.dumps({**holder, **changes}))
-
-
-def by_signal(name: str) -> None:
-    """Send this process a signal, as a batch system or a user does."""
-    os.kill(os.getpid(), getattr(signal, name))
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------

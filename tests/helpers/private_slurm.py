@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from distributed.utils import open_port
+
 SLOW = """\
 import time
 from dmkl.store.reader import StoreReader
@@ -118,7 +120,7 @@ def private_slurm(root: Path, folder: Path, *, cpus: int = 4, bind: bool = False
             cpus=cpus,
             task="task/affinity" if bind else "task/none",
             cores=f"Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 CpuBind=core " if bind else "",
-            ports=_free_ports(2),
+            ports=[open_port("127.0.0.1") for _ in range(2)],
         )
     )
     (folder / "plugstack.conf").touch()
@@ -151,14 +153,6 @@ def private_slurm(root: Path, folder: Path, *, cpus: int = 4, bind: bool = False
             deadline = time.monotonic() + 15
             while slurm("squeue", "--noheader") and time.monotonic() < deadline:
                 time.sleep(0.1)
-
-
-def _free_ports(n: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextmanager

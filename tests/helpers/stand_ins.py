@@ -14,10 +14,12 @@ import numpy as np
 import pandas as pd
 import scipy.io
 import xarray as xr
+from sklearn.datasets import dump_svmlight_file
 
 import dmkl
 from helpers.annotated import quietly, write
 from helpers.containers import write_10x
+from helpers.matlab import write_v5
 
 ROOT = Path(__file__).parents[2]
 M = 48
@@ -113,9 +115,7 @@ def cells_of_10x(path):
 
 def of_matlab(path):
     """Cells of views, (columns, samples), and labels."""
-    cells = np.empty((1, len(COLUMNS)), dtype=object)
-    cells[0, :] = [view.to_numpy().T for view in views().values()]
-    scipy.io.savemat(path, {"X": cells, "Y": SICK[:, None] + 1.0})
+    write_v5(path, X=[view.to_numpy().T for view in views().values()], Y=SICK[:, None] + 1.0)
 
 
 def of_block(page) -> Callable[[Path], object]:
@@ -133,8 +133,7 @@ def libsvm(path):
     """Labels and sparse features, or with numbers of rows at 0 a precomputed kernel."""
     kernel = path.suffix == ".svm"
     values = np.column_stack([np.arange(1, M + 1), gaussian(3)]) if kernel else table("abcd").to_numpy()
-    rows = (" ".join(f"{k + (not kernel)}:{value:.6g}" for k, value in enumerate(row)) for row in values)
-    lines(f"{int(sick)} {row}" for sick, row in zip(SICK, rows, strict=True))(path)
+    dump_svmlight_file(values, SICK.astype(int), str(path), zero_based=kernel)
 
 
 def connectomes(path):

@@ -4,13 +4,15 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import tomllib
+from itertools import product
 
 import numpy as np
 import pytest
 from helpers.certificates import make_certificates
-from helpers.faults import by_signal, disturbed
+from helpers.faults import disturbed
 
 import dmkl
 from dmkl.cli.running import UNFINISHED
@@ -53,10 +55,6 @@ def job(tmp_path, store):
     return written
 
 
-def scores(path):
-    return dmkl.load(path).scores
-
-
 @pytest.mark.slow
 def test_a_search_and_its_record_which_does_the_same_again(run, error_of, notes_of, output_of, job, tmp_path, store):
     assert "Saved in" in output_of("run", job())
@@ -70,9 +68,9 @@ def test_a_search_and_its_record_which_does_the_same_again(run, error_of, notes_
     # The command has the same result.
     options = ["-p", "1,1.5", "--lam", "0.1", "--tol", "1e-3", "--cv", "2", "--split", "1", "--cluster", "threads"]
     assert run("search", store, tmp_path / "other", *options)[0] == 0
-    for other in ("again/found", "other"):
-        for name in ("score", "weight", "gap"):
-            np.testing.assert_array_equal(scores(tmp_path / other)[name], scores(tmp_path / "found")[name])
+    found, *others = (dmkl.load(tmp_path / path).scores for path in ("found", "again/found", "other"))
+    for other, name in product(others, ("score", "weight", "gap")):
+        np.testing.assert_array_equal(other[name], found[name])
     assert "found is there already" in notes_of("run", tmp_path / "job.toml")
     err = error_of("run", job(("1e-3", "1e-2")))
     assert "job.toml, line 20, outputs.search:" in err
@@ -210,7 +208,7 @@ def test_sigterm_keeps_what_is_done(run, job):
         (12, UNFINISHED, ["the same command continues after pass", "the same command may be run again"]),
         (10**6, 0, ["going on after pass"]),
     ):
-        with disturbed(lambda: by_signal("SIGTERM"), after=n_tasks):
+        with disturbed(lambda: os.kill(os.getpid(), signal.SIGTERM), after=n_tasks):
             status, _, err = run("run", file)
         assert status == ended, err
         assert all(word in err for word in words)

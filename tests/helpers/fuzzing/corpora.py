@@ -17,7 +17,6 @@ import pandas as pd
 import scipy.io
 import scipy.sparse
 import xarray as xr
-import zarr
 from sklearn.datasets import dump_svmlight_file
 from zarr.storage import MemoryStore
 
@@ -30,7 +29,7 @@ from dmkl.inputs.labels import Labels
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
 from helpers.annotated import cells, write
-from helpers.containers import write_10x
+from helpers.containers import write_10x, write_zarr
 from helpers.fuzzing.mutations import (
     PACKERS,
     mutated_bytes,
@@ -219,12 +218,9 @@ def _feature_arrays() -> list[Files]:
     ]
 
 
-def _write_zarr(path: Path, form: int) -> None:
-    group = zarr.open_group(path, mode="w", zarr_format=form)
-    group.create_array("K", data=_K, chunks=(1, 3, 3))
-    group.create_array("labels", data=_CODES)
-    if form == 3:
-        group.create_array("more/sample", data=np.array(_NAMES, dtype="U2"))
+def _zarr() -> list[Files]:
+    arrays = {"K": _K, "labels": _CODES, "more/sample": np.array(_NAMES)}
+    return _written("K.zarr", lambda path, form: write_zarr(path, form, **arrays), 2, 3)
 
 
 def _values() -> list[Files]:
@@ -378,7 +374,7 @@ FORMATS = {
     "MATLAB 5": Format(_mat5, _kernels),
     "MATLAB 7.3": Format(_mat73, _kernels),
     "HDF5": Format(_hdf5, _kernels),
-    "Zarr": Format(lambda: _written("K.zarr", _write_zarr, 2, 3), _kernels, (mutated_json,), _JSON),
+    "Zarr": Format(_zarr, _kernels, (mutated_json,), _JSON),
     "annotated": Format(_annotated_files, _annotated),
     "text": Format(_csv, _kernels, (mutated_numbers,)),
     "tables": Format(_tables, _features, (mutated_numbers,)),

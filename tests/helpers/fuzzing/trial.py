@@ -42,7 +42,6 @@ class Lab(logging.Handler):
         own = [self.inside, sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), *sys.path[1:]]
         system = ("/proc", "/sys", "/dev", "/usr/share/zoneinfo", "/etc/localtime")
         self._readable = (*(os.path.realpath(path) for path in own if path), *system)
-        self._stands: Files = {}
         sys.addaudithook(self._audit)
         logging.getLogger().addHandler(self)
 
@@ -74,20 +73,12 @@ class Lab(logging.Handler):
         return faults
 
     def _put(self, files: Files) -> None:
-        """Replace the files of the folder; if there are several, write only those that differ."""
-        if len(files) == 1:
-            shutil.rmtree(self.inside)
-            self.inside.mkdir()
-            self._stands = {}
-        for name in self._stands.keys() - files.keys():
-            (self.inside / name).unlink()
+        """Replace the files of the folder, of which the previous ones may still be mapped."""
+        shutil.rmtree(self.inside)
         for name, content in files.items():
-            if self._stands.get(name) != content:
-                path = self.inside / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)  # the previous content may still be mapped
-                path.write_bytes(content)
-        self._stands = files
+            path = self.inside / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Record a log message as a fault."""
