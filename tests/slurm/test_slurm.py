@@ -2,20 +2,18 @@
 
 import os
 import sys
-import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from helpers.faults import M, assert_same, make_files, result
+from helpers.faults import M, assert_same, disturbed, make_files, result
 from helpers.private_slurm import SLOW
 
 import dmkl
 from dmkl.cli.main import main
-from dmkl.solvers.workspace import read_state
 
 pytestmark = pytest.mark.slurm
 
@@ -48,26 +46,6 @@ def undisturbed(files):
     return result(files / "found")
 
 
-@contextmanager
-def after_pass(n, state, act):
-    """Call `act` once, in a thread, after a search has committed `n` passes, during the next one."""
-    acted, over = [], threading.Event()
-
-    def watch():
-        while not over.wait(0.02):
-            if read_state(state).n_passes >= n:
-                acted.append(act())
-                return
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield acted
-    finally:
-        over.set()
-        watching.join()
-
-
 def test_from_files_to_predictions_with_a_job_lost_in_a_pass(output_of, slurm, tmp_path, monkeypatch, files, slow):
     monkeypatch.chdir(tmp_path)
     both = {}
@@ -81,7 +59,7 @@ def test_from_files_to_predictions_with_a_job_lost_in_a_pass(output_of, slurm, t
         if place == "threads":
             output_of(*search, place)
         else:
-            with after_pass(1, out / "found.partial", lambda: slurm("scancel", slurm.jobs()[0])) as acted:
+            with disturbed(lambda: slurm("scancel", slurm.jobs()[0]), after=40) as acted:
                 output_of(*search, place + slow)
         predicted = ["--features", files / "features.npz", "--out", out / "predicted.csv"]
         output_of("predict", out / "found", *predicted, *one)
@@ -102,7 +80,7 @@ def test_a_search_goes_on_when_all_jobs_were_lost(notes_of, slurm, run, tmp_path
         slurm("scancel", *slurm.jobs())
 
     search = ("search", files / "set.zarr", out, *GRID, "--cluster")
-    with after_pass(2, tmp_path / "found.partial", shut) as acted:
+    with disturbed(shut, after=40) as acted:
         try:
             status, _, err = run(*search, PLACE + " wait=4s" + slow)
         finally:
