@@ -19,15 +19,6 @@ HARM = "\x1b]0;title\x07\x1b[2J\r\x08\x9b31m\u202e\u2028\n"
 """Characters that set the title, clear the screen, move back, set a color, reverse the text, end lines."""
 
 
-@pytest.fixture
-def harmful(tmp_path, monkeypatch):
-    """A set with harmful names of all kinds, as older versions wrote them, in a folder with a harmful name."""
-    for module in ("names", "inputs.labels"):
-        monkeypatch.setattr(f"dmkl.{module}.refuse_control", lambda *_: None)
-    samples = [f"{i}{HARM}" for i in range(20)]
-    return str(named(tmp_path / f"a{HARM}b.zarr", [f"one{HARM}", f"two{HARM}"], samples=samples))
-
-
 COMMANDS = [
     ["info", "SET"],
     ["info", "SET", "--json"],
@@ -45,8 +36,12 @@ def obeyed(text):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_names_are_printed_escaped(tmp_path, harmful, capsys, command):
-    places = {"SET": harmful, "OUT": str(tmp_path / "out"), "LOG": str(tmp_path / "log")}
+def test_names_are_printed_escaped(tmp_path, monkeypatch, capsys, command):
+    for module in ("names", "inputs.labels"):  # older versions wrote such names
+        monkeypatch.setattr(f"dmkl.{module}.refuse_control", lambda *_: None)
+    samples, harmful = [f"{i}{HARM}" for i in range(20)], tmp_path / f"a{HARM}b.zarr"
+    named(harmful, [f"one{HARM}", f"two{HARM}"], samples=samples)
+    places = {"SET": str(harmful), "OUT": str(tmp_path / "out"), "LOG": str(tmp_path / "log")}
     main([places.get(word, word) for word in command])
     out, err = capsys.readouterr()
     assert not obeyed(out)

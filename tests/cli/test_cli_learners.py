@@ -15,7 +15,6 @@ import pytest
 import dmkl
 from dmkl.cli.commands import COMMANDS
 from dmkl.cli.learners import inspect_class, learners
-from dmkl.learners.saving import MODELS
 from dmkl.solvers.fisher.problem import AUTO, SolverName
 from dmkl.solvers.fisher.registry import SOLVERS
 
@@ -52,13 +51,6 @@ class ToyLearner(dmkl.MKFDA):
         self.depth, self.share, self.loud = depth, share, loud
 """
 """A learner that its class alone adds."""
-
-
-@pytest.fixture
-def toy():
-    exec(TOY, {})
-    yield
-    del MODELS["ToyLearner"]
 
 
 def words(text):
@@ -141,8 +133,9 @@ def test_every_parameter_is_described_also_where_a_docstring_refers_to_another()
     assert all(item.description for name in OWN for item in learners()[name].parameters.values())
 
 
-@pytest.mark.usefixtures("toy")
+@pytest.mark.usefixtures("models")
 def test_a_new_learner_is_there_at_once(error_of, json_of, output_of, tmp_path, store):
+    exec(TOY, {})
     assert "Toy of the tests" in output_of("fit", "--help")
     out = words(output_of("fit", "--model", "toy-learner", "--help"))
     assert "--depth <int> Number of layers. [default: 3]" in out

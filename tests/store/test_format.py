@@ -47,11 +47,6 @@ def sound(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def symmetric(sound, tmp_path):
-    return shutil.copytree(sound / "symmetric.zarr", tmp_path / "set.zarr")
-
-
 # --- the checker ---------------------------------------------------------------------------------------------
 @given(
     data=st.one_of(st.binary(max_size=300), st.integers(0, 20_000).map(lambda n: bytes(range(256)) * (n // 256 + 1)))
@@ -229,7 +224,8 @@ def test_an_unfinished_set_is_told(sound, tmp_path):
     assert "there is an unfinished set at" in problems(tmp_path / "set.zarr")
 
 
-def test_unknown_nodes_and_attributes_pass(symmetric):
+def test_unknown_nodes_and_attributes_pass(sound, tmp_path):
+    symmetric = shutil.copytree(sound / "symmetric.zarr", tmp_path / "set.zarr")
     attributes(invented=3)(symmetric)
     zarr.create_array(symmetric / "novelty", shape=(3,), dtype="f4")
     assert problems(symmetric) == ""
