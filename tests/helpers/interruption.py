@@ -1,14 +1,11 @@
 """Interruption of work, for tests of its resumption."""
 
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
 from dmkl.solvers.workspace import Workspace
-
-
-class _CutOff(Exception):
-    """Interrupts the work."""
 
 
 @contextmanager
@@ -22,10 +19,8 @@ def cut_off(n_calls, *, before=False, method="commit"):
         if not (ends and before):
             original(self, *arguments)
         if ends:
-            raise _CutOff
+            raise KeyboardInterrupt
         numbers.add(number)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workspace, method, call_or_end)
-        with pytest.raises(_CutOff):
-            yield
+    with patch.object(Workspace, method, call_or_end), pytest.raises(KeyboardInterrupt):
+        yield

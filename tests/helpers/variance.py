@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,18 +12,6 @@ from scipy.stats import multivariate_normal
 
 FLOOR = 1e-6
 """Lower bound of the residual variance, relative to the variance of y without kernels."""
-
-
-class Reference(NamedTuple):
-    """The maximum of the restricted likelihood."""
-
-    variances: np.ndarray
-    log_likelihood: float
-    errors: np.ndarray
-    """Standard errors by average information; NaN for components on the boundary."""
-    effects: np.ndarray
-    effect_errors: np.ndarray
-    dual: np.ndarray
 
 
 def contrasts(X):
@@ -39,7 +27,10 @@ def log_likelihood(variances, kernels, y, X):
 
 
 def reml(kernels, y, X):
-    """Maximize from several starts, then by Newton steps with the exact Hessian over the free components."""
+    """Maximize from several starts, then by Newton steps with the exact Hessian over the free components.
+
+    Standard errors are those of average information, NaN for components on the boundary.
+    """
     n, m = kernels.shape[:2]
     A = contrasts(X)
     reduced = np.stack([A.T @ K @ A for K in [*kernels, np.eye(m)]])
@@ -81,13 +72,13 @@ def reml(kernels, y, X):
     errors[free] = np.sqrt(np.diagonal(np.linalg.inv(information[np.ix_(free, free)])))
     inverse = np.linalg.inv(V)
     covariance = np.linalg.inv(X.T @ inverse @ X)
-    return Reference(
-        variances,
-        log_likelihood(variances, kernels, y, X),
-        errors,
-        covariance @ X.T @ inverse @ y,
-        np.sqrt(np.diagonal(covariance)),
-        P @ y,
+    return SimpleNamespace(
+        variances=variances,
+        log_likelihood=log_likelihood(variances, kernels, y, X),
+        errors=errors,
+        effects=covariance @ X.T @ inverse @ y,
+        effect_errors=np.sqrt(np.diagonal(covariance)),
+        dual=P @ y,
     )
 
 
