@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import psutil
@@ -98,10 +98,7 @@ def test_threads_are_as_many_as_asked():
 
 @pytest.mark.parametrize(("n_bytes", "place"), [(0, "threads"), (256 * 2**20, "threads"), (256 * 2**20 + 1, "local")])
 def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place):
-    @contextmanager
-    def started(workers):
-        yield SimpleNamespace(dashboard_link="")
-
-    monkeypatch.setattr("dmkl.clusters.backends._processes", started)
+    started = nullcontext(SimpleNamespace(dashboard_link=""))
+    monkeypatch.setattr("dmkl.clusters.backends._processes", lambda workers: started)
     with Resources().computing(SimpleNamespace(bytes_per_pass=n_bytes, view=SimpleNamespace(source=None))) as client:
         assert (client is None) == (place == "threads")

@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from helpers.faults import PHASES, assert_same, result
@@ -34,13 +35,8 @@ def test_a_finished_output_is_on_the_disk(succeed, places, undisturbed, phase):
 )
 def test_what_was_done_goes_on(run, places, goes_on, monkeypatch, phase, moment):
     """The power fails at an end of a task: at most the pass under way is lost."""
-    ended = itertools.count(1)
-
-    def cut(self, n_bytes):
-        if next(ended) == moment:
-            raise PowerCut
-
-    monkeypatch.setattr(ConsoleWatch, "advance", cut)
+    ends = itertools.chain([None] * (moment - 1), [PowerCut], itertools.repeat(None))
+    monkeypatch.setattr(ConsoleWatch, "advance", Mock(side_effect=ends))
     with losing_power(places[1].parent), pytest.raises(PowerCut):
         run(*PHASES[phase].command(*places))
     goes_on(phase)

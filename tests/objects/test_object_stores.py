@@ -1,6 +1,7 @@
 """Kernel sets, models, results and predictions at URLs of an object store."""
 
 import csv
+from unittest.mock import Mock
 
 import dask
 import numpy as np
@@ -128,9 +129,7 @@ def test_urls_that_cannot_be_read(object_store, url, error, message):
 
 
 def test_credentials_that_are_refused_are_told(object_store, monkeypatch):
-    monkeypatch.setattr(
-        "fsspec.core.url_to_fs", lambda *_, **__: (_ for _ in ()).throw(PermissionError("Access Denied"))
-    )
+    monkeypatch.setattr("fsspec.core.url_to_fs", Mock(side_effect=PermissionError("Access Denied")))
     with pytest.raises(StoreError, match=r"s3://data/x.* cannot be read or written: Access Denied; check"):
         dmkl.open("s3://data/x")
 
