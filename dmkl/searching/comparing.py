@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,10 +19,12 @@ from dmkl.arrays import is_known
 from dmkl.building import features_of
 from dmkl.description import Column, Description, Figure, Key, Table, count, listed, with_error
 from dmkl.errors import refuse
-from dmkl.kernelset import Kernels, as_kernel_set, given_labels
+from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.learners.learner import KernelLearner
+from dmkl.learners.plan import labeled_targets
 from dmkl.learners.saving import models as classes_of_models
 from dmkl.learners.saving import read
+from dmkl.numerics.fisher import Targets
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.statistics import sharing_means
 from dmkl.searching import figures
@@ -274,6 +276,8 @@ def compare(
     started = time.monotonic()
     K = as_kernel_set(K, "compare")
     asked, chooses = _named_models(models, K, y, unknown, grids, "compare")
+    targets, _ = labeled_targets(next(iter(asked.values()))[0], K, y, "compare", unknown)
+    rivals, features = _named_competitors(competitors, targets, K, {*asked, *[AUTO] * chooses})
     folds: list[Fold] = []
     question: Question | None = None
     evaluations: dict[str, EvaluationResult] = {}
@@ -305,12 +309,10 @@ def compare(
         scores[AUTO], seconds[AUTO] = every.sel(model=kinds).drop_vars("model"), sum(seconds.values())
         if predictions:
             predictions[AUTO] = _predictions_of(chosen, predictions)
-    for name, estimator in _named_competitors(competitors, question).items():
-        if name in scores:
-            refuse(f"{name!r} is both a model and a competitor; give a mapping from names of your own to competitors")
+    for name, estimator in rivals.items():
         progress.current().part(f"competitor {name}")
         before = time.monotonic()
-        scores[name], predictions[name] = _compete(name, estimator, question, folds)
+        scores[name], predictions[name] = _compete(estimator, features, question, folds)
         seconds[name] = time.monotonic() - before
     data = xr.concat(scores.values(), xr.Variable("model", np.array([*scores], dtype=str)))
     kept = [name for name in ("part", "sample_group") if name in first]
@@ -500,16 +502,34 @@ def _as_learner(model: Any, kernels: Sequence[str], *, numbers: bool) -> tuple[A
     return classes[named](), None
 
 
-def _named_competitors(competitors: Any, question: Question) -> dict[str, Any]:
-    if isinstance(competitors, Mapping) or not (competitors := list(competitors)):
-        return dict(competitors)
+def _named_competitors(
+    competitors: Any, targets: Targets, K: KernelSet, models: Collection[str]
+) -> tuple[dict[str, Any], Any]:
+    """The estimators by name, and the features of the samples, (m, features), if there are estimators."""
+    competitors = competitors if isinstance(competitors, Mapping) else list(competitors)
+    if not competitors:
+        return {}, None
+    if both := [name for name in competitors if name in models]:
+        refuse(f"{both[0]!r} is both a model and a competitor; give a mapping from names of your own to competitors")
+    first = next(iter(competitors))
+    if targets.dim is not None:
+        refuse(f"competitor {first!r} predicts one label, and there are several tasks or targets; compare one by one")
+    features = features_of(K)
+    if isinstance(features, str):
+        refuse(f"competitor {first!r} needs the features of the kernels, and there are none: {features}")
+    if not isinstance(competitors, Mapping):
+        competitors = _by_name(competitors, targets.kind)
+    return dict(competitors), features.side_by_side()
+
+
+def _by_name(competitors: Iterable[str], kind: str) -> dict[str, Any]:
     from sklearn import ensemble, linear_model
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     powers, suited = 10.0 ** np.arange(-3, 4), dict[str, Any]()
-    if question.targets.kind == "regression":
+    if kind == "regression":
         suited["hist-gradient-boosting"] = ensemble.HistGradientBoostingRegressor(random_state=0)
         suited["random-forest"] = ensemble.RandomForestRegressor(random_state=0)
         suited["ridge"] = make_pipeline(StandardScaler(), linear_model.RidgeCV(powers))
@@ -526,14 +546,9 @@ def _named_competitors(competitors: Any, question: Question) -> dict[str, Any]:
     return {name: suited[name] for name in competitors}
 
 
-def _compete(name: str, estimator: Any, question: Question, folds: Sequence[Fold]) -> tuple[xr.Dataset, xr.Dataset]:
+def _compete(estimator: Any, X: Any, question: Question, folds: Sequence[Fold]) -> tuple[xr.Dataset, xr.Dataset]:
     """The test scores of an estimator on features, over fold, and its predictions of the test rows."""
-    if question.targets.dim is not None:
-        refuse(f"competitor {name!r} predicts one label, and there are several tasks or targets; compare one by one")
-    features = features_of(question.K)
-    if isinstance(features, str):
-        refuse(f"competitor {name!r} needs the features of the kernels, and there are none: {features}")
-    X, parts = features.side_by_side(), list[Part]()
+    parts = list[Part]()
     for fold in folds:
         targets = question.targets_of(fold.train)
         fitted = clone(estimator).fit(X[fold.train], question.labels[fold.train])

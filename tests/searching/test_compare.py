@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.references import Counting, over, raise_if_computes
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import StratifiedKFold
@@ -141,26 +142,25 @@ def test_names_mean_regressions_where_labels_are_numbers(K, tables):
         (["mkfda"], {"grids": {"sum": {}}}, "none of the models compared: mkfda"),
         (["forest"], {}, "there is no model 'forest'"),
         (["mkfda", "mkfda"], {}, "'mkfda' twice"),
-        *(
-            pytest.param(["stack"], options, message, marks=pytest.mark.slow)
-            for options, message in (
-                ({"competitors": ["ridge"]}, "no competitor 'ridge' for these labels"),
-                ({"competitors": {"stack": LogisticRegression()}}, "'stack' is both a model and a competitor"),
-                ({"K": np.eye(M)[None], "y": np.arange(M) % 2, "competitors": ["logistic"]}, "needs the features"),
-            )
-        ),
+        (["stack"], {"competitors": ["ridge"]}, "no competitor 'ridge' for these labels"),
+        (["stack"], {"competitors": {"stack": LogisticRegression()}}, "'stack' is both a model and a competitor"),
+        (["stack", "auto"], {"competitors": {"auto": LogisticRegression()}}, "'auto' is both a model"),
+        (["stack"], {"K": np.eye(M)[None], "y": np.arange(M) % 2, "competitors": ["logistic"]}, "needs the features"),
+        (["mkridge"], {"y": np.eye(M)[:, :2] + 0.5, "competitors": ["ridge"]}, "several tasks or targets"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(K, models, options, message):
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_compared_is_refused_before_any_fit(K, models, options, message):
+    with raise_if_computes(), pytest.raises(InputError, match=message):
         dmkl.compare(models, **{"K": K} | options)
 
 
-@pytest.mark.slow
 def test_a_state_continues_each_model(K, tmp_path):
     options = {"grids": {"mkfda": GRIDS["mkfda"]}, "outer": 2, "inner": 2, "state": tmp_path / "state"}
-    first = dmkl.compare(["mkfda", "stack"], K, **options)
-    again = dmkl.compare(["mkfda", "stack"], K, **options)
+    counted, source = over(K, Counting)
+    first, reads = dmkl.compare(["mkfda", "stack"], counted, K.labels, **options), source.reads.total()
+    source.reads.clear()
+    again = dmkl.compare(["mkfda", "stack"], counted, K.labels, **options)
+    assert source.reads.total() < reads
     np.testing.assert_array_equal(again.data["test_score"], first.data["test_score"])
     assert {path.name for path in (tmp_path / "state").iterdir()} >= {"mkfda", "stack"}
 
