@@ -312,14 +312,10 @@ def test_unfit_vectors_are_named(stored, V, message):
 # --- clusters -----------------------------------------------------------------------------------------------
 def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, dense, client, caplog):
     V = block(2, 12)
-    logger = logging.getLogger("distributed.scheduler")
-    logger.addHandler(caplog.handler)
-    try:
+    with patch.object(logging.getLogger("distributed"), "propagate", True):
         view = stored[TRAIN, TRAIN].center()
         kept = view.apply(V).persist()
         small, again = view.project(V).compute(), view.apply(V).compute()
-    finally:
-        logger.removeHandler(caplog.handler)
     expected = dense_view(dense, TRAIN, TRAIN, ["center"])
     assert error(kept, expected @ V) < 1e-12
     assert error(again, expected @ V) < 1e-12
