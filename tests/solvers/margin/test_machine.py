@@ -120,11 +120,11 @@ def test_curvature_by_finite_differences():
 
 
 def test_dense_memory():
-    kernel, y = rbf(400, width=0.05)  # nearly orthogonal samples: all vectors free
+    kernel, y = rbf(800, width=0.05)  # nearly orthogonal samples: all vectors free
     solve_dense(kernel[:30, :30], y[:30], 10.0)  # compiled before
-    with memory_below(dense_bytes(400)):
+    with memory_below(dense_bytes(800)):  # 0.3 MB are left for threads of clusters of other tests
         solution = solve_dense(kernel, y, 10.0, 1e-8)
-    assert len(solution.free) > 350
+    assert len(solution.free) > 750
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3])
