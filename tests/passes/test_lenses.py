@@ -50,9 +50,13 @@ def kernels():
     return psd(N, M, seed=4)
 
 
-def lens(K, name):
+def viewed(K, name):
     rows, cols, steps = LENSES[name]
-    return stepped(K if rows is None else K[rows, cols], steps).lens()
+    return stepped(K if rows is None else K[rows, cols], steps)
+
+
+def lens(K, name):
+    return viewed(K, name).lens()
 
 
 def dense(kernels, name):
@@ -259,11 +263,15 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
 
 
 @pytest.mark.parametrize("name", SQUARE)
-def test_columns_of_a_stored_sum_are_those_of_the_dense_matrix(kernels, name, tmp_path):
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("weighed", [False, True])
+def test_columns_of_a_stored_sum_are_those_of_the_dense_matrix(kernels, name, weighed, tmp_path):
+    rng, K = np.random.default_rng(0), viewed(in_memory(kernels, 7), name)
     weights = rng.random(N) / M  # so that entries have a size of 1
-    (total,) = combine_pass([Combination(lens(in_memory(kernels, 7), name), weights)], [str(tmp_path / "sum")])
-    columns, matrix = SumColumns(total), np.tensordot(weights, dense(kernels, name), axes=1)
+    of_samples = rng.random(K.shape[1]) if weighed else np.ones(K.shape[1])
+    lens = (K.weighed(of_samples) if weighed else K).lens()
+    (total,) = combine_pass([Combination(lens, weights)], [str(tmp_path / "sum")])
+    matrix = np.tensordot(weights, dense(kernels, name), axes=1) * np.sqrt(np.outer(of_samples, of_samples))
+    columns = SumColumns(total)
     asked, vector = rng.integers(0, len(matrix), 9), rng.standard_normal(len(matrix))
     assert columns.size == len(matrix)
     np.testing.assert_allclose(columns(asked), matrix[:, asked], atol=1e-13)
