@@ -73,7 +73,7 @@ def _mean_of_table(
     for k, scores in enumerate(table(decisions, len(classes))):
         is_class = truths == k
         size = is_class.sum(axis=1)
-        # BLAS may also compute with uninitialized memory beside small matrices, and report that as invalid.
+        # BLAS may also compute with uninitialized memory next to small matrices, and report that as invalid.
         with np.errstate(invalid="ignore"):
             sums = np.asarray(scores @ is_class.T.astype(scores.dtype), dtype=np.float64)
         total += sums / np.maximum(size, 1) if by_class else sums
