@@ -382,7 +382,10 @@ class ChainState:
         return value
 
     def unit_scales(self, diagonal: Array) -> Array:
-        """1/√k(x, x), (kernel, samples); zeros for constant kernels that become zero; InputError if one is rounding."""
+        """1/√k(x, x), (kernel, samples); zeros for constant kernels if they become zero.
+
+        InputError is raised for k(x, x) that are not positive or are rounding error.
+        """
         # Entries after centering are differences of entries of size `removed`, so their error is ε · removed.
         floor = self.resolution * np.broadcast_to(self.fitted.removed(), len(diagonal))
         constant: Mask = np.full(len(diagonal), self.zero_constant)
@@ -875,7 +878,7 @@ def as_steps(steps: str | Covariates | Iterable[str | Covariates] | None) -> tup
         steps = [] if steps.strip() in ("", "none") else [name.strip() for name in re.split("[,+]", steps)]
     names = () if steps is None else tuple(steps) if isinstance(steps, Iterable) else (steps,)
     for name in names:
-        if not isinstance(name, Covariates) and name not in [*STEPS]:  # which asks for no hash
+        if not isinstance(name, Covariates) and name not in [*STEPS]:  # a list, as names may have no hash
             refuse(
                 f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
                 f"('center', 'trace'), or residualize(Z) among them; got {plain_repr(name)}"

@@ -75,7 +75,10 @@ def check_alignable(view: View) -> None:
 
 
 def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]:
-    """Alignments of all pairs of kernels of a square view, (n, n); of probes (m, b), estimates with standard errors."""
+    """Alignments of all pairs of kernels of a square view, (n, n), and their standard errors if they are estimates.
+
+    With random probes (m, b) they are estimates (see `dmkl.numerics.alignment.estimated`), otherwise exact.
+    """
     floor = lens.view.shape[1] * rounding(lens)
     if probes is None:
         return alignments(gram_pass(lens), floor), None

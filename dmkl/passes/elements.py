@@ -187,7 +187,10 @@ def _block(view: View, state: ChainState, kernel: int, rows: Index, cols: Index)
 
 
 def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.Array:
-    """Σ_j w_j K_j after all steps for each row of `weights`, (sets, rows, columns), lazy; a block is of all sets."""
+    """Σ_j w_j K_j after all steps for each row of `weights`, (sets, rows, columns), as a lazy array of blocks.
+
+    A block holds all sets of weights, so that its tiles are read once.
+    """
     view, side = lens.view, lens.view.source.tiling.tile if chunk is None else chunk
     token = graph_token(machine(), lens, weights, side)
     (shared,) = send_all({f"weighted-lens-{token}": (lens, weights)}, lazy=True)

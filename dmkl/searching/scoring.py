@@ -561,7 +561,11 @@ def evaluate(
 def evaluate_each(
     metrics: Mapping[str, Metric], kind: Kind, classes: npt.ArrayLike, truth: npt.ArrayLike, decisions: npt.ArrayLike
 ) -> Float:
-    """`evaluate` the decisions of several points about the same rows: (points, …) ↦ (metrics, points[, tasks])."""
+    """Score the decisions of several points about the same rows, as `evaluate` does.
+
+    Decisions are (points, rows), (points, rows, classes) or (points, rows, tasks or targets), and scores (metrics,
+    points) or (metrics, points, tasks or targets).
+    """
     truth, decisions, classes = np.asarray(truth), np.asarray(decisions), np.asarray(classes)
     truth = target_values(truth) if kind == "regression" else truth
     if truth.ndim == 1:

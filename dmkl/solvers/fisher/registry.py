@@ -145,7 +145,15 @@ _SOME = 8  # Targets from which a subspace for all may be as large as the kernel
 
 
 def choose(jobs: Sequence[Job], *, factors: bool = True) -> str:
-    """The solver for some jobs, as `pipelines/compare_solvers.py` has measured; "factors" only if `factors`."""
+    """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
+
+    "factors" where all kernels have factors of fewer columns than samples, unless `factors` is False. For many targets
+    with several points (p, λ) each, or some whose columns fill the space of the training samples, the stacked solver,
+    where all kernels of a training set fit the memory of a task. The anchored solver for many where factors fit, unless
+    they have several points and all of them a subspace smaller than the kernels are. The subspace solver where a target
+    has several points with weights to learn, whose subspace is one; the direct one where combined kernels fit in
+    memory; otherwise descent for a single problem of ample λ, and the subspace solver.
+    """
     points = Counter((job.training, id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     targets = Counter(training for training, _ in points)
     several = max(points.values(), default=0) > _PAIR
