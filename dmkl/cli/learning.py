@@ -185,7 +185,10 @@ class _Run:
         say(f"Saved in {self.options.out}; dmkl.load reads it.")
 
     def print_summary(self, description: Description, omit: Collection[str] = (), *in_table: Key) -> None:
-        """Print tables but those to omit, and sentences but those that tables have, such as not choices."""
+        """Print the tables but those to omit, and the sentences but those that tables have.
+
+        Choices and comparisons are printed as sentences.
+        """
         say(f"{description.headline}, on {count(len(self.chosen), 'sample')} ({self.on})\n", style="bold")
         output.show_description(description, {"choices", "comparison", *omit}, "losses", *in_table)
 

@@ -125,8 +125,9 @@ def as_features(
     Arrays, columns and files with a name of `ROLES` have that role, unless `side_data` has data of that role. The names
     of the samples in a table are found by `find_names`; those of the first table are known when the next is read. Rows
     without names are those of the samples, one after another. The wanted `samples` are by default those of the first
-    matrix with names.
+    matrix with names; the rows of samples that a matrix lacks are NaN.
 
+    The matrices are float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
     Memory holds the rows that `FeatureMatrix.read` returns; and of .npz, MATLAB files before version 7.3 and Parquet
     the one matrix that was read last.
     """

@@ -166,7 +166,7 @@ class LowerTriangle:
     """A symmetric matrix with a correct lower triangle only, assembled from parts of its upper triangle."""
 
     def __init__(self, order: Index, dtype: npt.DTypeLike = np.float64) -> None:
-        self.order: Index | None = order  # The position of each row among the samples; None where rows are in their order
+        self.order: Index | None = order  # The position of each row among the samples; None if equal
         # Column-major, as LAPACK expects. A row-major part above the diagonal is, read column-major, its transpose
         # below the diagonal: each part is copied without a transposition, and the upper triangle is never touched.
         self.entries: Array = np.zeros((len(order), len(order)), dtype=dtype, order="F")
