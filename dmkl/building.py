@@ -494,7 +494,10 @@ def training_features(K: KernelSet, axis: int = 1) -> TrainingFeatures:
 
 
 def features_of(K: KernelSet, axis: int = 1) -> TrainingFeatures | str:
-    """The features of the column samples (axis 1) or row samples (axis 0), for kernels of new ones; or why not."""
+    """The features of the column samples (axis 1), from which kernels of new samples can be computed.
+
+    axis=0: those of the row samples. If there are none, the reason.
+    """
     source = K.view.source
     while isinstance(source, HeldTiles | GeometricMean):
         source = source.origin if isinstance(source, HeldTiles) else source.source

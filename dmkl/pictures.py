@@ -172,7 +172,13 @@ def shortened(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def kernel_labels(names: Iterable[Any]) -> tuple[list[str], str]:
-    """Labels as `dmkl.description.human_names` makes them, and a line of a title with what names have in common."""
+    """Labels as `dmkl.description.human_names` makes them, and a line of a title with what names have in common.
+
+    Examples
+    --------
+    >>> kernel_labels(["layers/rbf-T_CELL", "layers/rbf-B_CELL"])
+    (['T cell', 'B cell'], 'Kernels: layers/rbf-…')
+    """
     labels, start, end = human_names(names)
     return list(map(shortened, labels)), f"Kernels: {shortened(start)}…{shortened(end)}" if start or end else ""
 

@@ -274,7 +274,10 @@ def read_kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
 def _read_pairs(
     text: str, rule: str, what: str, example: str, is_value: Callable[[str], bool]
 ) -> tuple[Path, list[list[str]]]:
-    """A CSV file and its lines of a kernel and a value, the first perhaps a header; all but `text` is for messages."""
+    """A CSV file and its lines, each the name of a kernel and a value; the first may be a header.
+
+    `rule`, `what` and `example` say in messages what the option takes, what a value is, and how a line looks.
+    """
     from dmkl.files.documents import check_size
     from dmkl.files.regular import check_regular
 

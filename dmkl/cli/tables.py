@@ -55,7 +55,10 @@ def _describe(
     accuracy: float | None = None,
     counts: xr.DataArray | None = None,
 ) -> Description:
-    """Scores by name, numbers or (task,), and of a classifier the accuracy (all tasks right) and the confusions."""
+    """Scores by name, numbers or (task,), and those of the kernels' part of a regression on covariates.
+
+    Of a classifier also the share of samples with the right label, or with all tasks right, and the confusion matrix.
+    """
     outputs, of_all = ("targets", f" on {on}") if accuracy is None else ("tasks", "")
     of_kernels = " of the kernels' part: the prediction and y without what covariates predict"
     lines = [

@@ -33,7 +33,10 @@ def quiet() -> Iterator[None]:
 
 
 def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> Security | None:
-    """The certificates of this process and of its authority, in files or Dask's configuration; None if none are."""
+    """The certificates of this process and of the authority that it trusts, from files or from Dask's configuration.
+
+    None if there are no certificates. InputError if a file is missing, or is no certificate or key.
+    """
     import ssl
 
     import dask

@@ -79,7 +79,11 @@ class Scale:
         return cls(len(nonzero), float((nonzero == np.rint(nonzero)).mean()), float((nonzero < 0).mean()), size)
 
     def differences(self, new: Scale, of_dosages: bool, same_columns: bool) -> list[str]:
-        """The figures in which new values differ plainly from these, of training; dosages may be imputed, not whole."""
+        """The figures in which new values differ plainly from these, of training.
+
+        These are shares of whole numbers (not of dosages, which may be imputed) or of negative values on either side of
+        10 % and 90 %, or 0 and 10 %, and a size that differs by a factor of 10 or more.
+        """
         if min(self.values, new.values) < _SCALE_VALUES:
             return []
         whole, negative, size = ((getattr(self, key), getattr(new, key)) for key in ("whole", "negative", "size"))

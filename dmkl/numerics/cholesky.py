@@ -85,7 +85,10 @@ class Cholesky:
 
     @classmethod
     def of(cls, matrix: Array) -> Cholesky:
-        """Factorize a matrix by its lower triangle, in place if column-major; LinAlgError unless positive definite."""
+        """Factorize a symmetric matrix, of which only the lower triangle is read; a column-major one is overwritten.
+
+        LinAlgError is raised if it is not positive definite.
+        """
         # A factor of one triangle needs half the operations and memory traffic; the upper triangle is never touched.
         lower = np.asfortranarray(matrix)
         info = status(_PREFIX[lower.dtype] + "potrf", b"L", len(lower), lower, len(lower))

@@ -46,7 +46,10 @@ def by_chance(codes: Index, n_columns: int) -> bool:
 
 
 class LabelColumns:
-    """Search for the columns of a table that determine labels, `label_codes` (m,), while it is read strip by strip."""
+    """Search for the columns of a table that determine the labels, while the table is read strip by strip.
+
+    `codes` (m,) are classes as returned by `label_codes`.
+    """
 
     def __init__(self, codes: Index, n_columns: int) -> None:
         self._codes, self._n_columns = codes, n_columns
@@ -113,7 +116,10 @@ def label_columns(labels: Array | None, n_columns: int) -> list[LabelColumns | T
 
 
 class LabelKernel:
-    """Test whether a kernel determines labels, `label_codes` (m,), up to rounding, while its tiles are read."""
+    """Test whether a symmetric kernel determines the labels, while its tiles are read.
+
+    `codes` (m,) are classes as returned by `label_codes`; the rounding of entries stored in `dtype` is tolerated.
+    """
 
     def __init__(self, codes: Index, dtype: np.dtype[np.floating]) -> None:
         self._codes = codes

@@ -172,6 +172,9 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     names the latter in messages. Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR
     Eq. 4). Multiclass: h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each
     column of a 0/1 matrix is a binary problem over the samples whose label is known (see `dmkl.arrays.is_known`).
+
+    InputError is raised if the length is not m = `n_samples`, a label is not a class or infinite, a label of (m,) is
+    missing, or there is only one class.
     """
     labels = _shaped(y, n_samples)
     if labels.ndim == 2:
@@ -212,6 +215,9 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
 
     Numbers are (m,), or (m, targets) for independent problems, each over the samples with a known value (see
     `dmkl.arrays.is_known`). `names` names the targets in messages.
+
+    InputError is raised if the length is not m = `n_samples`, a value is not a number or infinite, a value of (m,) is
+    missing, or all values of a target are equal.
     """
     labels = _shaped(y, n_samples)
     if labels.ndim == 1:
@@ -235,7 +241,10 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
 
 
 def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
-    """Labels with NaN (None among strings) in place of the code for unknown labels; unchanged without a code."""
+    """Labels with NaN (None among strings) in place of the code for unknown labels; unchanged without a code.
+
+    InputError is raised if labels are numbers and the code is not, and for other codes of missing values among numbers.
+    """
     values = np.asarray(labels)
     if values.dtype.kind not in "biuf":
         if code is not None:

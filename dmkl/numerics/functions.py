@@ -106,7 +106,10 @@ _STRIP = 32
 
 
 def precision(statistic: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """The precision of a statistic: float64 for ‖x‖² + ‖y‖² − 2x·y, which loses digits far from zero, or `dtype`."""
+    """The precision in which a statistic is added up, for kernels stored in `dtype`.
+
+    ‖x‖² + ‖y‖² − 2x·y loses digits if samples are close to one another and far from the origin, so it is in float64.
+    """
     return np.dtype(np.float64) if statistic == "sqeuclidean" else np.dtype(dtype)
 
 
@@ -167,7 +170,11 @@ def sizes(statistic: str, X: Array) -> Float:
 def entries(
     function: str, parameters: Mapping[str, Any], pairs: Array, row_sizes: Float, col_sizes: Float, out: Array
 ) -> None:
-    """Write a tile's entries into `out`, (r, c), by a function of `dmkl.build` and the sums of a finished `PairSum`."""
+    """Write the kernel's entries of a tile into `out`, (r, c), in the kernel's precision; `pairs` (r, c) is unchanged.
+
+    Function and parameters are those of the table of `dmkl.build`, with a value for every number; the statistic `pairs`
+    and the sizes are those of a `PairSum`.
+    """
     if function == "matern":
         distances = np.sqrt(parameters["gamma"] * pairs) * np.sqrt(2 * parameters["nu"])
         np.copyto(out, np.exp(-distances) * (1 + _MATERN[parameters["nu"]](distances)), casting="same_kind")

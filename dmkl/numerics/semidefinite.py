@@ -100,7 +100,10 @@ def lowest_on_span(inner: Float, forms: Array, facts: KernelFacts) -> Float:
 
 
 def tell_indefinite(lowest: Float, facts: KernelFacts) -> None:
-    """Warn of kernels with eigenvalues below rounding, by upper bounds of the lowest, (n,), where traces are known."""
+    """Warn of kernels that were fitted although they are not positive semidefinite (IndefiniteKernelWarning).
+
+    `lowest` are upper bounds of the lowest eigenvalue of each kernel, (n,). There is no warning if traces are unknown.
+    """
     if facts.traces is None or facts.allowed is None:
         return
     indefinite = np.flatnonzero(lowest < -facts.allowed)

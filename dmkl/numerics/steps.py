@@ -70,7 +70,10 @@ class Step(ABC):
 
     @abstractmethod
     def fit(self, state: ChainState) -> FittedStep:
-        """The step with its statistics, after the steps before it; InputError if one is missing or not resolved."""
+        """The step with its statistics, for kernels after the steps before it.
+
+        InputError is raised if a statistic is missing, or if a kernel's precision does not resolve it.
+        """
 
     @property
     def keeps_square(self) -> bool:
@@ -282,7 +285,10 @@ class Fitted:
                 total.take(step.rows)
 
     def removed(self) -> Array | float:
-        """Size of what centering removed from entries, after the steps, (n,): its rounding is proportional to it."""
+        """Size of the entries that centering removed, in units of the kernels after the steps, (n,).
+
+        The rounding error that centering leaves behind is proportional to it; it is 0 without centering.
+        """
         removed: Array | float = 0.0
         for step in self.steps:
             removed = step.removed(removed)

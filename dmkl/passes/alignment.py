@@ -180,7 +180,11 @@ _PANEL = 64  # Rows of a tile that are multiplied at once.
 
 
 def traces_by_factor(factor: FactorHandle) -> Float:
-    """Traces of A⁻¹K_j for every kernel, and of A⁻¹ last, (n + 1,), by a factor of A, inverted to a file: one pass."""
+    """Traces of A⁻¹K_j for every kernel, and of A⁻¹ last, (n + 1,), by a factor of A: one pass.
+
+    The process that holds the factor writes A⁻¹ to a file, from which the tasks of the pass read what belongs to their
+    tiles.
+    """
     lens = factor.combination.lens
     view = lens.view
     order, tiles = _samples_of_tiles(view)

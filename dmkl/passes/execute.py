@@ -525,7 +525,11 @@ def workers_without(folder: Path) -> list[str]:
 
 
 def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
-    """Raise InputError unless all workers of a cluster reach a folder; `what` is, say, "where kernels are written"."""
+    """Raise InputError unless every worker of a cluster can reach this folder.
+
+    The message says `what` the folder is for, as in "where the kernels are written", and the way out. By default that
+    is another folder for the checkpoint, or another TMPDIR if no checkpoint is kept.
+    """
     blind = workers_without(folder)
     if blind:
         if way_out is None:
@@ -715,7 +719,10 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
 
 
 def gather(client: Client, futures: Sequence[Any]) -> list[Any]:
-    """The results of tasks, while there are workers: Dask alone would wait without end for new ones to compute them."""
+    """The results of tasks, while there are workers.
+
+    Results die with their workers, and Dask alone would wait without end for workers that compute them again.
+    """
     gathering: Any = client.gather(futures, asynchronous=True)
     loop: Any = client.loop
     results = asyncio.run_coroutine_threadsafe(gathering, loop.asyncio_loop)

@@ -50,7 +50,11 @@ class HeldTiles:
         return ((key, self._tiles[key]) for key in keys)
 
     def units(self, view: View) -> list[tuple[Unit, Any]]:
-        """The tasks of a pass, cut into the parts in memory, each with its tiles, and one that reads the others."""
+        """The tasks of a pass, cut into the parts that are in memory, each with its tiles.
+
+        Tiles that are not in memory make a task that reads them, for example those among the training samples if only
+        the rows of test samples were loaded.
+        """
         tasks = view.tile_tasks()
         units: list[tuple[Unit, Any]] = []
         for place, kernel in enumerate(view.kernels):

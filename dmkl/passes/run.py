@@ -137,7 +137,10 @@ def pass_graph(
 
 
 def alone(group: int, kernels: tuple[int, ...]) -> Last:
-    """For `then` with one block: the result itself, not in a list; for graphs with a token, which have no buffers."""
+    """For `then` in a pass with one block of columns: the result itself instead of a list of one result.
+
+    It is for graphs with a token only, whose tasks share no buffers.
+    """
     return _first
 
 
@@ -360,7 +363,10 @@ def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
 
 @contextmanager
 def looking_for_damage(view: View) -> Iterator[None]:
-    """If work on a view fails in a way that sound kernels cannot cause, check its tiles first, for CorruptTileError."""
+    """If work on a view fails in a way that sound kernels cannot cause, check its tiles on disk first.
+
+    CorruptTileError is raised if a tile is missing or differs from what was written, otherwise the original error.
+    """
     try:
         yield
     except Exception as error:

@@ -77,7 +77,10 @@ def sharing_means() -> Iterator[None]:
 
 
 def keep_means(means: Sequence[tuple[View, Float]]) -> None:
-    """Keep means (samples, kernels) over columns of square views of one source, which the solver for factors has."""
+    """Keep means over the columns of square views of one source before their steps, in place of earlier ones.
+
+    The solver for factors computes them, (samples, kernels), together with dual variables.
+    """
     for view, _ in means[:1]:
         _MEANS[view.source] = [(view.kernels, view.cols, values) for view, values in means]
 
@@ -196,7 +199,10 @@ def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[A
 
 
 def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Delayed:
-    """Fit the steps of a view as `measure`, without computing: the state, or a Delayed of it if it takes a pass."""
+    """Fit the steps of a view without computing: the state if no pass is needed, otherwise a Delayed of it.
+
+    `elements` requests the statistics to transform single entries as well (they need means that products do not).
+    """
     (state,) = _drive([_fitting(view, elements=elements)], lambda wanted: [_means_later(means) for means in wanted])
     return state  # type: ignore[no-any-return]
 

@@ -321,7 +321,10 @@ def _factors_per_machine(n: int) -> int:
 
 
 def factor_pass(combinations: Sequence[Combination], lams: Sequence[float]) -> list[FactorHandle]:
-    """Factorize A for several combinations, each with its λ: one pass; IndefiniteKernelError if A is not definite."""
+    """Factorize A for several combinations at once, each with its λ: one pass.
+
+    IndefiniteKernelError if one of the sums is not positive definite.
+    """
     made = _of_sums(_factor, "cholesky", combinations, lams, keep=True)
     return [FactorHandle(*parts) for parts in zip(made, combinations, lams, strict=True)]
 
@@ -503,7 +506,10 @@ def _tile_file(stem: str, i: int, j: int) -> str:
 
 
 def combine_pass(combinations: Sequence[Combination], stems: Sequence[str]) -> list[StoredSum]:
-    """Add up combinations and write them to `StoredSum.stem` each, in a folder that all workers share: one pass."""
+    """Add up several combinations and write them to disk: one pass, with one tile of each in memory.
+
+    The stems are the paths of the combinations, in a folder that all workers share (see `StoredSum`).
+    """
     through = _through_lenses_for_sums(combinations)
 
     def run() -> None:

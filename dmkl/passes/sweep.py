@@ -648,7 +648,10 @@ class _Running:
                 self._add(block, vectors[starts[task.i] : starts[task.i + 1]], part.T, task.j, task.i)
 
     def totals(self) -> Iterator[tuple[int, Array]]:
-        """The raw product, or the projection, of each of the columns by position for its view; valid until the next."""
+        """For each of the columns, by position, its raw product for the rows of its view, or its projection.
+
+        It may be overwritten, and is valid until the next one is requested.
+        """
         for position, rows_of_view, place in zip(self.lane.columns, self._where, self._places, strict=True):
             if self.lane.project:
                 yield position, self._total

@@ -87,7 +87,10 @@ class Section:
 
     @property
     def layouts(self) -> dict[str, list[list[int]]]:
-        """The columns that fit side by side, after the first one, by the places where they do, joined by spaces."""
+        """Where tables are shown, and the columns that fit side by side there; all parts begin with the first column.
+
+        Places of the same parts are joined by spaces.
+        """
         places: dict[str, list[list[int]]] = {}
         for place, room in _ROOM.items():
             widths = [2 + (column.broad if place == "screen" else column.least) for column in self.columns]

@@ -205,7 +205,10 @@ _ROUNDING = 1e-12
 
 
 def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> Choice:
-    """The choice, checked; by default "fold" if several folds have test rows, and "joint" otherwise."""
+    """The choice as given; by default "fold" if several folds have test rows, and "joint" otherwise.
+
+    A joint choice is refused if a fold tests on rows that another trains or validates on.
+    """
     if choice is None:
         choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
     check_choice("choice", choice, get_args(Choice))

@@ -927,7 +927,10 @@ def search_on(
     refit: bool,
     kept: dict[str, GridFits] | None = None,
 ) -> tuple[GridFits, SearchResult]:
-    """`search` without the model, for which `refit` makes checks; `kept` is as in `baselines.fit_with_sum`."""
+    """Search as `search` does, but for the refitted model, for which `refit` makes checks.
+
+    `kept` is as in `dmkl.searching.baselines.fit_with_sum`.
+    """
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     check_choice("baselines", baselines, get_args(Baselines))

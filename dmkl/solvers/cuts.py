@@ -50,7 +50,11 @@ from dmkl.solvers.interface import Outcome, Status, Step
 
 
 def sample_examples(labels: Index, n_examples: int, seed: int, classes: Array) -> Index:
-    """The number of each sample's example, (m,), at random: each has its share of every class of `labels`."""
+    """Divide samples at random into examples, each with its share of every class.
+
+    `labels` (m,) holds the number of each sample's class, `classes` the names of the classes for messages. Returns
+    the number of each sample's example, (m,); InputError if a class has fewer samples than there are examples.
+    """
     sizes = np.bincount(labels, minlength=len(classes))
     if sizes.min() < n_examples:
         least = int(np.argmin(sizes))
@@ -141,7 +145,10 @@ _NOT_ZERO = 1e-4
 
 
 def is_positive_block(Z: Float) -> bool:
-    """Whether Z is positive in a principal block and zero elsewhere: the relaxation is exact (Theorem 1 and Eq. 20)."""
+    """Whether Z is positive in every entry, or in every entry of a principal block and zero elsewhere.
+
+    Theorem 1 and its extension (Eq. 20): with such an optimal Z, the relaxation's value is the quadratic program's.
+    """
     there = Z > _NOT_ZERO * float(Z.max())
     used = there.diagonal()
     return bool(np.array_equal(there, np.outer(used, used)))

@@ -170,7 +170,10 @@ class Context:
         at_once: int | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[Outcome]:
-        """Run a solver for each job, or read its outcome of an earlier run; `numbers` are places among all jobs."""
+        """Run a solver for each job, side by side; outcomes of an earlier run of the same plan are read from disk.
+
+        If the jobs are some of a method's jobs, `numbers` are their positions among all of them.
+        """
         numbers = range(len(jobs)) if numbers is None else numbers
         outcomes = [self.workspace.outcome(number) for number in numbers]
         missing = [place for place, outcome in enumerate(outcomes) if outcome is None]

@@ -59,7 +59,12 @@ def norm_constraints(d: Any, p: float, groups: Sequence[Sequence[int]], sigma: S
 def conic_set(
     constraints: Constraints, names: Sequence[str], more: Callable[[Any], list[Any]] | None = None
 ) -> ConicSet:
-    """The set d ≥ 0 that a function of d describes, and `more` constraints; UnboundedSetError if weights may grow."""
+    """The set d ≥ 0 that a function of d describes, with the constraints of `more` added.
+
+    Raises InputError if the function does not return constraints, if one of them is not convex, or if they contradict
+    each other: the message names an irreducible set of them, of which any could be dropped. Raises UnboundedSetError if
+    weights may grow without bound.
+    """
     d = NamedWeights(names)
     given = _constraints(constraints, d)
     every = [*given, *(more(d) if more else [])]

@@ -567,7 +567,10 @@ class ConicSet(Cones, WeightSet):
 
     @cached_property
     def total(self) -> float:
-        """The maximum of Σβ, or slightly more, as the unit; UnboundedSetError without one, ConicError if empty."""
+        """The maximum of Σβ, or a slightly larger number: the unit of size for the set.
+
+        UnboundedSetError is raised if there is no maximum, ConicError if the set is empty.
+        """
         program = ConicProgram(self.width)
         self.demand(program, 1.0, self.n)
         try:

@@ -381,7 +381,10 @@ def _state_files(folder: Path) -> list[Path]:
 
 
 def _stored_states(folder: Path) -> Iterator[dict[str, Any]]:
-    """The content of state.json, unless it is damaged, and of the state before; raises where there is neither."""
+    """The content of state.json, and of the state before; only the latter if the former is damaged.
+
+    Raises as `read_state_file` if there is no other than a damaged one.
+    """
     if not (folder / _STATE).exists():
         return
     damaged = None

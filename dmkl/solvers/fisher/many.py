@@ -197,7 +197,11 @@ class _TargetOracle:
 def _run_in_lockstep(
     runs: Sequence[Generator[Any, Any, Any]], evaluate: Callable[[list[int], Float], list[Evaluation]]
 ) -> list[Any]:
-    """The results of iterations: masters first; once all wait for α, `evaluate` takes their numbers and weights."""
+    """Run iterations in lockstep; return their results in order.
+
+    Restricted masters are solved first. Then all iterations wait for an α-step, and `evaluate` computes these together,
+    from the numbers of the iterations and their weights.
+    """
     results: dict[int, Any] = {}
     waiting: dict[int, Float] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(runs)))

@@ -318,7 +318,10 @@ class _ProblemSet:
         return cls(jobs[members[0]].training.square, members, np.array(weights), lams)
 
     def requests(self, most: float, cost: float) -> list[tuple[InverseDiagonals, list[list[int]]]]:
-        """Requests for points whose A is factored, all if `cost` is affordable, and the problems at each of their λ."""
+        """Requests for the points whose A is factored, those of equal weights together; all if `cost` is affordable.
+
+        Each has the numbers of the problems at each of its λ.
+        """
         places = range(len(self.numbers))
         points = by_key(places, lambda place: (self.weights[place].tobytes(), self.lams[place]))
         firsts = [same[0] for same in points.values()]
@@ -340,7 +343,10 @@ class _ProblemSet:
         return np.asarray(np.log1p(np.maximum(self.weights, 0.0) * trace / np.array(self.lams)[:, None]))
 
     def completed(self, exact: dict[int, Float], projected: Float | float) -> dict[int, Float]:
-        """The diagonals of all problems, (1 or 2, m), by their numbers, from those factored, and the diagonal of 2P."""
+        """The diagonals of all problems, (1 or 2, m), by their numbers, from those whose A was factored.
+
+        `projected` is the diagonal of 2P. A second row, A⁻¹D^{1/2}1, is interpolated itself.
+        """
         others = [place for place, k in enumerate(self.numbers) if k not in exact]
         known = {k: exact[k] for k in self.numbers if k in exact}
         if not others:
@@ -356,7 +362,6 @@ class _ProblemSet:
         largest = np.maximum(weights @ self.lens.diagonal() / free, _NEARLY_ZERO)
         sizes = np.maximum(2.0 * free / np.array([rows[0] for rows in at_points]) - 1.0, _NEARLY_ZERO)
         ratios = np.log(sizes / largest[nodes])
-        # A second row, A⁻¹D^{1/2}1, is interpolated itself.
         values = np.stack([ratios, *zip(*(rows[1:] for rows in at_points), strict=True)], axis=1)
         function = RBFInterpolator(coordinates[nodes], values.reshape(len(nodes), -1), kernel="linear")
         at = function(coordinates[others]).reshape(len(others), *values.shape[1:])

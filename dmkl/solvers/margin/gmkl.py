@@ -102,7 +102,10 @@ class PricedSet:
             )
 
     def program(self, unit: float = 1.0, *, n_more: int = 0, recession: bool = False) -> ConicProgram:
-        """A program over d/unit, n_more variables and those of the cones: d is in the set, or in its recession cone."""
+        """A program over (d/unit, n_more more variables, those of the cones) with d in the set.
+
+        With `recession`, d is a direction in which the set is unbounded.
+        """
         n, cones = len(self.sigma), self.cones
         width = n + n_more
         program = ConicProgram(width if cones is None else width + cones.width - cones.n)

@@ -197,7 +197,11 @@ def solve_among_free(kernel: Float, right: Float) -> Float:
 
 
 def train_together(requests: Sequence[tuple[Lens, SVM]]) -> tuple[list[SVMSolution], float]:
-    """The machines of requests, in order, and the passes; equal weights share a sum, and sums of a task a pass."""
+    """Train several SVMs, each through its lens; returns the solutions in their order.
+
+    SVMs with the same weights share a sum; sums share a pass, as many as a task can add up at once. Also returns the
+    number of passes over the stored kernels.
+    """
     host = machine()
     sums: dict[tuple[int, bytes, bytes], list[int]] = {}
     for number, (lens, request) in enumerate(requests):
@@ -547,7 +551,10 @@ class _HeldColumns:
         return np.asarray(ordered[np.sort(first)[: self._size]])
 
     def hold(self, among: Index) -> tuple[Index, Float]:
-        """Cache columns of these samples, and return all cached samples and their rows; others go only to make room."""
+        """Cache the columns of these samples, requesting the missing ones; returns all cached samples and their rows.
+
+        Other columns are evicted only if there is no room, so that the working set may be larger than requested.
+        """
         missing, n_held = among[~np.isin(among, self._samples)], len(self._samples)
         if len(missing):
             # Empty rows first, then rows of columns that are not in the new working set.

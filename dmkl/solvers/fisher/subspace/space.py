@@ -122,12 +122,18 @@ class TrainingSubspace:
         return (kept + more) * rows + 8 * width * self.training.n_train
 
     def file(self, what: str, number: int | None = None) -> str:
-        """The file of V ("basis"), N ("inner"), VᵀH ("projected"), G ("gram") or ZᵀE ("errors") of this or a round."""
+        """The file of V ("basis"), N = VᵀV ("inner"), VᵀH ("projected"), G ("gram") or ZᵀE ("errors").
+
+        It is the file of the round with this number, or of the present one.
+        """
         end = Path(self.gram).name.removeprefix("gram") if number is None else f"-{number}.npy"
         return str(self.folder / f"{what}{end}")
 
     def round_file(self, n_bytes: int = 0) -> str | None:
-        """The prefix of a new file of this round; None if tasks run here, and all their results fit this memory."""
+        """The prefix of a new file of this round; None if tasks run in this process, and their results fit its memory.
+
+        `n_bytes` is the size of all results that would be there at once.
+        """
         if active_client() is None and (n_bytes == 0 or 4 * n_bytes <= machine().total_bytes):
             return None
         self.n_round_files += 1

@@ -276,7 +276,10 @@ the point before it, the weights gap to reach, and the kernels as in `Point`."""
 def solve_points(
     files: tuple[str, str, str], columns: tuple[int, int], lam: float, facts: KernelFacts, jobs: list[SolveJob]
 ) -> list[tuple[int, Solution]]:
-    """Solve points of one fold, target and λ in sequence, from their β or the last point, by files of G, N and VᵀH."""
+    """Solve points of one fold, target and λ in sequence, each from its present β or from the point before it.
+
+    The files are those of G, N = VᵀV, and VᵀH of all targets side by side, of which this target has some columns.
+    """
     g, inner, targets = map(load_array, files)  # all tasks of a machine share these pages
     h = np.ascontiguousarray(targets[:, slice(*columns)])
     solutions: list[tuple[int, Solution]] = []
@@ -299,7 +302,10 @@ def solve_points(
 def combined_products(
     files: ProductFiles, rows: slice, path: str | None, weights: Float, coefficients: Float, *, tasks_per_machine: int
 ) -> Float | str:
-    """Compute Σ_j w_jk K_jV z_k over some rows, w (n, k), z (r, k), as `keep` does; each K_jV is read once for all."""
+    """Compute Σ_j w_jk K_jV z_k for every column k over some rows; each K_jV is read once for all columns.
+
+    Weights are (n, k), and the coefficients z (r, k). The result is written to a file if there is a path.
+    """
     total = np.zeros((rows.stop - rows.start, coefficients.shape[1]))
     with pinned_blas(blas_threads(tasks_per_machine)):
         for j in np.flatnonzero(np.any(weights, axis=1)):
