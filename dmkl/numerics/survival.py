@@ -20,18 +20,20 @@ from dmkl.numerics.fisher import as_numbers
 def signed_times(time: npt.ArrayLike, event: npt.ArrayLike) -> Float:
     """Labels of times and of whether the event was seen, (m,) each; InputError unless times are positive.
 
+    Where a time or an event is NaN the label is NaN, which stands for an unknown one.
+
     Examples
     --------
     >>> import dmkl
     >>> dmkl.signed_times([3.0, 5.0], [True, False])
     array([ 3., -5.])
     """
-    times, seen = np.asarray(time, dtype=np.float64), np.asarray(event)
-    if seen.dtype != bool and not np.isin(seen[~np.isnan(seen.astype(np.float64))], (0, 1)).all():
+    times, seen = np.asarray(time, dtype=np.float64), np.asarray(event, dtype=np.float64)
+    if not np.isin(seen[~np.isnan(seen)], (0, 1)).all():
         refuse(f"event must be 1 where the event was seen and 0 where the sample was censored, got {np.unique(seen)}")
     if (times <= 0).any():
         refuse(f"times must be positive, found {times[times <= 0][0]:g}; leave out samples that were never observed")
-    return np.where(seen.astype(bool), times, -times)
+    return np.where(np.isnan(seen), np.nan, np.where(seen == 1, times, -times))
 
 
 def survival_labels(labels: npt.ArrayLike) -> Float:
@@ -39,7 +41,7 @@ def survival_labels(labels: npt.ArrayLike) -> Float:
     values = as_numbers(np.asarray(labels), "survival takes numbers: times with a sign, or beside a column of 0 and 1")
     if values.ndim == 1 or values.shape[1] == 1:
         return values.reshape(-1)
-    is_event = [bool(np.isin(column, (0, 1)).all()) for column in values.T]
+    is_event = [bool(np.isin(column[~np.isnan(column)], (0, 1)).all()) for column in values.T]
     if values.shape[1] != 2 or not any(is_event):
         refuse(
             "survival takes two columns, the time and the event (1 where it was seen, 0 where samples were censored), "

@@ -271,6 +271,14 @@ def test_bad_labels_are_refused(study):
             action()
 
 
+def test_unknown_events_have_no_label(study):
+    labels = dmkl.signed_times([3.0, 5.0, np.nan, 4.0], [1, np.nan, 1, 0])
+    np.testing.assert_array_equal(labels, [3, np.nan, np.nan, -4])
+    K, y = study
+    with pytest.raises(InputError, match="1 labels that are missing"):
+        dmkl.MKCox().fit(K, np.stack([np.abs(y), np.where(np.arange(len(y)) == 1, np.nan, y > 0)], axis=1))
+
+
 def test_folds_have_equal_shares_of_events(study):
     K, y = study
     given = np.concatenate([y[y > 0], y[y < 0]])  # without strata the last folds would have no events
