@@ -41,7 +41,7 @@ from dmkl.numerics.cholesky import Cholesky, compressed, definite_factor
 from dmkl.numerics.fisher import Certificate, as_exponent, gap_scale
 from dmkl.numerics.losses import JointLoss, as_loss
 from dmkl.numerics.semidefinite import UNKNOWN, KernelFacts, check_forms
-from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, Solution, maximize
+from dmkl.solvers.fisher.mkfda import DENSE, Evaluation, Solution, checked_arrays, first_weights, maximize
 from dmkl.solvers.in_memory import answer
 from dmkl.solvers.interface import CombinedKernel, EachProduct, Outcome, Root, Step, run_with
 from dmkl.solvers.masters import Factored
@@ -433,7 +433,7 @@ def solve_mkglm(
     max_iter
         Most weights β that are tried.
     start
-        β to begin with, (n,); equal weights where None.
+        β ≥ 0 to begin with, (n,), scaled to ‖β‖_p = 1; equal weights where None.
 
     Returns
     -------
@@ -444,7 +444,8 @@ def solve_mkglm(
     Raises
     ------
     InputError
-        If shapes do not fit, labels are not those of the loss, p is below 1, or λ is not positive.
+        If shapes do not fit, a number is not finite, a kernel is not symmetric, labels are not those of the loss, p is
+        below 1, λ is not positive, `max_iter` is below 1, or a weight of `start` is negative.
     IndefiniteKernelError
         If a kernel proves not to be positive semidefinite.
 
@@ -458,29 +459,29 @@ def solve_mkglm(
     >>> solution.gap <= 1e-6, solution.weights.round(2)
     (True, array([1., 0.]))
     """
-    K, labels, kind = np.asarray(kernels, dtype=np.float64), np.asarray(y, dtype=np.float64), as_loss(loss)
-    labels = labels[:, None] if labels.ndim == 1 else labels
-    m = len(labels)
-    if K.ndim != 3 or labels.ndim != 2 or K.shape[1:] != (m, m):
-        refuse(f"kernels must have the shape (n, m, m) and y (m,) or (m, c), got {K.shape} and {np.shape(y)}")
+    K, labels = checked_arrays(kernels, y, "y", lam, max_iter)
+    kind, m = as_loss(loss), len(labels)
     if not kind.accepts(labels):
         refuse(f"the labels of {type(kind).__name__} are {kind.labels}; y has others")
-    if not 0 < lam < np.inf:
-        refuse(f"lam must be positive and finite, got {lam!r}")
-    d = np.broadcast_to(np.asarray(1.0 if sample_weight is None else sample_weight, dtype=np.float64), (m,))
-    if not (np.isfinite(d).all() and (d >= 0).all() and d.any()):
-        refuse("sample_weight must be finite numbers, 0 or more and not all 0")
+    d = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=np.float64)
+    if d.shape not in ((), (m,)) or not (np.isfinite(d).all() and (d >= 0).all() and d.any()):
+        refuse(f"sample_weight must be {m} finite numbers, 0 or more and not all 0, got the shape {d.shape}")
+    o = np.asarray(offset, dtype=np.float64)
+    if o.shape not in ((), (m,)) or not np.isfinite(o).all():
+        refuse(f"offset must be a finite number, or {m} of them, got the shape {o.shape}")
+    design = np.zeros((m, 0)) if covariates is None else np.asarray(covariates, dtype=np.float64)
+    design = design[:, None] if design.ndim == 1 else design
+    if design.ndim != 2 or len(design) != m or not np.isfinite(design).all():
+        refuse(f"covariates must be finite numbers, ({m}, q), got the shape {design.shape}")
     weights = Ball(as_exponent(p))
-    design = np.zeros((m, 0)) if covariates is None else np.asarray(covariates, dtype=np.float64).reshape(m, -1)
     intercept = intercept and kind.has_intercept
     design = np.hstack([np.ones((m, 1)), design]) if intercept else design
     # Columns of equal length, of which independent combinations are kept.
     size = np.linalg.norm(design, axis=0)
     left, values, right = np.linalg.svd(design / np.where(size > 0, size, 1.0), full_matrices=False)
     kept = values > 1e-10 * values.max(initial=0.0)
-    begin = None if start is None else np.asarray(start, dtype=np.float64)
-    of_samples = d, np.asarray(offset, dtype=np.float64)
-    problem = SmoothProblem(labels, kind, lam, weights, left[:, kept], len(K), *of_samples, "", begin, tol, max_iter)
+    begin = first_weights(start, weights, len(K))
+    problem = SmoothProblem(labels, kind, lam, weights, left[:, kept], len(K), d, o, "", begin, tol, max_iter)
     outcome = run_with(replace(problem, new=problem.fixed[:0])(), partial(answer, K))
     effects = (right[kept].T / values[kept]) @ outcome.extra["effects"] / np.where(size > 0, size, 1.0)[:, None]
     return replace(outcome, bias=effects[0] if intercept else 0.0, extra={"effects": effects})

@@ -158,7 +158,7 @@ def test_problems_that_share_weights_add_up():
 
 
 def test_what_does_not_fit_is_refused():
-    X, labels, _, _ = problem(5, m=12)
+    X, labels, Z, _ = problem(5, m=12)
     K = X @ X.transpose(0, 2, 1)
     for arguments, more, message in [
         ((K, labels["huber"]), {}, "the labels of Logistic are 1 and -1"),
@@ -168,6 +168,9 @@ def test_what_does_not_fit_is_refused():
         ((K, labels["cox"], dmkl.Cox(strata=[0, 1])), {}, "strata are those of the samples, 12, got 2"),
         ((K, labels["logistic"]), {"lam": 0.0}, "lam must be positive"),
         ((K, labels["logistic"]), {"sample_weight": -np.ones(12)}, "sample_weight must be"),
+        ((K, labels["logistic"]), {"sample_weight": np.ones(5)}, r"sample_weight must be 12 .* got the shape \(5,\)"),
+        ((K, labels["logistic"]), {"offset": np.ones(5)}, "offset must be a finite number, or 12 of them"),
+        ((K, labels["logistic"]), {"covariates": Z.T}, r"covariates must be finite numbers, \(12, q\)"),
     ]:
         with pytest.raises(dmkl.errors.InputError, match=message):
             dmkl.solve_mkglm(*arguments, **more)

@@ -46,6 +46,7 @@ from dmkl.solvers.masters import WEIGHTS_ERROR, CuttingPlane, Factored, LineSear
 from dmkl.solvers.weight_sets import Ball, WeightSet
 
 Master = Literal["newton", "taylor", "exact"]
+_ASYMMETRY = 1e-4  # Share of the largest entry that is taken for rounding in single precision
 DENSE = 100
 """Most kernels whose curvature is a matrix: a conic program takes longer than the factored master for more."""
 
@@ -88,7 +89,7 @@ def solve_mkfda(
     max_iter
         Most weights β that are tried.
     start
-        β to begin with, (n,); equal weights where None.
+        β ≥ 0 to begin with, (n,), scaled to ‖β‖_p = 1; equal weights where None.
 
     Returns
     -------
@@ -99,7 +100,8 @@ def solve_mkfda(
     Raises
     ------
     InputError
-        If shapes do not fit, p is below 1 or λ is not positive.
+        If shapes do not fit, a number is not finite, a kernel is not symmetric, p is below 1, λ is not positive,
+        `max_iter` is below 1, or a weight of `start` is negative.
     IndefiniteKernelError
         If a kernel proves not to be positive semidefinite.
 
@@ -113,16 +115,42 @@ def solve_mkfda(
     >>> solution.gap <= 1e-4, solution.weights.round(2)
     (True, array([0.93, 0.07]))
     """
-    K, h = np.asarray(kernels, dtype=np.float64), np.asarray(H, dtype=np.float64)
+    K, h = checked_arrays(kernels, H, "H", lam, max_iter)
+    weights = Ball(as_exponent(p))
+    oracle = MemoryOracle(K, h, lam, weights)
+    return run_here(maximize(oracle, weights, first_weights(start, weights, len(K)), tol, max_steps=max_iter)).outcome()
+
+
+def checked_arrays(
+    kernels: npt.ArrayLike, columns: npt.ArrayLike, name: str, lam: float, max_iter: int
+) -> tuple[Float, Float]:
+    """K_j (n, m, m) and columns (m, c) in double precision, which messages call `name`.
+
+    InputError unless shapes fit, all numbers are finite, kernels are symmetric, λ > 0 and `max_iter` is 1 or more.
+    """
+    K, h = np.asarray(kernels, dtype=np.float64), np.asarray(columns, dtype=np.float64)
     h = h[:, None] if h.ndim == 1 else h
-    if K.ndim != 3 or K.shape[1] != K.shape[2] or h.ndim != 2 or len(h) != K.shape[1]:
-        refuse(f"kernels must have the shape (n, m, m) and H (m, c), got {K.shape} and {np.shape(H)}")
+    if h.ndim != 2 or not K.size or K.shape[1:] != (len(h), len(h)):
+        given = f"{K.shape} and {np.shape(columns)}"
+        refuse(f"kernels must have the shape (n, m, m) and {name} (m,) or (m, c), got {given}")
+    if not (np.isfinite(K).all() and np.isfinite(h).all()):
+        refuse(f"kernels and {name} must be finite numbers: leave out samples of which some are unknown")
+    for j, kernel in enumerate(K):
+        if np.abs(kernel - kernel.T).max() > _ASYMMETRY * np.abs(kernel).max():
+            refuse(f"kernels must be symmetric, and number {j} is not: take the mean of it and its transpose")
     if not 0 < lam < np.inf:
         refuse(f"lam must be positive and finite, got {lam!r}")
-    weights = Ball(as_exponent(p))
-    beta = weights.start(len(K)) if start is None else np.asarray(start, dtype=np.float64)
-    oracle = MemoryOracle(K, h, lam, weights)
-    return run_here(maximize(oracle, weights, beta, tol, max_steps=max_iter)).outcome()
+    if max_iter < 1:
+        refuse(f"max_iter must be 1 or more, got {max_iter!r}")
+    return K, h
+
+
+def first_weights(start: npt.ArrayLike | None, weights: WeightSet, n: int) -> Float:
+    """Given weights, moved into the set, or equal ones for None; InputError unless they are n numbers ≥ 0."""
+    near = None if start is None else np.asarray(start, dtype=np.float64)
+    if near is not None and not (near.shape == (n,) and np.isfinite(near).all() and (near >= 0).all()):
+        refuse(f"start must be {n} finite weights of 0 or more, one for each kernel, got {start!r}")
+    return weights.start(n, near)
 
 
 # --- the Newton iteration ---------------------------------------------------------------------------------------------

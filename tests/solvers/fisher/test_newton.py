@@ -1,5 +1,7 @@
 """The Newton iteration of MK-FDA, and `dmkl.solve_mkfda` on plain arrays, against dense references."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.optima import bounds, case, optimum, slopes, solve, system, value
@@ -123,9 +125,30 @@ def test_large_arguments_of_a_master_are_not_in_the_graph(large):
     assert length == len(large)
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_plain_arrays_lead_from_any_weights_to_the_optimum(p):
+    """Outside of the ball of the norm, inside of it, and without some of the kernels or any."""
+    kernels, y, (h,) = case("binary")
+    signs, n = np.where(y, 1.0, -1.0), len(kernels)
+    for solved in (partial(dmkl.solve_mkfda, kernels, h), partial(dmkl.solve_mkglm, kernels, signs)):
+        best = solved(p=p, lam=0.1, tol=1e-8)
+        for start in (np.ones(n), 9 * np.eye(n)[0], np.full(n, 1e-3), np.zeros(n)):
+            solution = solved(p=p, lam=0.1, tol=1e-6, start=start)
+            assert solution.gap <= 1e-6
+            assert solution.objective == pytest.approx(best.objective, rel=2e-6)
+            assert np.linalg.norm(solution.weights, p) <= 1 + 1e-12
+
+
 def test_what_plain_arrays_are_refused():
     kernels, _, (h,) = case("binary")
+    unknown, triangles = np.where(np.arange(len(h)) == 3, np.nan, kernels), np.triu(kernels)
     for wrong, message in [
+        (dict(kernels=unknown, H=h), "kernels and H must be finite numbers"),
+        (dict(kernels=triangles, H=h), "kernels must be symmetric, and number 0 is not"),
+        (dict(kernels=kernels[:0], H=h), "kernels must have the shape"),
+        (dict(kernels=kernels, H=h, max_iter=0), "max_iter must be 1 or more"),
+        (dict(kernels=kernels, H=h, start=[1.0]), "start must be . finite weights of 0 or more"),
+        (dict(kernels=kernels, H=h, start=-np.ones(len(kernels))), "start must be"),
         (dict(kernels=kernels[0], H=h), r"kernels must have the shape \(n, m, m\)"),
         (dict(kernels=kernels, H=h[1:]), r"kernels must have the shape"),
         (dict(kernels=kernels, H=h, lam=0.0), "lam must be positive"),
