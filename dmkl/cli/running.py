@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from dmkl.cli.output import logging_to, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_names, parse_scoring
 from dmkl.cli.samples import open_kernels
 from dmkl.errors import DmklError, refuse
-from dmkl.files.urls import as_place
+from dmkl.files.urls import as_place, file_and_name
 from dmkl.progress import LOGGER
 
 if TYPE_CHECKING:
@@ -297,7 +298,8 @@ class _Step:
         if "grid" in self.keys:  # the values of parameters that have no option
             own = {key for keys in self.keys.values() for section, key in keys if section == "grid"}
             others = {key: value for key, value in self.job.sections.get("grid", {}).items() if key not in own}
-            self.texts["grid"] = [f"{key}={','.join(_texts(value))}" for key, value in others.items()]
+            grid = [f"{key}={','.join(_texts(value))}" for key, value in others.items()]
+            self.texts["grid"] = [_located_covariates(text, self.job.path.parent) for text in grid]
         try:
             self.values = self._context().params
         except _UsageError as error:
@@ -324,12 +326,17 @@ class _Step:
         is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
         if is_path or key[0] == "outputs" or item.name in ("store", "out", "model_out"):  # these are texts: URLs too
             written = key[0] == "outputs" or key == _STORE or item.name in ("state", "plot")
-            texts = [text if "://" in text else str(folder / Path(text).expanduser()) for text in texts]
-            missing = [path for path in texts if not (written or "://" in path or Path(path).exists())]
-            if missing:
+            texts = [
+                text if "://" in text else "&".join(str(folder / Path(part).expanduser()) for part in text.split("&"))
+                for text in texts
+            ]
+            parts = [] if written else [part for text in texts if "://" not in text for part in text.split("&")]
+            if missing := [part for part in parts if not file_and_name(Path(part))[0].exists()]:
                 self.job.refuse(f"{missing[0]} is not there; paths are relative to the folder of the job file", *key)
+        elif item.name == "steps":
+            texts = [_located_covariates(text, folder) for text in texts]
         elif any(word in (getattr(item, "metavar", "") or "") for word in ("FILE", "STORE")):
-            texts = [str(folder / text) if (folder / text).exists() else text for text in texts]
+            texts = [_located(text, folder) for text in texts]
         return texts if getattr(item, "multiple", False) or item.nargs != 1 else ",".join(texts)
 
     def _check(self, *, makes_store: bool) -> None:
@@ -413,7 +420,9 @@ class _Step:
             if section == "outputs" or value is None:
                 continue
             for item in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(item, Path) or key == "store" or (isinstance(item, str) and Path(item).is_file()):
+                if isinstance(item, Path):
+                    yield file_and_name(item)[0]
+                elif key == "store" or (isinstance(item, str) and Path(item).is_file()):
                     yield item
 
 
@@ -438,6 +447,21 @@ def _steps_of(job: JobFile) -> list[_Step]:
     for step in steps:
         step.read(makes_store=steps[0].makes_store)
     return steps
+
+
+def _located(text: str, folder: Path) -> str:
+    """A text in which files of a folder have their paths: FILE, FILE:NAME, FILE&FILE and log(FILE:NAME)."""
+
+    def path_of(part: re.Match[str]) -> str:
+        path = folder / Path(part[0]).expanduser()
+        return str(path) if file_and_name(path)[0].exists() else part[0]
+
+    return re.sub("[^&()]+", path_of, text)
+
+
+def _located_covariates(steps: str, folder: Path) -> str:
+    """Chains of steps in which the files of residualize=… have their paths."""
+    return re.sub("(?<=residualize=)[^,+]+", lambda files: _located(files[0], folder), steps)
 
 
 def _texts(value: Any) -> list[str]:

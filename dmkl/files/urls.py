@@ -186,6 +186,16 @@ def local_path(path: str | os.PathLike[str], what: str, way_out: str = "") -> Pa
     return Path(path)
 
 
+def file_and_name(path: Path) -> tuple[Path, str | None]:
+    """The file of FILE:NAME and the name of what is asked for in it; None if there is a file of the whole name."""
+    text, at = str(path), str(path).find(":")
+    while at > 0 and not path.exists():
+        if Path(text[:at]).exists():
+            return Path(text[:at]), text[at + 1 :]
+        at = text.find(":", at + 1)
+    return path, None
+
+
 def storage_options() -> dict[str, Any]:
     """Options of fsspec for every URL, in addition to its own configuration: the setting ``dmkl.storage``."""
     from dmkl import settings  # which imports Dask

@@ -17,6 +17,7 @@ import numpy as np
 
 from dmkl.arrays import Array, is_instance, is_known
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
+from dmkl.files.urls import file_and_name
 from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, matched_share, names_among, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, vector
 from dmkl.inputs.formats.registry import PathLike, check_file
@@ -111,11 +112,7 @@ def read_file(
     wanted `alone` holds names itself: no other array of its file names its rows.
     """
     path = Path(path).expanduser()
-    text, at = str(path), str(path).find(":")
-    while name is None and at > 0 and not path.exists():
-        if Path(text[:at]).exists():
-            path, name = Path(text[:at]), text[at + 1 :]
-        at = text.find(":", at + 1)
+    path, name = file_and_name(path) if name is None else (path, name)
     file_format = check_file(path, "labels")
     expected = None if samples is None else frozenset(map(str, samples))
     if file_format.columns is not None:

@@ -10,6 +10,7 @@ import tomllib
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.certificates import make_certificates
 from helpers.faults import disturbed
@@ -118,6 +119,37 @@ def test_all_from_features_to_predictions(notes_of, tmp_path):
     (tmp_path / "y.txt").write_text("changed")
     err = notes_of("run", tmp_path / "m.job.toml", "--into", tmp_path / "again")
     assert f"{tmp_path / 'y.txt'} has other contents" in err
+
+
+COVARIATES = """
+[data]
+store = "{store}"
+
+[model]
+name = "mkridge"
+steps = ["residualize=table.csv:age&more.csv", "trace"]
+
+[folds]
+labels = "table.csv:trait"
+all = true
+
+[outputs]
+model = "m"
+"""
+
+
+def test_a_column_of_a_file_and_covariates_are_looked_for_beside_the_job_file(notes_of, job, tmp_path, store):
+    rng, K = np.random.default_rng(0), dmkl.open(store)
+    table = pd.DataFrame(rng.standard_normal((45, 2)), K.samples, ["age", "trait"])
+    more = pd.DataFrame({"dose": rng.standard_normal(45)}, K.samples)
+    for name, frame in (("table.csv", table), ("more.csv", more)):
+        frame.to_csv(tmp_path / name, index_label="sample")
+    notes_of("run", job(text=COVARIATES))
+    Z = table[["age"]].join(more)
+    expected = dmkl.MKRidge(steps=(dmkl.residualize(Z), "trace")).fit(K, table["trait"])
+    np.testing.assert_allclose(dmkl.load(tmp_path / "m").weights_, expected.weights_, atol=1e-9)
+    recorded = tomllib.loads((tmp_path / "m.job.toml").read_text())["recorded"]["contents"]
+    assert str(tmp_path / "table.csv") in recorded
 
 
 SLURM = 'place = "slurm"\nqueue = "short"\ncores = 8\nprocesses = 2\nmemory = "16GiB"\njobs = 3\nwalltime = "04:00:00"'
