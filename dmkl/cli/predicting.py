@@ -132,6 +132,7 @@ def predict(
         estimator._check_coverage(coverage)
     source: dict[str, Any]
     K: KernelSet | None = None
+    where = store or ", ".join(map(str, features or []))
     if store is not None:
         K = open_kernels(store, None, records, labels)
         chosen = _rows_to_predict(K, estimator, split, part, rows)
@@ -169,7 +170,7 @@ def predict(
             say_aside("note", f"{count(int((~has_label).sum()), 'sample')} without a label: predicted and not scored")
             truth = truth[np.maximum(0, np.cumsum(has_label) - 1)]  # any label for those, which are left out of scores
     if truth is not None and labels is None and estimator.kind_ == "regression" and truth.dtype.kind not in "biuf":
-        say_aside("note", f"the labels of {store} are no numbers, which the model predicts: nothing is scored")
+        say_aside("note", f"the labels of {where} are no numbers, which the model predicts: nothing is scored")
         truth = None
     names = source["features"].samples if K is None else parsing.sample_names(K)
     if covariates is not None:
@@ -206,7 +207,7 @@ def predict(
     of_covariates, result = None, None
     if regression:
         of_covariates = estimator._covariate_part(scores["sample"].values, **beside_features(source))
-    where, n_trained = store or ", ".join(map(str, features or [])), int((~new).sum())
+    n_trained = int((~new).sum())
     samples = f"{count(int(scored.sum()), 'sample')} of {where}"
     samples += "" if new.any() else ", which the model was trained on: this says nothing about new samples"
     if truth is not None:

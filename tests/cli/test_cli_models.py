@@ -204,6 +204,9 @@ def test_a_regression_on_a_set_of_classes_scores_nothing(json_of, notes_of, tmp_
     dmkl.MKRidge().fit(K[:16, :16], X[:16, 1]).save(tmp_path / "model")
     assert "no numbers, which the model predicts" in notes_of("predict", tmp_path / "model", tmp_path / "set.zarr")
     assert json_of("predict", tmp_path / "model", tmp_path / "set.zarr")["samples"] == 8
+    np.savez(tmp_path / "new.npz", x=X, labels=K.labels.astype(str))
+    note = f"the labels of {tmp_path / 'new.npz'} are no numbers, which the model predicts"
+    assert note in notes_of("predict", tmp_path / "model", "--features", tmp_path / "new.npz")
 
 
 def test_exposures_of_counts_are_the_column_of_a_file(error_of, output_of, tmp_path):
