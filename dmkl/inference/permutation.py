@@ -365,7 +365,7 @@ def draw_permutation(question: Question, alike: Sequence[Index], seed: Sequence[
             order[units] = units[rng.permutation(len(units))]
         # No training set may lose a class, in any task.
         if question.targets.kind == "regression" or all(
-            len(np.unique(permuted[fold.train])) >= len(np.unique(column[fold.train]))
+            _n_classes(permuted[fold.train]) >= _n_classes(column[fold.train])
             for column, permuted in zip(np.atleast_2d(labels.T), np.atleast_2d(labels[order].T), strict=True)
             for fold in folds
         ):
@@ -374,6 +374,11 @@ def draw_permutation(question: Question, alike: Sequence[Index], seed: Sequence[
         f"{_TRIES} permutations in a row have left a training set without one of its classes; take fewer folds, larger "
         "groups, or leave classes of few samples out (--drop-classes-below N)"
     )
+
+
+def _n_classes(labels: Array) -> int:
+    known = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
+    return len(np.unique(known))
 
 
 def _fit_chunks(question: Question, orders: Index, choose: Choosing, workspace: Workspace) -> Iterator[Statistics]:

@@ -107,6 +107,16 @@ def test_labels_change_places_within_folds():
     np.testing.assert_array_equal(orders(0), first)
 
 
+def test_no_training_set_loses_a_class_of_known_labels():
+    """Of the rare class one sample is trained on and one held out; other labels that are held out are unknown."""
+    K, y = made(0, 36)
+    rare = np.zeros(36)
+    rare[[0, 30]], rare[32:] = 1.0, np.nan
+    tasks, fold = np.column_stack([y, rare]), (np.arange(30), np.arange(30, 36))
+    test = dmkl.permutation_test(MODEL, K, tasks, {"lam": [0.1]}, 99, cv=fold, scoring="accuracy")
+    assert (rare[test.data["order"].values[:, :30]] == 1).any(axis=1).all()
+
+
 SITES = np.repeat(["north", "south", "west"], 12)
 SUBJECTS = np.repeat(np.arange(18), 2)
 
