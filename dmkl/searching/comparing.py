@@ -514,11 +514,14 @@ def _named_competitors(
     first = next(iter(competitors))
     if targets.dim is not None:
         refuse(f"competitor {first!r} predicts one label, and there are several tasks or targets; compare one by one")
-    features = features_of(K)
-    if isinstance(features, str):
-        refuse(f"competitor {first!r} needs the features of the kernels, and there are none: {features}")
     if not isinstance(competitors, Mapping):
         competitors = _by_name(competitors, targets.kind)
+    features = features_of(K)
+    if isinstance(features, str):
+        refuse(
+            f"competitor {first!r} needs the features of the kernels, and there are none; build the set from features "
+            "by dmkl.build (dmkl build), without center and normalize, or leave competitors out"
+        )
     return dict(competitors), features.side_by_side()
 
 

@@ -226,10 +226,8 @@ def _as_splitter(cv: Any, rows: _Rows, argument: str) -> Any:
     stratified = rows.strata is not None or (rows.classes and rows.y.ndim == 1)
     n_groups = int(cv) if rows.together is None else len(np.unique(rows.together))
     if n_groups < int(cv):
-        refuse(
-            f"{argument}={cv} folds of whole groups need as many groups, and there are {n_groups}: give "
-            f"{argument}={n_groups} (--{argument} {n_groups}) or fewer"
-        )
+        fewer = f"{argument}={n_groups} (--{argument} {n_groups}) or fewer" if n_groups > 1 else "rows of more groups"
+        refuse(f"{argument}={cv} folds of whole groups need as many groups, and there are {n_groups}: give {fewer}")
     try:
         if rows.together is not None:
             return (StratifiedGroupKFold if stratified else GroupKFold)(int(cv))

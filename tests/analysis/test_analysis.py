@@ -14,7 +14,6 @@ from dmkl.analysis.analyze import nystrom, upper_bounds
 from dmkl.errors import AlignmentWarning, IndefiniteKernelWarning, InputError
 
 M = 90
-SIDES = np.arange(M) % 2
 
 
 def centering(m):
@@ -335,24 +334,6 @@ def test_errors_of_estimates_are_those_of_the_jackknife(K, kernels):
     result = dmkl.analyze(K, probes=6, seed=2).data
     np.testing.assert_allclose(result.alignment, alignment(range(6)), atol=1e-9)
     np.testing.assert_allclose(result.alignment_error, without.std(axis=0) * np.sqrt(5), atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"y": [0, 1]}, "a label for each sample"),
-        ({"y": np.zeros(M)}, "single class"),
-        ({"y": np.stack([SIDES, np.where(np.arange(M) == 3, np.nan, SIDES)], axis=1)}, "and some are unknown"),
-        ({"n_eigenvalues": 0}, "n_eigenvalues must be at least 1"),
-        ({"threshold": 0}, "threshold is an alignment"),
-        ({"probes": 1}, "at least 3"),
-    ],
-)
-def test_what_cannot_be_analyzed_is_refused(K, given, message):
-    with pytest.raises(InputError, match=message):
-        dmkl.analyze(K, **given)
-    with pytest.raises(InputError, match="same samples as rows and columns"):
-        dmkl.analyze(K[:5, :], np.arange(5) % 2)
 
 
 def test_a_constant_kernel_is_left_empty(kernels):

@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import kstest, t
 
 import dmkl
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.errors import MemoryBudgetError
 
 
 def linear(r, n, m, d):
@@ -126,25 +126,6 @@ def test_the_smallest_p_value_of_permutations():
     result = dmkl.association_test(Ks, F[0, :, 0] + 0.1 * r.normal(size=30), n_permutations=99)
     assert result.data["permutation_p_value"][0].item() == 0.01
     assert "kernel_0 (p = " in str(result)
-
-
-def test_bad_questions_are_refused():
-    r = np.random.default_rng(6)
-    _, Ks = linear(r, 2, 30, 2)
-    x = r.normal(size=30)
-    with pytest.raises(InputError, match="separate the two classes"):
-        dmkl.association_test(Ks, x > 0, covariates=x)
-    with pytest.raises(InputError, match="determine the labels"):
-        dmkl.association_test(Ks, x, covariates=x)
-    with pytest.raises(InputError, match="3 classes; give a column of 0 and 1"):
-        dmkl.association_test(Ks, np.repeat(["a", "b", "c"], 10))
-    for y in (list("abc") * 10, [["1", "x"]] * 30):
-        with pytest.raises(InputError, match="survival takes numbers"):
-            dmkl.association_test(Ks, y, family="cox")
-    with pytest.raises(InputError, match="order the events"):
-        dmkl.association_test(Ks, np.argsort(np.argsort(x)) + 1.0, covariates=x, family="cox")
-    with pytest.raises(InputError, match="needs labels"):
-        dmkl.association_test(Ks)
 
 
 def test_the_covariance_of_times_is_refused_where_it_does_not_fit():

@@ -174,16 +174,26 @@ def test_a_single_kernel_that_wins_is_said_to_win():
     np.testing.assert_allclose(row["difference"], difference)
 
 
-def test_what_five_folds_show_may_be_chance(K):
-    """t_4(97.5 %) = 2.776, corrected for shared training rows to 2.776 · √(1 + 5 · 1/4) = 4.16 standard errors."""
-    scores = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=5, refit=False).scores
+def test_differences_have_intervals_that_are_corrected_for_shared_training_rows(K):
+    """Those of five folds are t_4(97.5 %) · √(1 + 5 · 1/4) = 4.16 standard errors wide, those of two are left out.
+
+    Of three folds it is 0.5 ± t_2(97.5 %) · 0.3 · √(1/3 + 1/2) = 0.5 ± 1.18, and accuracies differ by one at most.
+    """
+    scores = {n: dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=n, refit=False).scores for n in (2, 3, 5)}
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / 100  # s/√5 = √0.5 / 100
-    for standard_errors, chance in ((2.5, True), (4.0, True), (4.4, False), (-4.0, True)):
-        better = spread + standard_errors * np.sqrt(0.5) / 100
-        both = {"score": (("lam", "fold"), 0.5 + better[None]), "sum_score": (("lam", "fold"), np.full((1, 5), 0.5))}
-        lines = dmkl.SearchResult(scores.assign(both)).baseline_lines()
-        line = next(line for line in lines if line.startswith("Plain sum"))
-        assert line.endswith("paired over folds; between procedures a difference of this size may be chance") == chance
+    may_be_chance = "paired over folds; between procedures a difference of this size may be chance"
+    for better, words, told in (
+        *((spread + n * np.sqrt(0.5) / 100, may_be_chance, n != 4.4) for n in (2.5, 4.0, 4.4, -4.0)),
+        ([0.2, 0.5, 0.8], "the choice scores higher by 0.500 (95 %: -0.68 to 1)", True),
+        ([0.2, 0.5], "95 %", False),
+    ):
+        both = {"score": np.add(0.2, better), "sum_score": np.full(len(better), 0.2)}
+        both = {name: (("lam", "fold"), values[None]) for name, values in both.items()}
+        result = dmkl.SearchResult(scores[len(better)].assign(both))
+        (line,) = [line for line in result.baseline_lines() if line.startswith("Plain sum")]
+        assert (words in line) == told
+        assert result.comparison()["margin"].isna().all() == (len(better) == 2)
+        assert result.comparison().attrs["limits"] == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -200,22 +210,6 @@ def test_what_five_folds_show_may_be_chance(K):
 )
 def test_intervals_end_at_the_limits_of_the_score(scoring, mean, margin, text):
     assert with_interval(mean, margin, limits(scoring)) == text
-
-
-def test_differences_of_three_folds_stay_within_the_range_of_the_score(K):
-    """The interval is 0.5 ± t_2(97.5 %) · 0.3 · √(1/3 + 1/2) = 0.5 ± 1.18, and accuracies differ by one at most."""
-    scores = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=3, refit=False).scores
-    both = {"score": (("lam", "fold"), [[0.4, 0.7, 1.0]]), "sum_score": (("lam", "fold"), [[0.2, 0.2, 0.2]])}
-    result = dmkl.SearchResult(scores.assign(both))
-    (line,) = [line for line in result.baseline_lines() if line.startswith("Plain sum")]
-    assert "the choice scores higher by 0.500 (95 %: -0.68 to 1)" in line
-    assert result.comparison().attrs["limits"] == (-1.0, 1.0)
-
-
-def test_two_folds_have_no_interval(K):
-    result = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=2, refit=False)
-    assert np.isnan(result.comparison()["margin"]).all()
-    assert "95 %" not in result.summary()
 
 
 @pytest.mark.slow

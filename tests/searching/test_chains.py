@@ -55,19 +55,6 @@ def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     assert again.scores["status"].equals(result.scores["status"])
 
 
-@pytest.mark.slow
-def test_other_questions_take_chains_with_lam_of_their_own():
-    kernels, y = unlike()
-    K, grid = in_memory(kernels, 25), {"p": 2.0, "lam": None, "steps": BOTH}
-    evaluated = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2)
-    fits = int((evaluated.searches["0"].scores["status"] >= 0).sum())
-    assert f"{2 * fits} fits" in evaluated.summary()
-    for fold, chain, lam in zip("01", evaluated.scores["steps"].values, evaluated.scores["lam"].values, strict=True):
-        assert lam in (LAM_COSINE if chain == BOTH[1] else LAM_TRACE), fold
-    added = dmkl.importance(dmkl.MKFDA(), K, y, grid, cv=2, choose="anew")
-    assert np.isfinite(added.data["loss"]).all()
-
-
 @pytest.mark.parametrize(
     ("learner", "name"),
     [
@@ -95,9 +82,10 @@ def test_both_chains_are_tried_by_default_whatever_the_learner(learner, name, mo
         assert dmkl.search(learner, K, y, grid, cv=2, refit=False, **how).scores.sizes.get("steps", 1) == 1
 
 
-def test_importance_and_permutations_have_the_chains_of_searches(monkeypatch):
-    monkeypatch.setattr("dmkl.searching.grid.LAM_TRACE", (0.01, 1.0))
-    monkeypatch.setattr("dmkl.searching.grid.LAM_COSINE", (0.25, 4.0))
+def test_other_questions_have_the_chains_of_searches_with_lam_of_their_own(monkeypatch):
+    lams = dict(zip(BOTH, ((0.01, 1.0), (0.25, 4.0)), strict=True))
+    for name, values_of_chain in zip(("LAM_TRACE", "LAM_COSINE"), lams.values(), strict=True):
+        monkeypatch.setattr(f"dmkl.searching.grid.{name}", values_of_chain)
     kernels, y = unlike("float64")
     K, grid = in_memory(kernels, 25), {"p": 2.0, "lam": None}
     searched = dmkl.search(dmkl.MKFDA(), K, y, grid, 2, refit=False, baselines="none")
@@ -108,6 +96,13 @@ def test_importance_and_permutations_have_the_chains_of_searches(monkeypatch):
         assert {"p": float(data["p"]), "lam": float(data["lam"]), "steps": steps} == searched.best_params_
         assert float(data["score"].mean()) == pytest.approx(searched.best_score_)
     assert set(np.ravel(tested["null_steps"])) <= set(BOTH)
+    grid["steps"] = BOTH
+    evaluated = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2)
+    fits = int((evaluated.searches["0"].scores["status"] >= 0).sum())
+    assert f"{2 * fits} fits" in evaluated.summary()
+    chosen = evaluated.scores["steps"].values, evaluated.scores["lam"].values
+    assert all(lam in lams[chain] for chain, lam in zip(*chosen, strict=True))
+    assert np.isfinite(dmkl.importance(dmkl.MKFDA(), K, y, grid, cv=2, choose="anew").data["loss"]).all()
 
 
 def test_a_learner_that_is_no_dataclass_has_both_chains_too(models):

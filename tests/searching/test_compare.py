@@ -4,14 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from helpers.references import Counting, over, raise_if_computes
+from helpers.references import Counting, over
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.building import features_of
-from dmkl.errors import InputError
 
 M = 42
 GRIDS = {"mkfda": {"p": [1, 2], "lam": [1e-3, 0.1]}, "mksvm": {"p": [1], "C": [1.0, 10.0]}, "sum": {"lam": [1e-3, 0.1]}}
@@ -133,25 +132,6 @@ def test_names_mean_regressions_where_labels_are_numbers(K, tables):
     assert kinds == ["MKRidge", "StackRegressor", "MKRidge", "MKRidge"]
     assert f"weights = {kernel} (2×)" in found.summary()
     assert found.data["test_score"].sel(model="ridge").mean() > 0.9  # y is linear in the features
-
-
-@pytest.mark.parametrize(
-    ("models", "options", "message"),
-    [
-        (["auto"], {}, "the choice from the other models"),
-        (["mkfda"], {"grids": {"sum": {}}}, "none of the models compared: mkfda"),
-        (["forest"], {}, "there is no model 'forest'"),
-        (["mkfda", "mkfda"], {}, "'mkfda' twice"),
-        (["stack"], {"competitors": ["ridge"]}, "no competitor 'ridge' for these labels"),
-        (["stack"], {"competitors": {"stack": LogisticRegression()}}, "'stack' is both a model and a competitor"),
-        (["stack", "auto"], {"competitors": {"auto": LogisticRegression()}}, "'auto' is both a model"),
-        (["stack"], {"K": np.eye(M)[None], "y": np.arange(M) % 2, "competitors": ["logistic"]}, "needs the features"),
-        (["mkridge"], {"y": np.eye(M)[:, :2] + 0.5, "competitors": ["ridge"]}, "several tasks or targets"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_before_any_fit(K, models, options, message):
-    with raise_if_computes(), pytest.raises(InputError, match=message):
-        dmkl.compare(models, **{"K": K} | options)
 
 
 def test_a_state_continues_each_model(K, tmp_path):

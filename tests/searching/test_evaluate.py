@@ -130,25 +130,6 @@ def test_groups_are_whole_in_both_loops():
                 assert set(fold.seen) == set(one.train)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"inner": "splits"}, "inner must be a number of folds or a splitter"),
-        ({"outer": 1}, "outer=1 is no number of folds|cv=1 is no number of folds"),
-        ({"outer": (np.arange(40), np.arange(40, 60), np.arange(60, 90))}, r"outer fold 0 must be \(train, test\)"),
-        (
-            {"groups": np.arange(90) % 2, "inner": 2},
-            r"outer=3 folds .* there are 2: give outer=2 \(--outer 2\) or fewer",
-        ),
-        ({"inner": 80}, "outer fold 0: .*cannot split these 60 rows"),
-        ({"baselines": "all"}, "baselines must be"),
-    ],
-)
-def test_what_is_refused(options, words):
-    with pytest.raises(InputError, match=words):
-        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, **{"outer": 3, "inner": 3, **options})
-
-
 # --- reports -------------------------------------------------------------------------------------------------
 def test_means_choices_and_tables(result):
     scores = result.scores

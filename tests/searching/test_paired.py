@@ -129,21 +129,23 @@ def test_an_evaluation_tests_its_baseline_on_the_same_rows(evaluations):
 
 
 def test_a_search_tests_baselines_on_test_rows_alone():
+    """Also where no parameter of the grid is one of the sum."""
     K, y = kernel_set(1, 1.5, 3)
     rows = np.random.default_rng(1).permutation(M)
     folds = [(rows[:30], rows[30:45], rows[45:])]
-    result = dmkl.search(dmkl.MKFDA(), K, y, {"p": [1, 2], "lam": [0.1, 1.0]}, folds)
+    result = dmkl.search(dmkl.MKFDA(lam=0.1), K, y, {"p": [1, 2]}, folds)
+    assert result.predictions.sizes["sample"] == 15
+    assert "chance_p_value" in result.scores
     compared = result.comparison().set_index("model")
-    assert compared.loc["plain sum of the kernels", "test"] == "McNemar"
-    assert compared.loc["SVM on the sum of kernels", "test"] == "McNemar"
-    p_value = compared.loc["SVM on the sum of kernels", "p_value"]
+    assert compared["p_value"].notna().tolist() == [False, True, True]
+    assert compared["test"].tolist()[1:] == ["McNemar", "McNemar"]
     machine = result.baselines.sel(baseline="SVM on the sum of kernels")
     n_right = 15 * (result.chosen["test_score"] - machine["test_score"]).sum()
     counts = [int(machine[f"mcnemar_{which}"]) for which in ("first", "second")]
     assert float(n_right) == pytest.approx(counts[0] - counts[1])
     # One fold has no other, and the test is exact.
-    assert p_value == pytest.approx(stats.binomtest(counts[0], sum(counts)).pvalue if sum(counts) else 1.0)
-    assert "mcnemar_p_value" in result.baselines
+    expected = stats.binomtest(counts[0], sum(counts)).pvalue if sum(counts) else 1.0
+    assert compared.loc["SVM on the sum of kernels", "p_value"] == pytest.approx(expected)
     validated = dmkl.search(dmkl.MKFDA(), K, y, GRID, folds[0][:2], refit=False)
     assert "mcnemar_p_value" not in validated.baselines
     assert np.isnan(validated.comparison()["p_value"]).all()
@@ -194,16 +196,6 @@ def test_single_kernels_and_covariates_alone_are_tested_on_the_same_rows():
     expected = of_folds(stats.ttest_rel(*map(np.concatenate, errors)).pvalue)
     p_value = regression.comparison().set_index("model").loc["covariates alone", "p_value"]
     assert p_value == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_grid_without_parameters_of_the_sum_keeps_predictions():
-    K, y = kernel_set(1, 1.5)
-    rows = np.random.default_rng(1).permutation(M)
-    folds = [(rows[:30], rows[30:45], rows[45:])]
-    result = dmkl.search(dmkl.MKFDA(lam=0.1), K, y, {"p": [1, 2]}, folds, refit=False)
-    assert result.predictions.sizes["sample"] == 15
-    assert result.comparison()["p_value"].notna().tolist() == [False, True, True]
-    assert "chance_p_value" in result.scores
 
 
 def predictions_of_ridge(table, y, folds):

@@ -1,13 +1,12 @@
 """`dmkl.search`: scores against separate fits, independence of folds from held-out rows, resumption."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from dask.base import tokenize
 from helpers.interruption import cut_off
-from helpers.references import Counting, digits, in_memory, labels, over
+from helpers.references import digits, in_memory, labels
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 
@@ -243,70 +242,41 @@ def test_a_joint_choice_where_no_row_that_chooses_is_tested():
 
 # --- resumption ---------------------------------------------------------------------------------------------
 def test_a_state_of_another_search_is_refused(tmp_path):
-    folder, y = tmp_path / "state", (digits()[1] < 5).astype(np.int64)
+    """Also of one on the same samples of the same set, which were selected after centering over others."""
+    folder, y = tmp_path / "state", (digits()[1][:60] < 5).astype(np.int64)
+    first, others = np.arange(80), np.concatenate([np.arange(60), np.arange(70, 90)])
     options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": folder, "refit": False, "baselines": "none"}
+
+    def given(K=None, rows=first):
+        return (kernel_set() if K is None else K)[rows, rows].center()[:60, :60]
+
     with cut_off(2):
-        dmkl.search(dmkl.MKFDA(tol=1e-5, solver="subspace"), kernel_set(), y, **options)
+        dmkl.search(dmkl.MKFDA(tol=1e-5, solver="subspace"), given(), y, **options)
     before = sorted(folder.rglob("*"))
     other = y.copy()
     other[0] = 1 - y[0]
     kernels = digits()[0].copy()
     kernels[0, 3, 3] += 1e-6
-    some = np.arange(1, 90)
-    for what, change in {
-        r"the grid\..* p was 1\.0, 2\.0 and is 1\.0, 3\.0 now": {"grid": {"p": [1.0, 3.0]}},
-        r"the labels\..* the labels had other content": {"y": other},
-        "the folds": {"cv": 3},
-        "content": {"K": in_memory(kernels, 25)},
-        "the kernels chosen": {"K": kernel_set().select([1, 0, 2, 3, 4])},
-        "the samples": {"K": kernel_set()[some, some], "y": y[some]},
-        "the steps before": {"K": kernel_set().center()},
-        "tol": {"estimator": dmkl.MKFDA(tol=1e-3)},
-        "steps": {"estimator": dmkl.MKFDA(tol=1e-5, steps=("center",))},
-        "solver": {"estimator": dmkl.MKFDA(tol=1e-5)},
-        "the estimator": {"estimator": dmkl.Uniform(tol=1e-5), "grid": {"lam": [1e-2]}},
-    }.items():
-        arguments = {"estimator": dmkl.MKFDA(tol=1e-5, solver="subspace"), "K": kernel_set(), "y": y}
+    for what, change in (
+        (r"the grid\..* p was 1\.0, 2\.0 and is 1\.0, 3\.0 now", {"grid": {"p": [1.0, 3.0]}}),
+        (r"the labels\..* the labels had other content", {"y": other}),
+        ("the folds", {"cv": 3}),
+        ("content", {"K": given(in_memory(kernels, 25))}),
+        ("the kernels chosen", {"K": given(kernel_set().select([1, 0, 2, 3, 4]))}),
+        ("the samples", {"K": given()[1:, 1:], "y": y[1:]}),
+        ("the samples", {"K": given(rows=others)}),
+        ("the steps before", {"K": given().center()}),
+        ("tol", {"estimator": dmkl.MKFDA(tol=1e-3)}),
+        ("steps", {"estimator": dmkl.MKFDA(tol=1e-5, steps=("center",))}),
+        ("solver", {"estimator": dmkl.MKFDA(tol=1e-5)}),
+        ("the estimator", {"estimator": dmkl.Uniform(tol=1e-5), "grid": {"lam": [1e-2]}}),
+    ):
+        arguments = {"estimator": dmkl.MKFDA(tol=1e-5, solver="subspace"), "K": given(), "y": y}
         with pytest.raises(InputError, match=f"holds the state of a search that differs in: .*{what}"):
             dmkl.search(**{**arguments, **options, **change})
     assert sorted(folder.rglob("*")) == before
     # Equal labels of another type, and options without effect on the results, belong to the same search.
     for solver, max_iter in ((dmkl.Subspace(finish="report"), 200), (dmkl.Subspace("1GiB"), 200), ("subspace", 7)):
         estimator = dmkl.MKFDA(tol=1e-5, solver=solver, max_iter=max_iter)
-        result = dmkl.search(estimator, kernel_set(), y.astype(np.int8), **options)
+        result = dmkl.search(estimator, given(), y.astype(np.int8), **options)
         assert result.scores["gap"].max() <= 1e-5
-
-
-def test_steps_over_other_samples_are_another_search(tmp_path):
-    """The same samples of the same set, selected after centring over different samples."""
-    y = labels("binary")
-    first, other = np.arange(80), np.concatenate([np.arange(60), np.arange(70, 90)])
-    options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": tmp_path / "state", "refit": False}
-    K = kernel_set()
-    with cut_off(1):
-        dmkl.search(dmkl.MKFDA(), K[first, first].center()[:60, :60], y[:60], **options)
-    with pytest.raises(InputError, match="differs in"):
-        dmkl.search(dmkl.MKFDA(), K[other, other].center()[:60, :60], y[:60], **options)
-
-
-# --- errors -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"K": Path("kernels.zarr")}, "search takes a kernel set, or matrices"),
-        ({"K": "rectangular"}, r"search needs the training kernels, K\[train, train\], got 60 rows and 90 columns"),
-        ({"y": None}, "search needs labels: give y"),
-        ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0))}, "takes an estimator with one"),
-        (
-            {"grid": {"steps": ["center,trace", "multiplicative"]}},
-            "tasks of a problem have separate choices, and one model has one steps",
-        ),
-    ],
-)
-def test_what_it_refuses_before_anything_is_read(change, message):
-    K, source = over(kernel_set(), Counting)
-    change = {"K": K[:60, :]} if isinstance(change.get("K"), str) else change
-    arguments = {"estimator": dmkl.MKFDA(), "K": K, "y": labels("multilabel"), "grid": {"lam": [1.0]}, "cv": FOLDS}
-    with pytest.raises(InputError, match=message):
-        dmkl.search(**{**arguments, **change})
-    assert not source.reads
