@@ -225,6 +225,8 @@ _KEYWORDS = {name: f"n_{name}" for name in ("resamples", "selected", "permutatio
 """Arguments of `dmkl.stability` … that are called otherwise than the options, and are keys too."""
 _NOT_IN_FILES = ("overwrite", "as_json", "restart", "cluster", "workers", "memory", "help", "grid")
 """Options of a command that are no keys of its table."""
+_WRITTEN = ("state", "plot", "report", "predictions", "contributions", "kernel_scores")
+"""Options that name what a command writes, besides its result."""
 _PARSERS: Mapping[str, Any] = {"cv": parse_cv, "outer": parse_cv, "inner": parse_cv, "scoring": parse_scoring}
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # the error for a wrong command line, in the click that Typer uses
@@ -299,7 +301,7 @@ class _Step:
             own = {key for keys in self.keys.values() for section, key in keys if section == "grid"}
             others = {key: value for key, value in self.job.sections.get("grid", {}).items() if key not in own}
             grid = [f"{key}={','.join(_texts(value))}" for key, value in others.items()]
-            self.texts["grid"] = [_located_covariates(text, self.job.path.parent) for text in grid]
+            self.texts["grid"] = [self._located_covariates(text, ("grid", "steps")) for text in grid]
         try:
             self.values = self._context().params
         except _UsageError as error:
@@ -324,20 +326,36 @@ class _Step:
             self.job.refuse(f"takes a value, got {str(value).lower()}", *key)
         texts, folder = _texts(value), self.job.path.parent
         is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
-        if is_path or key[0] == "outputs" or item.name in ("store", "out", "model_out"):  # these are texts: URLs too
-            written = key[0] == "outputs" or key == _STORE or item.name in ("state", "plot")
-            texts = [
-                text if "://" in text else "&".join(str(folder / Path(part).expanduser()) for part in text.split("&"))
-                for text in texts
-            ]
-            parts = [] if written else [part for text in texts if "://" not in text for part in text.split("&")]
-            if missing := [part for part in parts if not file_and_name(Path(part))[0].exists()]:
-                self.job.refuse(f"{missing[0]} is not there; paths are relative to the folder of the job file", *key)
+        if key[0] == "outputs" or key == _STORE or item.name in _WRITTEN:
+            texts = [text if "://" in text else str(folder / Path(text).expanduser()) for text in texts]
+        elif is_path or item.name in ("store", "out", "model_out"):  # these are texts: URLs too
+            texts = [self._located(text, key, missing=False) for text in texts]
         elif item.name == "steps":
-            texts = [_located_covariates(text, folder) for text in texts]
-        elif any(word in (getattr(item, "metavar", "") or "") for word in ("FILE", "STORE")):
-            texts = [_located(text, folder) for text in texts]
+            texts = [self._located_covariates(text, key) for text in texts]
+        elif item.name == "rows" or re.search("FILE|STORE", getattr(item, "metavar", "") or ""):
+            texts = [self._located(text, key) for text in texts]
         return texts if getattr(item, "multiple", False) or item.nargs != 1 else ",".join(texts)
+
+    def _located(self, text: str, key: Key, *, missing: bool = True) -> str:
+        """A text with the paths of its files: FILE, FILE:NAME, FILE&FILE, log(FILE:NAME); some may be `missing`."""
+        folder = self.job.path.parent
+
+        def path_of(part: re.Match[str]) -> str:
+            path = folder / Path(part[0]).expanduser()
+            if file_and_name(path)[0].exists():
+                return str(path)
+            if not missing:
+                self.job.refuse(f"{path} is not there; paths are relative to the folder of the job file", *key)
+            return part[0]
+
+        if "://" in text:
+            return text
+        whole = folder / Path(text).expanduser()
+        return str(whole) if whole.exists() else re.sub("[^&()]+", path_of, text)
+
+    def _located_covariates(self, steps: str, key: Key) -> str:
+        """Chains of steps with the paths of the files of covariates."""
+        return re.sub("(?<=residualize=)[^,+]+", lambda files: self._located(files[0], key), steps)
 
     def _check(self, *, makes_store: bool) -> None:
         """Refuse now what the command would refuse when it runs."""
@@ -447,21 +465,6 @@ def _steps_of(job: JobFile) -> list[_Step]:
     for step in steps:
         step.read(makes_store=steps[0].makes_store)
     return steps
-
-
-def _located(text: str, folder: Path) -> str:
-    """A text in which files of a folder have their paths: FILE, FILE:NAME, FILE&FILE and log(FILE:NAME)."""
-
-    def path_of(part: re.Match[str]) -> str:
-        path = folder / Path(part[0]).expanduser()
-        return str(path) if file_and_name(path)[0].exists() else part[0]
-
-    return re.sub("[^&()]+", path_of, text)
-
-
-def _located_covariates(steps: str, folder: Path) -> str:
-    """Chains of steps in which the files of residualize=… have their paths."""
-    return re.sub("(?<=residualize=)[^,+]+", lambda files: _located(files[0], folder), steps)
 
 
 def _texts(value: Any) -> list[str]:

@@ -133,23 +133,34 @@ steps = ["residualize=table.csv:age&more.csv", "trace"]
 labels = "table.csv:trait"
 all = true
 
+[predict]
+rows = "rows.txt"
+covariates = "table.csv:age&more.csv"
+contributions = "shares.csv"
+report = "page.html"
+
 [outputs]
 model = "m"
+predictions = "p.csv"
 """
 
 
-def test_a_column_of_a_file_and_covariates_are_looked_for_beside_the_job_file(notes_of, job, tmp_path, store):
+def test_files_and_their_columns_are_beside_the_job_file(notes_of, job, tmp_path, store):
     rng, K = np.random.default_rng(0), dmkl.open(store)
     table = pd.DataFrame(rng.standard_normal((45, 2)), K.samples, ["age", "trait"])
     more = pd.DataFrame({"dose": rng.standard_normal(45)}, K.samples)
     for name, frame in (("table.csv", table), ("more.csv", more)):
         frame.to_csv(tmp_path / name, index_label="sample")
+    (tmp_path / "rows.txt").write_text("s07\ns03\n")
     notes_of("run", job(text=COVARIATES))
     Z = table[["age"]].join(more)
     expected = dmkl.MKRidge(steps=(dmkl.residualize(Z), "trace")).fit(K, table["trait"])
     np.testing.assert_allclose(dmkl.load(tmp_path / "m").weights_, expected.weights_, atol=1e-9)
     recorded = tomllib.loads((tmp_path / "m.job.toml").read_text())["recorded"]["contents"]
     assert str(tmp_path / "table.csv") in recorded
+    for name in ("p.csv", "shares.csv"):
+        assert pd.read_csv(tmp_path / name)["sample"].tolist() == ["s07", "s03"]
+    assert "<html" in (tmp_path / "page.html").read_text()
 
 
 SLURM = 'place = "slurm"\nqueue = "short"\ncores = 8\nprocesses = 2\nmemory = "16GiB"\njobs = 3\nwalltime = "04:00:00"'
