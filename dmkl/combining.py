@@ -140,7 +140,11 @@ class _StoredKernels(KernelSource):
             same &= all(self.tables.get(name, table).content == table.content for name, table in tables.items())
             self.tables |= tables if same else {}
             taken = (lambda key: key not in ("name", "identity")) if same else _FACTS.__contains__
-            self.records += [{key: value for key, value in record.items() if taken(key)} for record in K.provenance]
+            for record in K.provenance:
+                self.records.append({key: value for key, value in record.items() if taken(key)})
+                origin = record.get("origin", record.get("identity"))
+                if origin is not None and "function" not in record:
+                    self.records[-1]["origin"] = origin
         # Tiles of all kernels, if one has no features or another type.
         if any("function" not in record for record in self.records) or len(set(self.dtypes())) > 1:
             for record in self.records:
@@ -153,8 +157,9 @@ class _StoredKernels(KernelSource):
         writer.keep_factors({j: self.records[j] | {"identity": self.identity(j)} for j in self.kept})
 
     def record(self, j: int) -> dict[str, Any]:
-        """See `KernelSource`: that of another order holds positions of samples."""
-        return self.records[j] if self.is_in_order(j) else {}
+        """See `KernelSource`: that of another order holds positions of samples, but for the origin."""
+        record = self.records[j]
+        return record if self.is_in_order(j) else {key: value for key, value in record.items() if key == "origin"}
 
     def link(self, writer: StoreWriter, j: int, provenance: dict[str, Any], diagonal: Array | None) -> bool:
         """See `KernelSource`: no kernel is linked whose samples are in another order."""

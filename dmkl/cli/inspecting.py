@@ -194,6 +194,8 @@ def _recipe(record: dict[str, Any]) -> dict[str, Any]:
     """How a kernel was made: the record of a build, or that of a file without hashes and time stamps."""
     if {"function", "parameters"} <= record.keys():
         return {key: value for key, value in record.items() if key not in ("name", "identity", "n_missing")}
+    if "origin" in record:  # of the kernel of another set, which the identity names
+        record = {key: value for key, value in record.items() if key != "identity"}
     flat: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
