@@ -91,7 +91,7 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
         kind: Any = float if are_numbers else str
         if stored is None or not np.array_equal(table.values.astype(kind), stored.astype(kind), equal_nan=are_numbers):
             note = f"has no names of samples, and the kernels have: row i is taken for sample i ({wanted[0]!r} is row 0"
-            note += "). Give a Series or a data frame whose index holds the names"
+            note += "). Give names: a column of the file, or the index of a Series or data frame"
     elif names is not None and not named and not set(wanted) <= set(names):
         note = f"carries names of samples ({names[0]!r} …), but the kernels have none: matched by position"
         note += ". Name the samples of the kernels (samples=, --samples)"
