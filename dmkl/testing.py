@@ -35,10 +35,10 @@ def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
     fit                      sets the attributes that all models have; again it gives the same; refuses wrong labels
     prediction               does not depend on the other rows; contributions and the intercept add up to the scores
     search                   its predictions and scores are those of a model fitted to the same rows
-    weights of samples       2 is a repeated row, for a learner without steps, and 0 one that is left out, in
-                             `PrecomputedMKLClassifier` and `PrecomputedMKLRegressor`; or they are refused
-    tasks                    each has the scores that it has alone; a sample with an unknown label is left out; or they
-                             are refused
+    weights of samples       2 is a repeated row, for a learner without steps, and 0 one that is left out; or they are
+                             refused
+    tasks                    each has the scores that it has alone, to which contributions add up; a sample with an
+                             unknown label is left out; or they are refused
     files                    a loaded model has the same attributes, and predicts the same to the last bit
     command line             `dmkl fit` fits the same model; parameters that are numbers, texts or truths are options
     state of a search        an interrupted search continues, and ends as one that was not interrupted
@@ -175,10 +175,21 @@ def _check_fit(case: _Case) -> None:
     case.expect(model.weights_["kernel"].values.tolist() == list(model.kernel_names_), "weights_ are those of kernels")
     for name in ("weights_", "dual_coef_"):
         case.expect(np.isfinite(getattr(model, name)).all(), f"{name} are finite")
-        case.expect_close(getattr(again, name), getattr(model, name), 0.0, f"{name} are the same in a second fit")
+    _expect_same(case, again, model, "a second fit")
     if case.learner.traits.needs_labels:
         few = case.K[_TRAIN, _TRAIN], case.y[_TRAIN][:-1]
         case.expect_refused("fit refuses labels of too few samples", InputError, case.copy().fit, *few)
+
+
+def _expect_same(case: _Case, other: Any, model: Any, what: str) -> None:
+    """Raise AssertionError unless the fitted attributes of another model are those of this one."""
+    for name in [name for name in vars(model) if name.endswith("_")]:
+        value, found = getattr(model, name), getattr(other, name)
+        if isinstance(value, xr.DataArray | xr.Dataset):
+            case.expect(value.identical(found), f"{name} of {what} is the same")
+        elif name not in ("features_", "statistics_", "decider_"):
+            same = np.array_equal(value, found) or repr(value) == repr(found)
+            case.expect(same, f"{name} of {what} is the same, got {found!r:.60} for {value!r:.60}")
 
 
 def _check_prediction(case: _Case) -> None:
@@ -189,10 +200,14 @@ def _check_prediction(case: _Case) -> None:
     case.expect_close(of_few, scores[few], 1e-9, "scores of a sample do not depend on the others")
     case.expect(len(model.predict(case.new)) == len(_TEST), "predict returns a value for each sample")
     if case.learner.traits.needs_labels:
-        shares = model.contributions(case.new)
+        _check_contributions(case, model, scores)
+
+
+def _check_contributions(case: _Case, model: Any, scores: xr.DataArray) -> None:
+    shares = model.contributions(case.new)
+    if "pair" not in shares.dims:  # votes of pairs are no sums
         total = shares.sum("kernel") + shares.coords.get("intercept", 0.0)
-        if total.shape == scores.shape and "pair" not in shares.dims:  # votes of pairs are no sums
-            case.expect_close(total, scores, 1e-7, "contributions and the intercept add up to the scores")
+        case.expect_close(total, scores, 1e-10, "contributions and the intercept add up to the scores")
 
 
 def _search(case: _Case, **options: Any) -> Any:
@@ -234,20 +249,20 @@ def _check_weights(case: _Case) -> None:
         little, plain = np.where(twice > 1, 1e-3, 1.0), _scores(case.copy(**given).fit(K, y), case.new)
         of_little = _scores(case.copy(**given).fit(K, y, little), case.new)
         case.expect(not np.allclose(of_little, plain), "weights of samples have an effect")
-    front: Any = dmkl.PrecomputedMKLRegressor if case.is_regression else dmkl.PrecomputedMKLClassifier
-    X, kept = case.kernels.transpose(1, 2, 0), _TRAIN[3:]
-    of_all = front(case.copy(**given), _NAMES).fit(X[_TRAIN][:, _TRAIN], y, np.where(np.isin(_TRAIN, kept), 1.0, 0.0))
-    of_kept = front(case.copy(**given), _NAMES).fit(X[kept][:, kept], case.y[kept], np.ones(len(kept)))
-    predicted = of_all.predict(X[_TEST][:, _TRAIN]), of_kept.predict(X[_TEST][:, kept])
-    case.expect(np.array_equal(*predicted), "a sample of weight 0 is left out")
+    kept = _TRAIN[3:]
+    of_all = case.copy(**given).fit(K, y, np.where(twice > 1, 0.0, 1.0))
+    of_kept = case.copy(**given).fit(case.K[kept, kept], case.y[kept], np.ones(len(kept)))
+    _expect_same(case, of_all, of_kept, "a fit with samples of weight 0, which are left out,")
 
 
 def _check_tasks(case: _Case) -> None:
     tasks = case.tasks
     try:
-        both = _scores(case.fitted(tasks), case.new)
+        model = case.fitted(tasks)
     except InputError:
         return
+    both = _scores(model, case.new)
+    _check_contributions(case, model, both)
     case.expect(both.dims[1] == ("target" if case.is_regression else "task"), "scores of tasks are over their names")
     rows = _TRAIN
     if case.learner.traits.takes_unknown_labels:
@@ -266,13 +281,7 @@ def _check_files(case: _Case) -> None:
     names = [name for name in vars(model) if name.endswith("_")]
     lost = [name for name in names if not hasattr(loaded, name)]
     case.expect(not lost, f"a loaded model has all fitted attributes, and lacks {', '.join(lost)}")
-    for name in names:
-        value, read = getattr(model, name), getattr(loaded, name)
-        if isinstance(value, xr.DataArray | xr.Dataset):
-            case.expect(value.identical(read), f"{name} of a loaded model is the same")
-        elif name not in ("features_", "statistics_", "decider_"):
-            same = np.array_equal(value, read) or repr(value) == repr(read)
-            case.expect(same, f"{name} of a loaded model is the same, got {read!r:.60} for {value!r:.60}")
+    _expect_same(case, loaded, model, "a loaded model")
     case.expect(_scores(loaded, case.new).identical(_scores(model, case.new)), "a loaded model gives the same scores")
     case.expect(np.array_equal(loaded.predict(case.new), model.predict(case.new)), "and the same predictions")
 

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import dask
 import numpy as np
 import pytest
 from helpers.references import dense_view
@@ -89,14 +88,6 @@ def test_new_samples():
         np.testing.assert_allclose(model.decision_function(K[train, train]), model.embedding_, atol=1e-4)
         np.testing.assert_array_equal(model.predict(K[train, train]), model.labels_)
         assert dmkl.cluster_agreement(model.predict(K[test, train]), CLASSES[test])["accuracy"] == 1
-
-
-def test_equal_seeds_give_equal_results():
-    with dask.config.set(scheduler="threads"):
-        first, second = (dmkl.MultipleKernelKMeans(5, max_iter=3, random_state=3).fit(BLOBS) for _ in range(2))
-    assert "The iteration cap was reached" in first.status_
-    for name in ("weights_", "labels_", "embedding_", "centers_", "history_"):
-        assert getattr(first, name).identical(getattr(second, name))
 
 
 def test_a_kernel_of_low_rank_takes_all_weight():

@@ -181,38 +181,6 @@ def made():
     return dmkl.build(None, views, recipes, labels=y, dtype="float64"), views, y, direction
 
 
-SCORED = {
-    "several classes": (dmkl.MKFDA(p=1.5, lam=0.1), "multiclass"),
-    "two classes": (dmkl.MKFDA(p=2.0, lam=0.1, steps=("cosine", "center")), "binary"),
-    "machine": (dmkl.MKSVM(p=1.5, C=1.0), "multiclass"),
-    "prices": (dmkl.GMKL(C=1.0), "binary"),
-    "sparse": (dmkl.MKSVM(p=1.0, C=1.0), "binary"),
-    "boosting": (dmkl.LPBoost(cv=3), "multiclass"),
-    "boosting of tasks": (dmkl.LPBoost(cv=3), "multilabel"),
-    "stack": (dmkl.Stack(), "binary"),
-    "stack of one kernel": (dmkl.Stack(), "binary"),
-    "product": (dmkl.Product(), "binary"),
-    "tasks": (dmkl.MKFDA(lam=0.1), "multilabel"),
-    "groups": (dmkl.GSMKL(max_iter=5), "multiclass"),
-    "localized": (dmkl.LocalizedMKL(20.0, max_iter=5), "multiclass"),
-}
-
-
-@pytest.mark.parametrize("name", SCORED)
-def test_contributions_sum_to_the_scores(name):
-    learner, kind = SCORED[name]
-    K, y = in_memory(digits()[0][: 1 if "one kernel" in name else None], 32), labels(kind)
-    if name == "tasks":  # of which some labels are unknown
-        y = np.where((np.arange(90)[:, None] < 10) & [False, True], np.nan, y)
-    model = clone(learner).fit(K[FIRST, FIRST], y[FIRST])
-    shares, scores = model.contributions(K[LAST, FIRST]), model.decision_function(K[LAST, FIRST])
-    total = shares.sum("kernel") + (shares.intercept if "intercept" in shares.coords else 0.0)
-    np.testing.assert_allclose(total.values, scores.values, rtol=0, atol=1e-10 * np.abs(scores.values).max())
-    assert shares.dims == ("sample", "kernel", *scores.dims[1:])
-    assert shares.kernel.values.tolist() == list(model.kernel_names_)
-    assert shares.sample.values.tolist() == scores.sample.values.tolist()
-
-
 def test_each_pair_has_contributions_of_its_own():
     K, y = in_memory(digits()[0], 32), labels("multiclass")
     model = dmkl.MKSVM(p=1.5, C=1.0, multiclass="ovo").fit(K[FIRST, FIRST], y[FIRST])
@@ -222,6 +190,13 @@ def test_each_pair_has_contributions_of_its_own():
     # One against one, the statistics of steps are from all training samples.
     np.testing.assert_allclose(result.values, expected, atol=1e-10)
     assert result.dims == ("sample", "kernel", "pair")
+
+
+def test_one_kernel_contributes_all_but_the_intercept():
+    K, y = in_memory(digits()[0][:1], 32), labels("binary")
+    model = dmkl.Stack().fit(K[FIRST, FIRST], y[FIRST])
+    shares, scores = model.contributions(K[LAST, FIRST]), model.decision_function(K[LAST, FIRST])
+    np.testing.assert_allclose(shares.sum("kernel") + shares.intercept, scores, atol=1e-10)
 
 
 @pytest.mark.parametrize("steps", [("center", "trace"), ("multiplicative", "center"), ()])
