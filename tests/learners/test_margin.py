@@ -40,8 +40,6 @@ def problems(model, y):
     """Signs and samples of each binary problem of a model fitted on labels y, in its order."""
     y = np.asarray(y)
     every = np.arange(len(y))
-    if y.ndim == 2:
-        return [(np.where(column == 1, 1.0, -1.0), every) for column in y.T]
     if model.kind_ == "binary":
         return [(np.where(y == model.classes_[1], 1.0, -1.0), every)]
     if model.multiclass == "ovr":
@@ -141,17 +139,6 @@ def test_votes_are_scikit_learns(kernels):
     np.testing.assert_array_equal(model.predict(K[test, train]), reference.predict(cross))
 
 
-def test_tasks_with_p_and_C_of_their_own(kernels):
-    tasks = np.stack([THREE == name for name in ("apple", "pear", "plum")], axis=1).astype(int)
-    p, C = (1.0, 1.5, np.inf), (0.5, 4.0, 16.0)
-    model = dmkl.MKSVM(p, C, tol=TIGHT).fit(kernels, tasks)
-    check_machines(model, dense_view(DENSE, steps=STEPS), tasks)
-    singles = [dmkl.MKSVM(p[t], C[t], tol=TIGHT).fit(kernels, tasks[:, t]) for t in range(3)]
-    for t, single in enumerate(singles):
-        np.testing.assert_allclose(model.weights_[:, t], single.weights_, atol=3 * np.sqrt(TIGHT))
-        assert model.objective_.values[t] == pytest.approx(single.objective_, rel=2 * TIGHT)
-
-
 # --- both: saving, features, warnings, parameters --------------------------------------------------------------------
 @pytest.mark.parametrize("make", [dmkl.MKSVM, dmkl.GMKL])
 def test_too_few_weightings_are_told(kernels, make):
@@ -201,28 +188,6 @@ def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernel
         dmkl.GMKL(A=A, b=b).fit(K, THREE)
     assert "row 1" not in str(caught.value)
     assert not source.reads
-
-
-# --- searches --------------------------------------------------------------------------------------------------------
-def test_a_search_finds_what_single_fits_do(kernels):
-    grid = {"p": [1.0, 2.0], "C": [0.5, 4.0]}
-    folds = [(np.setdiff1d(np.arange(M), np.arange(f, M, 3)), np.arange(f, M, 3)) for f in range(2)]
-    learner = dmkl.MKSVM(multiclass="ovo", tol=TIGHT)
-    result = dmkl.search(learner, kernels, THREE, grid, folds, baselines="none")
-    fits, passes = result.scores, 0
-    for p in grid["p"]:
-        for C in grid["C"]:
-            for f, (train, held) in enumerate(folds):
-                single = clone(learner).set_params(p=p, C=C).fit(kernels[train, train], THREE[train])
-                passes += single.n_passes_ + 1
-                at = {"p": p, "C": C, "fold": fits.fold.values[f]}
-                assert fits["score"].sel(at) == single.score(kernels[held, train], THREE[held])
-                np.testing.assert_allclose(
-                    fits["weight"].sel(at), single.weights_.mean(axis=1), atol=3 * np.sqrt(TIGHT)
-                )
-                assert fits["objective"].sel(at).item() == pytest.approx(single.objective_.values.sum(), rel=2 * TIGHT)
-                assert fits["gap"].sel(at) <= TIGHT
-    assert result.n_passes_ < passes / 3
 
 
 @pytest.mark.parametrize(("p", "C"), [(1.0, 1.0), (1.25, 0.01), (2.0, 1.0)])

@@ -108,18 +108,6 @@ def test_one_pass_whatever_the_number_of_examples(monkeypatch):
     np.testing.assert_allclose(dmkl.NCuts(20, steps=()).fit(S, labels).weights_, model.weights_, atol=1e-6)
 
 
-def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
-    labels = np.column_stack([Y > 4, Y % 2])[TRAIN].astype(int)
-    result = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels)
-    assert result.weights_.dims == ("kernel", "task")
-    assert result.n_passes_ == 2
-    for k in range(2):
-        alone = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels[:, k])
-        np.testing.assert_allclose(result.weights_[:, k], alone.weights_, atol=1e-6)
-        np.testing.assert_allclose(result.dual_coef_[:, k], alone.dual_coef_[:, 0], atol=1e-3)
-    assert result.predict(S[TEST, TRAIN]).shape == (30, 2)
-
-
 # --- classifiers -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("several", [False, True])
 def test_the_square_loss_is_the_fisher_discriminant(several):

@@ -127,20 +127,6 @@ def test_a_saved_model_predicts_and_keeps_the_text(tmp_path):
     assert loaded.kernel_groups == {"pixels": "kernel_[01]", "others": tuple(NAMES[2:4])}
 
 
-@pytest.mark.parametrize("name", ["both", "constraints"])
-def test_a_search_over_them_equals_fits(name):
-    K, y = data()
-    folds = [(np.arange(6, M), np.arange(6)), (np.arange(12), np.arange(12, M))]
-    given = {key: value for key, value in CASES[name][0].items() if key != "p"}
-    grid = {"p": [1.0, 2.0], "lam": [0.1]}
-    result = dmkl.search(dmkl.MKFDA(**given, solver="subspace"), K, y, grid, cv=folds, refit=False, baselines="none")
-    assert float(result.scores.gap.max()) <= 1e-4
-    train, _ = folds[1]
-    model = dmkl.MKFDA(2.0, 0.1, tol=1e-6, **given).fit(K[train, train], y[train])
-    objective = float(result.scores.objective.isel(fold=1).sel(p=2.0, lam=0.1))
-    assert objective == pytest.approx(model.objective_, rel=1e-4)
-
-
 def test_what_tells_constraints_apart_is_the_same_everywhere():
     def texts(**given):
         return dmkl.MKFDA(**given)._parameter_texts(NAMES)["constraints"]

@@ -25,31 +25,46 @@ def known_rows(labels, k, among):
     return among[~np.isnan(labels[among, k])]
 
 
+P, LAM = (1.0, 2.0, np.inf), (1e-3, 1e-2, 0.1)
+
+
 @pytest.mark.parametrize(
     ("learner", "weights"),
     [
-        *((dmkl.MKFDA(1.5, 1e-2, solver=solver, tol=1e-8), None) for solver in ("direct", "cg", "subspace")),
+        *((dmkl.MKFDA(P, LAM, solver=solver, tol=1e-8), None) for solver in ("direct", "cg", "subspace")),
         (dmkl.Uniform(0.1, class_weight="balanced"), WEIGHTS),
         (dmkl.Product(0.1), None),
-        (dmkl.MKSVM(2.0, 4.0, tol=1e-8, class_weight="balanced"), WEIGHTS),
+        (dmkl.MKSVM(P, (0.5, 4.0, 16.0), tol=1e-8, class_weight="balanced"), WEIGHTS),
+        (dmkl.NCuts(2, tol=1e-7), None),
+        (dmkl.MKRidge(P, LAM, tol=1e-8), WEIGHTS),
     ],
     ids=repr,
 )
-def test_a_task_is_the_fit_on_its_labeled_rows(learner, weights):
-    """Also with sample weights, and with a code for unknown labels."""
-    model = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(LABELS[TRAIN], nan=-9), weights, unknown=-9)
-    scores, predicted = model.decision_function(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN])
-    assert scores.dims == ("sample", "task")
+def test_a_column_is_the_fit_on_its_labeled_rows(learner, weights):
+    """With parameters of its own, also with sample weights, and with a code for unknown labels."""
+    labels = LABELS if learner.traits.takes_unknown_labels else np.nan_to_num(LABELS)
+    if is_regression := isinstance(learner, dmkl.MKRidge):
+        labels = labels + np.random.default_rng(1).standard_normal(labels.shape)
+    model = clone(learner).fit(K[TRAIN, TRAIN], np.nan_to_num(labels[TRAIN], nan=-9), weights, unknown=-9)
+    predicted = model.predict(K[TEST, TRAIN], as_xarray=True)
+    scores = predicted if is_regression else model.decision_function(K[TEST, TRAIN])
+    assert scores.dims == ("sample", "target" if is_regression else "task")
     n_passes = []
     for k in range(3):
-        rows = known_rows(LABELS, k, TRAIN)
-        alone = clone(learner).fit(K[rows, rows], LABELS[rows, k], None if weights is None else weights[rows])
+        rows = known_rows(labels, k, TRAIN)
+        given = {name: getattr(learner, name, None) for name in ("p", "lam", "C")}
+        alone = clone(learner).set_params(**{name: of[k] for name, of in given.items() if isinstance(of, tuple)})
+        alone.fit(K[rows, rows], labels[rows, k], None if weights is None else weights[rows])
         n_passes.append(alone.n_passes_)
-        expected = alone.decision_function(K[TEST, rows])
+        expected = alone.predict(K[TEST, rows]) if is_regression else alone.decision_function(K[TEST, rows])
         np.testing.assert_allclose(scores[:, k], expected, atol=1e-4 * np.abs(expected).max())
-        np.testing.assert_array_equal(predicted[:, k], alone.predict(K[TEST, rows]))
+        np.testing.assert_allclose(model.weights_[:, k], np.ravel(alone.weights_), atol=1e-4)
         np.testing.assert_allclose(model.objective_[k], alone.objective_, rtol=1e-6)
         assert not model.dual_coef_.values[np.setdiff1d(TRAIN, rows), k].any()
+        if is_regression:
+            assert float(model.intercept_[k]) == pytest.approx(np.average(labels[rows, k], weights=weights[rows]))
+        else:
+            np.testing.assert_array_equal(predicted[:, k], alone.predict(K[TEST, rows]))
     assert model.n_passes_ <= max(n_passes) + 2
 
 
@@ -59,21 +74,6 @@ def test_a_score_counts_known_labels():
     right = [np.all((row == true)[~np.isnan(true)]) for row, true in zip(predicted, truth, strict=True)]
     some = ~np.isnan(truth).all(axis=1)
     assert model.score(K[TEST, TRAIN], truth) == pytest.approx(np.mean(np.array(right)[some]))
-
-
-def test_regressions_leave_out_unknown_values():
-    rng = np.random.default_rng(1)
-    y = np.where(np.isnan(LABELS), np.nan, rng.standard_normal(LABELS.shape) + LABELS)
-    coded = np.nan_to_num(y[TRAIN], nan=-9)
-    p, lam = (1.0, 2.0, np.inf), (1e-3, 1e-2, 0.1)
-    model = dmkl.MKRidge(p, lam, tol=1e-8).fit(K[TRAIN, TRAIN], coded, WEIGHTS, unknown=-9)
-    predicted = model.predict(K[TEST, TRAIN])
-    assert predicted.dims == ("sample", "target")
-    for k in range(3):
-        rows = known_rows(y, k, TRAIN)
-        alone = dmkl.MKRidge(p[k], lam[k], tol=1e-8).fit(K[rows, rows], y[rows, k], WEIGHTS[rows])
-        np.testing.assert_allclose(predicted[:, k], alone.predict(K[TEST, rows]), rtol=1e-6, atol=1e-6)
-        assert float(model.intercept_[k]) == pytest.approx(np.average(y[rows, k], weights=WEIGHTS[rows]))
 
 
 @pytest.mark.parametrize("learner", [dmkl.MKFDA(tol=1e-8), dmkl.MKRidge(tol=1e-8), dmkl.MKSVM(tol=1e-6)])
@@ -151,8 +151,10 @@ def test_searches_and_evaluations_take_it():
     np.testing.assert_array_equal(result.scores["test_score"], expected.scores["test_score"])
 
 
-def test_a_column_of_two_classes_is_no_task():
+def test_a_column_of_two_classes_is_no_task_unless_some_are_unknown():
     y = 2 * LABELS[:, [1]].astype(int) - 1
     model = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], y[TRAIN])
     right = np.mean(model.predict(K[TEST, TRAIN]) == y[TEST, 0])
     assert dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring="accuracy")["score"].item() == right
+    alone, together = (dmkl.Uniform(0.1).fit(K, LABELS[:, :n]).dual_coef_ for n in (1, 3))
+    np.testing.assert_allclose(alone[:, 0], together[:, 0], rtol=1e-9, atol=1e-12)

@@ -237,17 +237,6 @@ def test_a_budget_that_a_refusal_names_is_enough():
         assert (dmkl.search(model, K, y, grid, 2, refit=False).scores["gap"] < 1e-4).all()
 
 
-@pytest.mark.parametrize("solver", ["direct", "subspace"])
-def test_each_task_has_its_own_norm_and_ridge(solver):
-    ps, lams, (rows, _) = (1.0, np.inf), (1e-3, 1e-1), FOLDS[0]
-    K, labels = in_memory(digits()[0], 25)[rows, rows], LABELS["tasks"](digits()[1])[rows]
-    model = dmkl.MKFDA(ps, lams, solver=solver, tol=1e-6).fit(K, labels)
-    for task, (p, lam) in enumerate(zip(ps, lams, strict=True)):
-        alone = dmkl.MKFDA(p, lam, solver="direct", tol=1e-6).fit(K, labels[:, task])
-        np.testing.assert_allclose(model.weights_.isel(task=task), alone.weights_, atol=1e-2)
-        np.testing.assert_allclose(model.objective_.isel(task=task), alone.objective_, rtol=2e-6)
-
-
 # --- the workspace ------------------------------------------------------------------------------------------
 def test_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
