@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from helpers.references import dense_view, in_memory
+from helpers.references import in_memory, ridge_predictions
 from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from sklearn.base import clone
@@ -102,14 +102,11 @@ def test_labels_are_those_of_left_out_scores(kind, priors, steps, solver):
     assert model.calibrated_on_ == LEFT_OUT
 
     kernel = K.to_xarray().values.sum(axis=0, keepdims=True)
+    truth = (y[:, None] == model.classes_[len(shares) == 2 :]).astype(float)
 
     def regression(rows, known):
         """P(k | x) − π_k by the regression on the known rows, for the second of two classes."""
-        truth = (y[known][:, None] == model.classes_).astype(float)
-        truth -= truth.mean(axis=0)
-        inside, new = (dense_view(kernel, of, known, steps)[0] for of in (known, rows))
-        result = new @ np.linalg.solve(inside + 0.05 * np.eye(len(known)), truth)
-        return result[:, 1:] if len(shares) == 2 else result
+        return ridge_predictions(kernel, truth, [1.0], 0.05, known, rows, steps) - truth[known].mean(axis=0)
 
     left_out = np.concatenate([regression([row], np.delete(train, i)) for i, row in enumerate(train)])
     new = regression(test, train)
@@ -314,10 +311,9 @@ def test_classes_with_ridges_of_their_own_are_compared_in_units_of_the_targets()
     K, y, train, test = unbalanced("multiclass")
     lams = (0.02, 0.2, 2.0)
     model = dmkl.MKFDA(np.inf, lams, sharing="none", decision="largest", steps=()).fit(K[train, train], y[train])
-    kernel, sizes, m = K.to_xarray().values.sum(axis=0), np.bincount(y[train]), len(train)
-    h = np.where(y[train][:, None] == np.arange(3), np.sqrt(m / sizes), 0.0) - np.sqrt(sizes / m)
-    inside, new = kernel[np.ix_(train, train)], kernel[np.ix_(test, train)]
-    f = [new @ np.linalg.solve(inside + lam * np.eye(m), h[:, k]) for k, lam in enumerate(lams)]
+    kernels, sizes, m = K.to_xarray().values, np.bincount(y[train]), len(train)
+    h = np.where(y[:, None] == np.arange(3), np.sqrt(m / sizes), 0.0) - np.sqrt(sizes / m)  # of mean zero
+    f = [ridge_predictions(kernels, h[:, k], np.ones(2), lam, train, test, ()) for k, lam in enumerate(lams)]
     np.testing.assert_array_equal(model.predict(K[test, train]), np.argmax(f, axis=0))
 
 

@@ -4,7 +4,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.references import dense_view
+from helpers.references import dense_view, ridge_predictions
 from scipy.optimize import approx_fprime, minimize
 from sklearn.metrics import make_scorer, r2_score
 from sklearn.model_selection import KFold
@@ -35,16 +35,10 @@ def shared(**parameters):
     return dmkl.MKRidge(**{"weights": "shared", "n_candidates": 6, "random_state": 3} | parameters)
 
 
-def predicted(dense, Y, weights, lam, train, rows, steps=("center", "trace")):
-    square, cross = (np.tensordot(weights, dense_view(dense, part, train, steps), 1) for part in (train, rows))
-    mean = Y[train].mean(axis=0)
-    return mean + cross @ np.linalg.solve(square + lam * np.eye(len(train)), Y[train] - mean)
-
-
 def reference_scores(dense, Y, steps, weights):
     """Mean R² of each target in validation, (candidate, λ, target)."""
     scores = [
-        r2_score(Y[rows], predicted(dense, Y, w, lam, train, rows, steps), multioutput="raw_values")
+        r2_score(Y[rows], ridge_predictions(dense, Y, w, lam, train, rows, steps), multioutput="raw_values")
         for train, rows in FOLDS.split(Y)
         for w in weights
         for lam in LAMS
@@ -251,10 +245,10 @@ def test_one_target_and_folds_that_choose_alone():
     for f, (train, rows, test) in enumerate(parts):
         weights = result.scores["refined_weight"].isel(fold=f).values
         lam = float(result.chosen["lam"][f])
-        expected = r2_score(Y[rows, 0], predicted(DENSE, Y[:, 0], weights, lam, train, rows))
+        expected = r2_score(Y[rows, 0], ridge_predictions(DENSE, Y[:, 0], weights, lam, train, rows))
         assert float(result.scores["refined_score"][f]) == pytest.approx(expected, abs=1e-9)
         seen = np.sort(np.r_[train, rows])
-        expected = r2_score(Y[test, 0], predicted(DENSE, Y[:, 0], weights, lam, seen, test))
+        expected = r2_score(Y[test, 0], ridge_predictions(DENSE, Y[:, 0], weights, lam, seen, test))
         assert float(result.scores["refit_test_score"][f]) == pytest.approx(expected, abs=1e-8)
 
 
