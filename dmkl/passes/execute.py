@@ -846,13 +846,17 @@ def run_tasks(
     own: Sequence[Any] | None = None,
     task_bytes: int = 0,
     add: Callable[[list[Any]], Any] | None = None,
+    then: Mapping[str, Callable[..., Any]] | None = None,
+    keep: bool = False,
 ) -> list[Any]:
     """Run functions side by side, with shared arguments; returns their results in order, or [their sum] by `add`.
 
     `what` is the prefix of the tasks' keys. The functions of `work` are sorted by time, the longest first; arguments of
     a single task are bound by `functools.partial`, which Dask does not search for futures. The `shared` arguments are
     sent to a cluster's workers once; `own` has one more argument for each task, which may be large. `task_bytes` are
-    the bytes of kernels that each task reads, for the progress report.
+    the bytes of kernels that each task reads, for the progress report. The functions of `then`, by the prefix of their
+    keys, take the list of all results and the shared arguments, each in a task of its own; their results are returned
+    instead. `keep` is as in `execute`.
     """
     if not work:
         return []
@@ -872,6 +876,8 @@ def run_tasks(
             for k, (function, more) in enumerate(zip(work, own_values, strict=True))
         ]
         wanted = tasks if add is None else add_in_tree(tasks, f"{name}-add", add)
-        return execute(wanted, [(unit, task_bytes) for unit in tasks], name)
+        if then is not None:
+            wanted = [task(last, tasks, *shared_values, key=f"{key}-{token}") for key, last in then.items()]
+        return execute(wanted, [(unit, task_bytes) for unit in tasks], name, keep=keep)
 
     return again(run, name)

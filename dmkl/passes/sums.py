@@ -7,10 +7,9 @@ from disk.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,15 +27,12 @@ from dmkl.numerics.compiling import SMALL, add_weighted
 from dmkl.numerics.steps import unpenalized
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import (
-    Task,
     active_client,
     again,
-    execute,
     gather,
     machine,
     run_tasks,
     send_all,
-    task,
     temporary_root,
     workers_without,
 )
@@ -108,7 +104,7 @@ _BESIDE = 8
 
 
 def _add_tiles(
-    combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int, most_beside: int
+    tiles: Sequence[TileTask], tasks_per_machine: int, most_beside: int, combinations: Sequence[Combination]
 ) -> Iterator[tuple[TileTask, list[SumTile]]]:
     """Yield every combination over some tiles, in float64, tile by tile.
 
@@ -228,32 +224,27 @@ def _empty(order: StoreOrder, tile: TileTask) -> SumTile:
     return SumTile(rows, cols, np.zeros((rows.stop - rows.start, cols.stop - cols.start)))
 
 
-_COUNTER = itertools.count(1)
+def _over_tiles(
+    combinations: Sequence[Combination],
+    work: Callable[..., Any],
+    then: Mapping[str, Callable[..., Any]] | None = None,
+    *,
+    keep: bool = False,
+) -> list[Any]:
+    """One pass: ``work(tiles, tasks per machine, kernels held at once, combinations)`` for some tiles in each task.
 
-
-def _sum_tasks(
-    combinations: Sequence[Combination], work: Callable[..., Any]
-) -> tuple[str, str, Any, list[tuple[Task, int]]]:
-    """Tasks of some tiles each, ``work(combinations, tiles, tasks per machine, kernels held at once)``.
-
-    They are cut by the data alone: workers may come and go, and sums must be added in the same order. Returns prefix
-    and end of every key, the combinations in the form that tasks take, and the tasks with the bytes they read.
+    The tiles are cut by the data alone: workers may come and go, and sums must be added in the same order. Results,
+    `then` and `keep` are those of `run_tasks`.
     """
-    host = machine()
-    name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
-    (sent,) = send_all({f"{name}-sums-{token}": list(combinations)})
-    view = covering([lens.view for lens in _lenses(combinations).values()])
+    host, view = machine(), covering([lens.view for lens in _lenses(combinations).values()])
     tiles = view.tile_tasks()
     used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
     n_bytes = len(tiles) * used * view.bytes_per_tile
     parts = max(1, min(len(tiles), round(n_bytes / bytes_of_task(n_bytes))))
     beside = host.task_bytes // 4 // (view.source.tiling.tile**2 * view.source.dtype.itemsize)
     share = host.slots_per_host, max(1, min(_BESIDE, beside))
-    tasks = []
-    for number, cut in enumerate(np.array_split(np.arange(len(tiles)), parts)):
-        of_task, key = tuple(tiles[t] for t in cut), f"{name}-{number}-{token}"
-        tasks.append((task(work, sent, of_task, *share, key=key), len(cut) * used * view.bytes_per_tile))
-    return name, token, sent, tasks
+    cuts = [partial(work, [tiles[t] for t in cut], *share) for cut in np.array_split(np.arange(len(tiles)), parts)]
+    return run_tasks("combine-pass", cuts, list(combinations), task_bytes=n_bytes // parts, then=then, keep=keep)
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------
@@ -391,42 +382,39 @@ def _of_sums(
 ) -> list[Any]:
     """Apply a function to each combination and its argument: one pass, and a central task for each combination."""
     through = _through_lenses_for_sums(combinations)
-
-    def run() -> list[Any]:
-        prefix, token, sent, tasks = _sum_tasks(through, _sum_tiles)
-        parts, of_tiles = [part for part, _ in tasks], partial(_of_tiles, function)
-        threads = max(factor_threads(c.lens.view.shape[1]) for c in through)
-        # On this machine the factors are made one after another. Large ones gain from all cores; a small one takes less
-        # time than a task of its own.
-        if active_client() is None and (threads > 1 or through[0].lens.view.source.tiling.rows <= SMALL):
-            tile_parts = execute(parts, tasks, prefix)
-            return [of_tiles(tile_parts, number, through, argument, 1) for number, argument in enumerate(arguments)]
-        per_machine = _factors_per_machine(len(arguments))
-        results = [
-            task(of_tiles, parts, number, sent, argument, per_machine, key=f"{name}-{number}-{token}")
-            for number, argument in enumerate(arguments)
-        ]
-        return list(execute(results, tasks, prefix, keep=keep))
-
-    return list(again(run, "combine"))
+    threads = max(factor_threads(c.lens.view.shape[1]) for c in through)
+    # On this machine the factors are made one after another. Large ones gain from all cores; a small one takes less
+    # time than a task of its own.
+    here = active_client() is None and (threads > 1 or through[0].lens.view.source.tiling.rows <= SMALL)
+    per_machine = 1 if here else _factors_per_machine(len(arguments))
+    central = {
+        f"{name}-{number}": partial(_of_tiles, function, number, argument, per_machine)
+        for number, argument in enumerate(arguments)
+    }
+    if here:
+        parts = _over_tiles(through, _sum_tiles)
+        return [of_tiles(parts, through) for of_tiles in central.values()]
+    return _over_tiles(through, _sum_tiles, central, keep=keep)
 
 
-def _sum_tiles(combinations: Sequence[Combination], *work: Any) -> list[list[SumTile]]:
-    """For each combination, the tiles that one task adds up."""
-    totals_of_tiles = [totals for _, totals in _add_tiles(combinations, *work)]
-    return [[totals[number] for totals in totals_of_tiles] for number in range(len(combinations))]
+def _sum_tiles(*work: Any) -> list[list[SumTile]]:
+    """For each tile of one task, all combinations over it."""
+    return [totals for _, totals in _add_tiles(*work)]
 
 
 def _of_tiles(
     function: Callable[..., Any],
-    parts: list[list[list[SumTile]]],
     number: int,
+    argument: Any,
+    per_machine: int,
+    parts: list[list[list[SumTile]]],
     combinations: Sequence[Combination],
-    *arguments: Any,
 ) -> Any:
-    """Apply a function to one combination, which it assembles from the tiles of all tasks, and its arguments."""
+    """Apply a function to one combination, which it assembles from the tiles of all tasks, and its argument."""
     lens = combinations[number].lens
-    return function(lambda: put_together((tile for part in parts for tile in part[number]), lens), lens, *arguments)
+    return function(
+        lambda: put_together((totals[number] for part in parts for totals in part), lens), lens, argument, per_machine
+    )
 
 
 def _factor(assembled: Callable[[], LowerTriangle], lens: Lens, lam: float, per_machine: int) -> Factor:
@@ -511,12 +499,7 @@ def combine_pass(combinations: Sequence[Combination], stems: Sequence[str]) -> l
     The stems are the paths of the combinations, in a folder that all workers share (see `StoredSum`).
     """
     through = _through_lenses_for_sums(combinations)
-
-    def run() -> None:
-        prefix, _, _, tasks = _sum_tasks(through, partial(_write_tiles, list(stems)))
-        execute([unit for unit, _ in tasks], tasks, prefix)
-
-    again(run, "combine")
+    _over_tiles(through, partial(_write_tiles, list(stems)))
     view = covering([lens.view for lens in _lenses(combinations).values()])
     tiles = tuple((tile.i, tile.j) for tile in view.tile_tasks())
     return [StoredSum(stem, tiles, c.lens) for c, stem in zip(through, stems, strict=True)]
