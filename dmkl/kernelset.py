@@ -30,7 +30,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.composed import Composed, GeometricMean
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
-from dmkl.passes.run import alone, pass_graph
+from dmkl.passes.run import pass_graph
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, View
 from dmkl.store.ingest import ingest
@@ -473,9 +473,8 @@ class KernelSet:
             fitted = Fitted() if isinstance(state, Delayed) else state.fitted
             later = state.fitted.for_products(pure=True) if isinstance(state, Delayed) else None
         token = tokenize(self._view, self._fitted, block, want, precision.str)
-        graph = pass_graph(
-            [Lens(self._view, fitted)], [Columns(block, want, None, precision)], f"{verb}-pass", token, later, alone
-        )
+        lenses, columns = [Lens(self._view, fitted)], [Columns(block, want, None, precision)]
+        graph = pass_graph(lenses, columns, f"{verb}-pass", token, later)
         shape = (self.shape[1] if want == "each" else block.shape[1], block.shape[1])
         dtype = precision if want == "each" else np.dtype(np.float64)
         chunks = [

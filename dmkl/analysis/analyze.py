@@ -62,7 +62,7 @@ from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import again, execute, send_all
-from dmkl.passes.run import alone, pass_graph, refuse_damage, run_pass
+from dmkl.passes.run import pass_graph, refuse_damage, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 from dmkl.store.saved import Result
@@ -630,7 +630,7 @@ def _first_pass(lens: Lens, probes: Float, columns: Float, room: int) -> list[Fl
     block = np.concatenate([probes, np.ones((len(probes), 1)), columns], axis=1)
     width = probes.shape[1] + 1 + min(room, columns.shape[1])
     of_block = Columns(block[:, :width], "each", None, np.dtype(np.float64))
-    graph = pass_graph([lens], [of_block], name, token, then=alone)
+    graph = pass_graph([lens], [of_block], name, token)
     shared = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
     resolution = float(np.finfo(lens.view.source.dtype).eps)
     # On the worker with a kernel's product: all products on one worker would be n times the block.

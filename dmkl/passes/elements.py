@@ -154,13 +154,11 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
         (statistics,) = send_all({f"block-statistics-{token}": state}, lazy=True)
     block = delayed(_block, pure=False)
 
-    def kernel(j: int) -> da.Array:
-        def task(a: int, b: int, rows: Index, cols: Index) -> Any:
-            return block(shared, statistics, j, rows, cols, dask_key_name=f"block-{j}-{a}-{b}-{token}")
+    def task(j: int, a: int, b: int, rows: Index, cols: Index) -> Any:
+        return block(shared, statistics, j, rows, cols, dask_key_name=f"block-{j}-{a}-{b}-{token}")
 
-        return _of_blocks(task, (1, *view.shape[1:]), side, dtype)
-
-    whole: da.Array = da.concatenate([kernel(j) for j in range(len(view.kernels))])
+    shape = (1, *view.shape[1:])
+    whole: da.Array = da.concatenate([_of_blocks(partial(task, j), shape, side, dtype) for j in range(view.shape[0])])
     return whole
 
 

@@ -96,7 +96,6 @@ def persisted(view: View) -> View:
         host.task_bytes * host.slots,
         "Leave out persist(), select fewer kernels or add workers",
     )
-    client = active_client()
     # The source is a node of the graph and not scattered: Dask can then reload the tiles of a worker that dies.
     token = uuid.uuid4().hex
     shared = delayed(view.source, name=f"load-source-{token}", traverse=False)
@@ -104,17 +103,14 @@ def persisted(view: View) -> View:
     side_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize
     # Tiles are loaded kernel by kernel for any number of workers: a later view may select any of the kernels.
     cuts = [
-        (int(kernel), [(int(kernel), task.i, task.j) for task in unit.tiles])
-        for kernel in view.kernels
-        for unit in units_of(replace(view, kernels=np.array([kernel])), other_kernels=len(view.kernels) - 1)
+        (kernel, [(kernel, task.i, task.j) for task in unit.tiles])
+        for unit in units_of(view, most=1)
+        for kernel in view.kernels[unit.kernels].tolist()
     ]
     load = delayed(_load, pure=False)
     tasks = [load(shared, keys, dask_key_name=f"load-tiles-{k}-{token}") for k, (_, keys) in enumerate(cuts)]
     n_bytes = [len(keys) * side_bytes for _, keys in cuts]
-    if client:
-        loaded = client.compute(tasks, workers=host.workers)
-    else:
-        loaded = execute(tasks, list(zip(tasks, n_bytes, strict=True)), "load-tiles")
+    loaded = execute(tasks, list(zip(tasks, n_bytes, strict=True)), "load-tiles", keep=True)
     for (kernel, keys), tiles in zip(cuts, loaded, strict=True):
         parts[kernel].append((frozenset((i, j) for _, i, j in keys), tiles))
     return replace(view, source=HeldTiles(view.source, parts))

@@ -27,7 +27,7 @@ from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import refuse
 from dmkl.numerics.cholesky import add_gram
 from dmkl.numerics.discriminant import null_leverages
-from dmkl.numerics.steps import Step, Weighing, inverse_sizes
+from dmkl.numerics.steps import Fitted, Step, Weighing, inverse_sizes
 from dmkl.passes.blas import blas_threads, factor_threads, pinned_blas
 from dmkl.passes.execute import machine, on_disk, run_tasks, shared_folder, temporary_root
 from dmkl.passes.view import READ_BYTES, Lens, View, bytes_of_task, strips
@@ -64,14 +64,10 @@ class RowMap:
 
     def places(self, axis: int) -> list[Index]:
         """The places of the rows (axis 0) or columns (axis 1) before each fitted step, then those in the source."""
-        steps: Sequence[Any] = self.view.steps[: len(self.statistics)]
-        at, places = np.arange(replace(self.view, steps=tuple(steps)).shape[1 + axis]), []
-        # From the last step to the first: samples that were taken in the middle had other places before.
-        for step in reversed(steps):
-            if step.name == "take":
-                at = (step.rows, step.cols)[axis][at]
-            places.append(at)
-        return [*reversed(places), (self.view.rows, self.view.cols)[axis][at]]
+        steps: Any = self.view.steps[: len(self.statistics)]
+        rows, cols = map(np.arange, replace(self.view, steps=steps).shape[1:])
+        places = [both[axis] for both in Fitted(steps).positions(rows, cols)]
+        return [*places[:-1], (self.view.rows, self.view.cols)[axis][places[0]]]
 
     def apply(self, Z: Float, places: Sequence[Index], axis: int) -> None:
         """Apply the fitted steps in place to rows of the source whose places before each step are given."""

@@ -84,11 +84,12 @@ def pass_graph(
     """Build the tasks of one pass without computing anything.
 
     The lenses are views of the same kernels of one source; each of the columns goes through one of them. `name` is the
-    prefix of every key, such as ``apply-pass-3``, and `token` the last part, new for each call by default. `fitted`
-    replaces the statistics of a single lens if they are not computed yet. `then` returns, for a group of kernels, a
-    function that the task with their results calls on them, so that the results move nowhere; the columns then contain
-    no sums. `vectors` returns the blocks of the columns, which then give their shapes alone: it is called by each
-    process with tasks.
+    prefix of every key, such as ``apply-pass-3``, and `token` the last part, new for each call by default. A graph with
+    a token is kept for later: it has one block of columns, and groups have its result itself instead of a list.
+    `fitted` replaces the statistics of a single lens if they are not computed yet. `then` returns, for a group of
+    kernels, a function that the task with their results calls on them, so that the results move nowhere; the columns
+    then contain no sums. `vectors` returns the blocks of the columns, which then give their shapes alone: it is called
+    by each process with tasks.
     """
     host = machine()
     view = covering([lens.view for lens in lenses])
@@ -113,7 +114,8 @@ def pass_graph(
     units: list[tuple[Task, int]] = []
     groups: list[tuple[tuple[int, ...], Task]] = []
     for group, (kernels, numbers) in enumerate(members.items()):
-        last, whole = None if then is None else then(group, kernels), cut[numbers[0]][0].whole
+        last = _first if lazy else then(group, kernels) if then else None
+        whole = cut[numbers[0]][0].whole
         parts = []
         for number in numbers:
             (unit, tiles), key = cut[number], f"{name}-{number}-{token}"
@@ -134,14 +136,6 @@ def pass_graph(
         parts = [_of_columns(u, sums, columns, f"{name}-sums-{number}", lazy) for number, (u, _) in enumerate(units)]
         (total,) = add_in_tree(parts, f"{name}-add", merge_partials, lazy=lazy)
     return PassGraph(units, groups, total, token)
-
-
-def alone(group: int, kernels: tuple[int, ...]) -> Last:
-    """For `then` in a pass with one block of columns: the result itself instead of a list of one result.
-
-    It is for graphs with a token only, whose tasks share no buffers.
-    """
-    return _first
 
 
 def _first(results: Partial, buffers: Buffers) -> Any:

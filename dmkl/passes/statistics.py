@@ -24,7 +24,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
 from dmkl.numerics.steps import ChainState, Fitted, FittedStep
 from dmkl.passes.execute import machine
-from dmkl.passes.run import alone, pass_graph, run_pass
+from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
 
@@ -210,7 +210,7 @@ def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Dela
 def _means_later(wanted: _Means) -> Delayed:
     fitted, later = (Fitted(), wanted.fitted) if isinstance(wanted.fitted, Delayed) else (wanted.fitted, None)
     token = tokenize(wanted.view, wanted.name, wanted.vectors)
-    graph = pass_graph([Lens(wanted.view, fitted)], [wanted.columns()], wanted.name, token, later, alone)
+    graph = pass_graph([Lens(wanted.view, fitted)], [wanted.columns()], wanted.name, token, later)
     stacked: Delayed = delayed(_stack, pure=True)([part for _, part in graph.groups], wanted.vectors is None)
     return stacked
 

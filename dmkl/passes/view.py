@@ -349,11 +349,11 @@ def bytes_of_task(total_bytes: float) -> float:
     return min(max(total_bytes / _TASKS, _SMALLEST), max(_LARGEST, total_bytes / _MOST))
 
 
-def units_of(view: View, most: int | None = None, other_kernels: int = 0) -> list[Unit]:
+def units_of(view: View, most: int | None = None) -> list[Unit]:
     """Cut a pass into tasks: some whole kernels each, at most `most`, or a part of one kernel.
 
     The cut depends on the data alone and not on the machine: sums in another order would round differently and change
-    the last digits of weights. `other_kernels` counts further kernels of the pass, which are cut separately.
+    the last digits of weights.
     """
     n = len(view.kernels)
     if view.factor_widths is not None:
@@ -363,7 +363,7 @@ def units_of(view: View, most: int | None = None, other_kernels: int = 0) -> lis
         return [Unit(group, (), first=True) for group in np.array_split(np.arange(n), -(-n // together))]
     tiles = view.tile_tasks()
     kernel_bytes = max(1, len(tiles) * view.bytes_per_tile)
-    task_bytes = bytes_of_task((n + other_kernels) * kernel_bytes)
+    task_bytes = bytes_of_task(n * kernel_bytes)
     # A kernel larger than a task is split; its parts return sums over some tiles, and the unit with `first` adds the
     # terms that are not sums over tiles, so that they count once. Halves of small kernels are no gain: adding up their
     # products, most of which move to another process first, takes longer than a core waits for the last task.
