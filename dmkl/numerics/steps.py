@@ -181,12 +181,11 @@ class Fitted:
     """A chain of steps with their statistics."""
 
     steps: tuple[FittedStep, ...] = ()
-    entrywise: bool = False  # whether sums need the kernels after the steps, because each entry has its own weight
 
     @property
     def same_for_all(self) -> bool:
         """Whether the chain is the same for every kernel up to a factor, so that it can be applied to their sum."""
-        return not self.entrywise and all(step.same_for_all for step in self.steps)
+        return all(step.same_for_all for step in self.steps)
 
     @property
     def n_bytes(self) -> int:

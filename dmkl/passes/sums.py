@@ -43,14 +43,10 @@ from dmkl.passes.view import Lens, StoreOrder, TileTask, View, bytes_of_task, co
 
 @dataclass(frozen=True)
 class Combination:
-    """Σ_j w_j K_j through a lens, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j.
+    """Σ_j w_j K_j through a lens; those of a pass are square views of the same kernels."""
 
-    The lenses of the combinations of a pass are square views of the same kernels.
-    """
-
-    lens: Lens  # With `scales`, its steps are applied entry by entry.
+    lens: Lens
     weights: Float  # w, (n,)
-    scales: Float | None = None  # The diagonals, (n, m).
 
     def __sizeof__(self) -> int:
         return self.lens.__sizeof__() + self.weights.nbytes  # Dask decides by it how combinations are sent
@@ -118,7 +114,7 @@ def _add_tiles(
     of_lenses = {key: sum_order(lens) for key, lens in _lenses(combinations).items()}
     orders = [of_lenses[id(c.lens)] for c in combinations]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
-    if view.factor_widths is not None and all(c.lens.fitted.same_for_all and c.scales is None for c in combinations):
+    if view.factor_widths is not None and all(c.lens.fitted.same_for_all for c in combinations):
         for tile in tiles:
             with pinned_blas(blas_threads(tasks_per_machine)):
                 totals = [_empty(order, tile) for order in orders]
@@ -126,9 +122,10 @@ def _add_tiles(
                 yield tile, totals
         return
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
+    of_lens = list(by_key(range(len(combinations)), lambda number: id(combinations[number].lens)).values())
     # Small sets are added in plain NumPy: loading the compiled loops would take longer than the sums.
-    stacks = _stacks(combinations) if source.tiling.rows > SMALL else []
-    alone = sorted({*range(len(combinations))} - {number for numbers, _ in stacks for number in numbers})
+    raw = [n for n in of_lens if source.tiling.rows > SMALL and combinations[n[0]].lens.fitted.same_for_all]
+    stacks = [(numbers, _weights_of_raw([combinations[number] for number in numbers])) for numbers in raw]
     together = most_beside if stacks else 1
     beside = np.empty((together, side, side) if stacks else 0, source.dtype)
     for tile in tiles:
@@ -147,9 +144,9 @@ def _add_tiles(
                     _, stored = next(stream)
                     if stacks:
                         beside[place, : stored.shape[0], : stored.shape[1]] = stored
-                    parts: dict[int, Array] = {}
-                    for number in alone:
-                        _add_alone(combinations[number], orders[number], totals[number], k, stored, parts)
+                    for numbers in (numbers for numbers in of_lens if numbers not in raw):
+                        chosen = [(combinations[number], totals[number]) for number in numbers]
+                        _add_alone(chosen, orders[numbers[0]], k, stored)
                 for (_, weights), (rows, cols), entries in zip(stacks, places, sums, strict=True):
                     if entries.size:
                         of_group = np.ascontiguousarray(weights[:, group])
@@ -157,35 +154,24 @@ def _add_tiles(
             yield tile, totals
 
 
-def _stacks(combinations: Sequence[Combination]) -> list[tuple[list[int], Float]]:
-    """For each lens, the combinations that add raw tiles, and their weights of the stored kernels."""
-    raw = (k for k, c in enumerate(combinations) if c.scales is None and c.lens.fitted.same_for_all)
-    stacks = []
-    for numbers in by_key(raw, lambda k: id(combinations[k].lens)).values():
-        lens = combinations[numbers[0]].lens
-        factors = np.array([lens.fitted.factor(k) for k in range(len(lens.view.kernels))])
-        stacks.append((numbers, np.stack([combinations[k].weights for k in numbers]) * factors))
-    return stacks
+def _weights_of_raw(combinations: Sequence[Combination]) -> Float:
+    """The weights of stored kernels, (combinations, n), in combinations through one lens that add raw tiles."""
+    fitted = combinations[0].lens.fitted
+    return np.stack([c.weights for c in combinations]) * [fitted.factor(k) for k in range(len(combinations[0].weights))]
 
 
-def _add_alone(
-    c: Combination, order: StoreOrder, total: SumTile, k: int, stored: Array, parts: dict[int, Array]
-) -> None:
-    """Add a kernel's stored tile to one combination; `parts` keeps the transformed tile of each lens."""
-    if not c.weights[k] or not total.entries.size:
+def _add_alone(chosen: Sequence[tuple[Combination, SumTile]], order: StoreOrder, k: int, stored: Array) -> None:
+    """Add a kernel's stored tile to combinations through one lens."""
+    rows, cols, entries = chosen[0][1]
+    if not entries.size or not any(c.weights[k] for c, _ in chosen):
         return
-    fitted, key = c.lens.fitted, id(c.lens)
-    if key not in parts:
-        parts[key] = stored[order.inside(total.rows)][:, order.inside(total.cols)]
-        if not fitted.same_for_all:
-            trail = fitted.positions(order.order[total.rows], order.order[total.cols])
-            parts[key] = fitted.elementwise(k, parts[key], trail)
-    weight = c.weights[k] * (fitted.factor(k) if fitted.same_for_all else 1.0)
-    if c.scales is None:
-        total.entries[:] += weight * parts[key].astype(np.float64, copy=False)
-    else:
-        down, across = (c.scales[k][order.order[run]] for run in (total.rows, total.cols))
-        total.entries[:] += (weight * down[:, None]) * parts[key] * across
+    fitted, part = chosen[0][0].lens.fitted, stored[order.inside(rows)][:, order.inside(cols)]
+    if not fitted.same_for_all:
+        part = fitted.elementwise(k, part, fitted.positions(order.order[rows], order.order[cols]))
+    factor = fitted.factor(k) if fitted.same_for_all else 1.0
+    for c, total in chosen:
+        if c.weights[k]:
+            total.entries[:] += c.weights[k] * factor * part.astype(np.float64, copy=False)
 
 
 def _add_by_factors(

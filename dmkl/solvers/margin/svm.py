@@ -48,6 +48,7 @@ from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.numerics.cholesky import Cholesky, add_gram
 from dmkl.numerics.compiling import compiled
 from dmkl.numerics.fisher import relative_gap
+from dmkl.numerics.steps import CosineScaling, Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import check_memory, machine, run_tasks, shared_folder
 from dmkl.passes.sums import Combination, StoredSum, SumColumns, combine_pass
@@ -207,9 +208,6 @@ def train_together(requests: Sequence[tuple[Lens, SVM]]) -> tuple[list[SVMSoluti
     for number, (lens, request) in enumerate(requests):
         groups = b"" if request.groups is None else request.groups.tobytes()
         sums.setdefault((id(lens), request.weights.tobytes(), groups), []).append(number)
-    # Entries of composite kernels have their own weights, which apply after the steps: through separate lenses.
-    composite = [lens for lens, request in requests if request.groups is not None]
-    entrywise = {id(lens): Lens(lens.view, replace(lens.fitted, entrywise=True)) for lens in composite}
     side = requests[0][0].view.source.tiling.tile
     most = max(1, host.task_bytes // 4 // (8 * side * side))
     shared = list(sums.values())
@@ -217,12 +215,7 @@ def train_together(requests: Sequence[tuple[Lens, SVM]]) -> tuple[list[SVMSoluti
     batches = [shared[start : start + most] for start in range(0, len(shared), most)]
     for batch in batches:
         with shared_folder("where the combined kernels of this step are written") as folder:
-            combinations = [
-                Combination(lens, request.weights)
-                if request.groups is None
-                else Combination(entrywise[id(lens)], np.ones(len(request.weights)), request.weights[:, request.groups])
-                for lens, request in (requests[numbers[0]] for numbers in batch)
-            ]
+            combinations = [_combination(*requests[numbers[0]]) for numbers in batch]
             # Sums are written by the workers, so the folder must be one that all of them can reach.
             totals = combine_pass(combinations, [f"{folder}/sum-{k}" for k in range(len(batch))])
             members = [(k, number) for k, numbers in enumerate(batch) for number in numbers]
@@ -234,6 +227,15 @@ def train_together(requests: Sequence[tuple[Lens, SVM]]) -> tuple[list[SVMSoluti
             machines = run_tasks("train", work)
         solutions |= {number: trained for (_, number), trained in zip(members, machines, strict=True)}
     return [solutions[number] for number in range(len(requests))], float(len(batches))
+
+
+def _combination(lens: Lens, request: SVM) -> Combination:
+    """The sum of a request. Weights of the groups of a composite kernel scale its samples, after all other steps."""
+    if request.groups is None:
+        return Combination(lens, request.weights)
+    of_samples = request.weights[:, request.groups]
+    chain = Fitted((*lens.fitted.steps, CosineScaling(of_samples, of_samples)))
+    return Combination(Lens(lens.view, chain), np.ones(len(of_samples)))
 
 
 def train(kernel: Float, request: SVM) -> SVMSolution:
