@@ -30,6 +30,7 @@ from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
 from helpers.annotated import cells, write
 from helpers.containers import write_10x, write_zarr
+from helpers.forms import FORMS, WORDS, grm_list, grm_prefix, table_for
 from helpers.fuzzing.mutations import (
     PACKERS,
     mutated_bytes,
@@ -49,7 +50,6 @@ M = 6
 _X = np.random.default_rng(0).normal(size=(M, 3)).round(3)
 _K = np.stack([_X @ _X.T + np.eye(M), _X[:, :1] @ _X[:, :1].T + np.eye(M)])
 _NAMES = [f"s{i}" for i in range(M)]
-_LOWER = [(i, k) for i in range(M) for k in range(i + 1)]
 _Y = np.array(["a", "b"])[np.arange(M) % 2]
 _CODES = np.arange(M) % 2
 _FRAME = pd.DataFrame(_X, index=_NAMES, columns=["u", "v", "w"])
@@ -74,6 +74,8 @@ class Format:
             name = random.choice([other for other in files if other.endswith((".json", ".zarray"))] or [name])
         if len(files) > 1 and random.random() < 0.03:
             del files[name]
+        elif name.endswith(tuple(PACKERS)) and random.random() < 0.6:
+            files[name] = mutated_packed(random, files[name])
         elif self.structured and name.endswith(self.suffix) and random.random() < 0.6:
             files[name] = random.choice(self.structured)(random, files[name])
         else:
@@ -84,7 +86,8 @@ class Format:
 
 # --- readers ---------------------------------------------------------------------------------------------------------
 def _only(folder: Path) -> Path:
-    return min(folder.iterdir())
+    """The file that a command is given, beside which others may have the names of its rows."""
+    return min(folder.iterdir(), key=lambda path: (path.name.endswith((".id", ".N.bin")), path))
 
 
 def _kernels(folder: Path) -> object:
@@ -110,7 +113,7 @@ def _labels(folder: Path) -> object:
 
 
 def _groups(folder: Path) -> object:
-    return read_groups(_only(folder), np.array(_NAMES, dtype=object), np.arange(M))
+    return read_groups(_only(folder), np.array(WORDS, dtype=object), np.arange(len(WORDS)))
 
 
 def _specs(folder: Path) -> object:
@@ -191,23 +194,6 @@ def _hdf5() -> list[Files]:
     return _written("K.h5", _write_hdf5, full, {"a": _K[0], "b": _K[1].astype("f4"), "y": _CODES})
 
 
-def _csv() -> list[Files]:
-    frame = pd.DataFrame(_K[0], index=_NAMES, columns=_NAMES)
-    texts = [
-        frame.to_csv(index_label="sample"),
-        frame.to_csv(index=False, header=False),
-        frame.to_csv(sep=";", decimal=",", quoting=1),
-        frame.to_csv(sep="\t", header=False),
-    ]
-    return [{"K.csv": text.encode()} for text in texts] + _texts({"K.txt": frame.to_string(index=False, header=False)})
-
-
-def _tables() -> list[Files]:
-    labeled = _FRAME.assign(label=_Y)
-    texts = (_FRAME.to_csv(), labeled.to_csv(index_label="sample"), _FRAME.to_csv(index=False))
-    return [{"X.csv": text.encode()} for text in texts] + _texts({"X.tsv": labeled.to_csv(sep="\t")})
-
-
 def _feature_arrays() -> list[Files]:
     arrays = {"u": _X, "v": _X[:, :2]}
     return [
@@ -223,14 +209,28 @@ def _zarr() -> list[Files]:
     return _written("K.zarr", lambda path, form: write_zarr(path, form, **arrays), 2, 3)
 
 
+def _of_forms(use: str) -> list[Files]:
+    """A file of each form for this use; containers have formats of their own, and paths in a file lead elsewhere."""
+    forms = [form for form in FORMS.values() if form.titles != "named" and form.write not in (grm_list, grm_prefix)]
+    return _written("", lambda folder, form: form.write(folder, table_for(form, use), use), *forms)
+
+
+def _nameless() -> list[Files]:
+    frame = pd.DataFrame(_K[0])
+    texts = {"K.csv": frame.to_csv(index=False, header=False), "K.txt": frame.to_string(index=False, header=False)}
+    return _texts(texts | {"quoted.csv": frame.to_csv(sep=";", decimal=",", quoting=1)})
+
+
 def _values() -> list[Files]:
+    kinds = np.array(["a", "b"])[np.arange(len(WORDS)) % 2]
     texts = {
-        "y.txt": "\n".join(_Y),
-        "y.csv": pd.DataFrame({"sample": _NAMES, "label": _Y}).to_csv(index=False),
-        "labels.csv": pd.DataFrame(np.eye(M, 3, dtype=int), columns=list("abc")).to_csv(),
-        "z.txt": "0 1 1.5 1e3 2 7",
+        "y.txt": "\n".join(kinds),
+        "labels.csv": pd.DataFrame(np.eye(len(WORDS), 3, dtype=int), columns=list("abc")).to_csv(),
+        "z.txt": "0 1 1.5 1e3 2 7 8 9 10 11 12 13",
+        "y.pheno": "FID IID ill old\n"
+        + "".join(f"f {name} {i % 2} {(-9, 1)[i % 2]}\n" for i, name in enumerate(WORDS)),
     }
-    return _texts(texts) + _written("y.npy", np.save, _Y)
+    return _texts(texts) + _written("y.npy", np.save, kinds)
 
 
 def _split_files() -> list[Files]:
@@ -290,7 +290,7 @@ def _cells() -> list[Files]:
 
 
 def _packed() -> list[Files]:
-    files = [*_csv()[:1], *_written("K.npy", np.save, _K), *_sparse_files()[-2:-1], *_hdf5()[:1]]
+    files = [*_of_forms("kernels")[:1], *_written("K.npy", np.save, _K), *_sparse_files()[-2:-1], *_hdf5()[:1]]
     pairs = [pair for file in files for pair in file.items()]
     return [{name + end: pack(data)} for name, data in pairs for end, (_, pack, _) in PACKERS.items()]
 
@@ -324,31 +324,12 @@ def _typed() -> list[Files]:
 def _relationships() -> list[Files]:
     names = "".join(f"f{i // 2} {name}\n" for i, name in enumerate(_NAMES)).encode()
     text = "".join("\t".join(map(str, row[: i + 1])) + "\n" for i, row in enumerate(_K[0])).encode()
+    king = [f"f\t{_NAMES[i]}\tf\t{_NAMES[k]}\t9\t{_K[0, i, k]}\n" for i in range(M) for k in range(i + 1)]
     return [
-        {"a.grm.bin": _K[0][np.tril_indices(M)].astype("<f4").tobytes(), "a.grm.id": names},
         {"a.rel.bin": _K[0].astype("<f8").tobytes(), "a.rel.id": names},
         {"a.rel": text, "a.rel.id": names},
-        {"a.grm.sp": "".join(f"{i}\t{k}\t{_K[0, i, k]}\n" for i, k in _LOWER).encode(), "a.grm.id": names},
+        {"x.kin0": "".join(["FID1\tID1\tFID2\tID2\tN_SNP\tKinship\n", *king]).encode()},
     ]
-
-
-def _pairs() -> list[Files]:
-    lines = [f"{_NAMES[i]}\t{_NAMES[k]}\t{_K[0, i, k]}" for i, k in _LOWER]
-    king = [f"f\t{_NAMES[i]}\tf\t{_NAMES[k]}\t9\t{_K[0, i, k]}" for i, k in _LOWER]
-    return _texts(
-        {
-            "pairs.txt": "\n".join(lines),
-            "mash.tab": "\n".join(f"{line}\t0\t9/10" for line in lines),
-            "x.kin0": "\n".join(["FID1\tID1\tFID2\tID2\tN_SNP\tKinship", *king]),
-        }
-    )
-
-
-def _phenotypes() -> list[Files]:
-    names = [f"f{i // 2} {name}" for i, name in enumerate(_NAMES)]
-    ill = "".join(f"{name} {1 + i % 2}\n" for i, name in enumerate(names))
-    both = "".join(f"{name} {i % 2} {(-9, 1)[i % 2]}\n" for i, name in enumerate(names))
-    return _texts({"y.txt": ill, "y.pheno": f"FID IID ill old\n{both}"})
 
 
 def _sets() -> list[Files]:
@@ -376,22 +357,26 @@ FORMATS = {
     "HDF5": Format(_hdf5, _kernels),
     "Zarr": Format(_zarr, _kernels, (mutated_json,), _JSON),
     "annotated": Format(_annotated_files, _annotated),
-    "text": Format(_csv, _kernels, (mutated_numbers,)),
-    "tables": Format(_tables, _features, (mutated_numbers,)),
-    "Parquet": Format(lambda: _written("X.parquet", lambda path, x: x.to_parquet(path), _FRAME), _features),
+    "kernels": Format(lambda: [*_of_forms("kernels"), *_nameless(), *_relationships()], _kernels, (mutated_numbers,)),
+    "tables": Format(
+        lambda: [*_of_forms("features"), *_texts({"X.csv": _FRAME.assign(label=_Y).to_csv(index=False)})],
+        _features,
+        (mutated_numbers,),
+    ),
     "features": Format(_feature_arrays, _features),
     "sparse": Format(_sparse_files, _kernels, (mutated_npz,), ".npz"),
     "10x": Format(_cells, _features, (mutated_numbers,), (".tsv", ".mtx")),
-    "compressed": Format(_packed, _kernels, (mutated_packed,)),
+    "compressed": Format(_packed, _kernels),
     "NetCDF": Format(lambda: _written("x.nc", _write_dataset, _X), _features),
     "zipped": Format(lambda: _written("x.zarr.zip", _write_dataset, _X), _features, (mutated_npz,)),
     "LIBSVM": Format(_libsvm, _features, (mutated_numbers,)),
-    "typed": Format(_typed, lambda folder: read_covariates(_only(folder)), (mutated_numbers,)),
-    "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id", ".sp")),
-    "pairs": Format(_pairs, _kernels, (mutated_numbers,)),
-    "phenotypes": Format(_phenotypes, _labels, (mutated_numbers,)),
-    "labels": Format(_values, _labels, (mutated_numbers,)),
-    "groups": Format(_values, _groups, (mutated_numbers,)),
+    "covariates": Format(
+        lambda: [*_of_forms("covariates"), *_typed()],
+        lambda folder: read_covariates(_only(folder)),
+        (mutated_numbers,),
+    ),
+    "labels": Format(lambda: [*_of_forms("labels"), *_values()], _labels, (mutated_numbers,)),
+    "groups": Format(lambda: [*_of_forms("groups"), *_values()], _groups, (mutated_numbers,)),
     "splits": Format(_split_files, _splits, (mutated_numbers,), ("splits.csv", "splits.txt")),
     "specifications": Format(
         lambda: [{"specs.toml": _SPECS.encode(), "sets.json": _SETS.encode()}], _specs, (mutated_numbers,)
