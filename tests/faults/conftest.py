@@ -1,9 +1,11 @@
 """Fixtures of fault tests: input files, results without faults, and folders of each test."""
 
 import shutil
+import subprocess
 
 import pytest
 from helpers.faults import PHASES, assert_same, disturbed, make_files, result, tasks_before, told
+from helpers.power import Disk
 
 from dmkl.cli.main import main
 
@@ -66,3 +68,15 @@ def goes_on(run, places, undisturbed):
         return err
 
     return call
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """An ext4 file system; the test is skipped where it cannot be mounted."""
+    (folder := tmp_path / "disks").mkdir()
+    try:
+        disk = Disk(folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no image can be mounted: {error}")
+    yield disk
+    disk.close()

@@ -4,13 +4,11 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 
 import dask
 import psutil
 import pytest
-from helpers.faults import PHASES, Processes, disturbed, left, revived_workers, tasks_before, told
+from helpers.faults import PHASES, Processes, child, disturbed, left, revived_workers, tasks_before, told
 
 pytestmark = pytest.mark.slow
 
@@ -56,26 +54,12 @@ def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(disturb,
     goes_on(phase, cluster)
 
 
-COMMAND = """
-import os, signal, sys
-from dmkl.cli.main import main
-from helpers.faults import disturbed
-
-name, victim, after = sys.argv[1], int(sys.argv[2]) or os.getpid(), int(sys.argv[3])
-with disturbed(lambda: os.kill(victim, getattr(signal, name)), after):
-    sys.exit(main(sys.argv[4:]))
-"""
-
-
 def disturbed_child(name, phase, places, *more, cluster="threads", victim=0, moment=None):
     """Run a command in a child process that signals itself or `victim`; return its status, errors and notes."""
     command = [*PHASES[phase].command(*places, cluster), *more]
-    arguments = [name, str(victim), str(moment or tasks_before(phase)), *command]
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    child = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, env={**os.environ, **paths}
-    )
-    return child.returncode, *told(child.stderr)
+    process = child(command, name, moment or tasks_before(phase), victim)
+    _, err = process.communicate()
+    return process.returncode, *told(err)
 
 
 @pytest.mark.parametrize(

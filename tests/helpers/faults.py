@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import re
 import resource
 import shutil
@@ -255,6 +256,37 @@ def lock_by(path: Path, **changes: object) -> None:
         "token": "theirs",
     }
     writing.lock_path(path).write_text(json.dumps({**holder, **changes}))
+
+
+# --- commands in other processes -------------------------------------------------------------------------------------
+_CHILD = """
+import os, signal, sys
+from dmkl.cli.main import main
+from helpers.faults import disturbed
+
+name, victim, after = sys.argv[1], int(sys.argv[2]) or os.getpid(), int(sys.argv[3])
+
+def act():
+    os.kill(victim, getattr(signal, name))
+
+print("begins", flush=True)
+with disturbed(act, after):
+    status = main(sys.argv[4:])
+if after < 0:
+    act()
+sys.exit(status)
+"""
+
+
+def child(command: list[str], name: str = "SIGKILL", after: int = 0, victim: int = 0) -> subprocess.Popen[str]:
+    """Start a command in a process that prints a line when its modules are imported, and sends a signal.
+
+    To `victim`, by default itself, when so many tasks have ended; never for 0; at its own end for -1.
+    """
+    arguments = [name, str(victim), str(after), *command]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    out = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", _CHILD, *arguments], env=environment, **out)
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------

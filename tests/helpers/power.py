@@ -87,19 +87,3 @@ class Disk:
 
 def _run(*command: object) -> None:
     subprocess.run([str(word) for word in command], check=True, capture_output=True)
-
-
-KILLED_AFTER = """
-import itertools, os, signal, sys
-from dmkl.cli.main import main
-from dmkl.progress import ConsoleWatch
-
-def advance(self, n_bytes, ended=itertools.count(1)):
-    if next(ended) == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-ConsoleWatch.advance = advance
-main(sys.argv[2:])
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-"""A program that runs a command and is killed at the end of one of its tasks, or at its own end."""
