@@ -347,7 +347,7 @@ def _description(kind: type, name: str) -> str:
 @cache
 def _documented(documentation: str) -> dict[str, str]:
     """The descriptions in the section Parameters of a docstring, by name."""
-    lines = documentation.splitlines()
+    lines = documentation.splitlines() or [""]
     section, names, descriptions = "", [""], dict[str, str]()
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if below and set(below) == {"-"}:
