@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache, partial
-from itertools import combinations, zip_longest
+from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -97,10 +97,11 @@ def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Ar
 
 def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.Dataset:
     """A row for each step; shorter histories end in NaN."""
-    first, dim = outcomes[0].steps[0], problems.dim or "problem"
-    steps = list(zip(*zip_longest(*(outcome.steps for outcome in outcomes), fillvalue=Step(None, {})), strict=True))
+    dim, missing, longest = problems.dim or "problem", Step(None, {}), max(len(outcome.steps) for outcome in outcomes)
+    steps = [[*outcome.steps, *[missing] * (longest - len(outcome.steps))] for outcome in outcomes]
+    first = steps[0][0] if longest else missing
     coords: dict[str, Any] = {} if problems.dim is None else {dim: _labels(dim, problems.names)[1]}
-    coords["iteration"] = np.arange(1, len(steps[0]) + 1)
+    coords["iteration"] = np.arange(1, longest + 1)
     variables: dict[str, Any] = {}
     for name in first.figures:
         values = [[step.figures.get(name, np.nan) for step in of_problem] for of_problem in steps]
@@ -110,7 +111,7 @@ def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> 
         weights = [[unknown if step.weights is None else step.weights for step in of_problem] for of_problem in steps]
         variables["weight"] = (dim, "iteration", "kernel"), np.array(weights, dtype=np.float64)
     dataset = xr.Dataset(variables, coords)
-    return dataset.isel({dim: 0}) if problems.dim is None else dataset
+    return dataset.isel({dim: 0}, missing_dims="ignore") if problems.dim is None else dataset
 
 
 class KernelLearner(BaseEstimator):  # type: ignore[misc]

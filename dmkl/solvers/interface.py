@@ -322,6 +322,9 @@ class Outcome:
     weights_error: float = np.nan
 
     def __post_init__(self) -> None:
+        if self.dual is not None and np.ndim(self.dual) != 2:
+            msg = f"dual variables are (samples, columns), got shape {np.shape(self.dual)}"
+            raise ValueError(msg)
         # No solver can claim a proof without a number: NaN and infinity fail this test as well.
         if self.status in (Status.CERTIFIED, Status.FINISHED) and not 0.0 <= self.gap < np.inf:
             msg = f"an outcome is certified by a finite gap of zero or more, got {self.gap}"
