@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
 
     ======================== ==========================================================================================
     parameters               the constructor keeps them as they are, `fit` does not change them, a clone has them too
-    fit                      sets the attributes that all models have; again it gives the same; refuses wrong labels
-    prediction               does not depend on the other rows; contributions and the intercept add up to the scores
+    fit                      sets the attributes that all models have, with names that end in _; again, and after a fit
+                             to other rows, it gives the same; refuses wrong labels
+    prediction               does not depend on the other rows; contributions and the intercept add up to the scores;
+                             of two classes there is one score
     search                   its predictions and scores are those of a model fitted to the same rows
     weights of samples       2 is a repeated row, for a learner without steps, and 0 one that is left out; or they are
                              refused
@@ -159,24 +162,40 @@ def _scores(model: Any, K: KernelSet) -> xr.DataArray:
 
 def _check_parameters(case: _Case) -> None:
     learner = case.learner
-    names = learner.get_params(deep=False)
+    kind, names = type(learner), learner.get_params(deep=False)
     case.expect(vars(learner).keys() == names.keys(), "the constructor sets an attribute for each parameter, no others")
+    for name in names:
+        for value in (signature(kind).parameters[name].default, object()):
+            try:
+                kept = getattr(kind(**{**names, name: value}), name)
+            except Exception as error:  # of a check in the constructor
+                kept = error
+            rule = f"the constructor keeps {name} as it is, and fit checks it by traits.rules"
+            case.expect(kept is value, f"{rule}; of {value!r:.60} it made {kept!r:.60}")
     case.expect(repr(clone(learner)) == repr(learner), "a clone has the same parameters")
+    rule = "its name is that of no other learner, since files name the class of a model"
+    case.expect(getattr(dmkl, kind.__name__, kind) is kind, rule)
     before = repr(learner.get_params())
     case.expect(repr(case.fitted().get_params()) == before, "fit leaves the parameters as they are")
 
 
 def _check_fit(case: _Case) -> None:
     case.expect_refused("predict before fit raises NotFittedError", NotFittedError, case.copy().predict, case.new)
-    model, again = case.fitted(), case.fitted()
+    model, again, rows = case.fitted(), case.fitted(), _TRAIN[3:]
+    once_more = case.copy().fit(case.K[rows, rows], case.y[rows]).fit(case.K[_TRAIN, _TRAIN], case.y[_TRAIN])
     fitted = case.learner.traits.fitted
+    others = [name for name in vars(model).keys() - vars(case.learner).keys() if name.strip("_") == name]
+    case.expect(not others, f"fit sets attributes whose names end in _, which files keep; others are {others}")
     missing = [name for name, declared in fitted.items() if declared.needed and not hasattr(model, name)]
     case.expect(not missing, f"fit sets all attributes that traits.fitted calls needed, and {missing} are missing")
     case.expect(model.weights_["kernel"].values.tolist() == list(model.kernel_names_), "weights_ are those of kernels")
     for name in ("weights_", "dual_coef_"):
         case.expect(np.isfinite(getattr(model, name)).all(), f"{name} are finite")
     _expect_same(case, again, model, "a second fit")
+    _expect_same(case, once_more, model, "a learner that was fitted to other rows before")
     if case.learner.traits.needs_labels:
+        classes = [] if case.is_regression else np.unique(case.y).tolist()
+        case.expect(model.classes_.tolist() == classes, "classes_ are the labels in order, of a regression none")
         few = case.K[_TRAIN, _TRAIN], case.y[_TRAIN][:-1]
         case.expect_refused("fit refuses labels of too few samples", InputError, case.copy().fit, *few)
 
@@ -201,6 +220,10 @@ def _check_prediction(case: _Case) -> None:
     case.expect(len(model.predict(case.new)) == len(_TEST), "predict returns a value for each sample")
     if case.learner.traits.needs_labels:
         _check_contributions(case, model, scores)
+        if not case.is_regression:
+            of_two = case.fitted(case.y == "ant")
+            case.expect(_scores(of_two, case.new).shape == (len(_TEST),), "of two classes a sample has one score")
+            case.expect({*of_two.predict(case.new).tolist()} <= {True, False}, "labels are those of training")
 
 
 def _check_contributions(case: _Case, model: Any, scores: xr.DataArray) -> None:
@@ -213,7 +236,7 @@ def _check_contributions(case: _Case, model: Any, scores: xr.DataArray) -> None:
 def _search(case: _Case, **options: Any) -> Any:
     """A search of one point on the fold of training and test rows."""
     parameters = case.learner.get_params(deep=False).items()
-    point = next({name: [value]} for name, value in parameters if isinstance(value, str | int | float))
+    point = next(({name: [value]} for name, value in parameters if isinstance(value, str | int | float)), None)
     return dmkl.search(case.copy(), case.K, case.y, point, [(_TRAIN, _TEST)], **options)
 
 

@@ -135,6 +135,59 @@ def test_check_learner_names_what_is_broken(learner_of):
         check(_check_weights=lambda self: None)
     with pytest.raises(AssertionError, match="Broken: contributions and the intercept add up"):
         check(_offsets=lambda self, samples, **beside: np.ones(1))
+    with pytest.raises(AssertionError, match=r"Broken: fit sets attributes whose names end in _, .* are \['trail'\]"):
+        check(_set_attributes=lambda self, outcome: setattr(self, "trail", [1, 2]))
+    with pytest.raises(AssertionError, match="Broken: classes_ are the labels in order"):
+        check(_set_attributes=lambda self, outcome: setattr(self, "classes_", self.classes_[::-1]))
+    with pytest.raises(AssertionError, match="Broken: labels are those of training"):
+        check(labels_of=lambda self, scores: np.full(len(scores), "ant"))
+    with pytest.raises(ValueError, match=r"dual variables are \(samples, columns\), got shape \(31,\)"):
+        check(_solve=lambda self, signs, n: returned(Outcome(Status.CONVERGED, np.ones(n), signs, np.nan)))
+    with pytest.raises(AssertionError, match="MKFDA: its name is that of no other learner"):
+        check_learner(type("MKFDA", (learner_of(FIXED, "FixedWeights"),), {}))
+
+
+def returned(outcome):
+    """A solver that requests nothing."""
+    yield from ()
+    return outcome
+
+
+@pytest.mark.usefixtures("models")
+@pytest.mark.parametrize(
+    ("constructor", "rule"),
+    [
+        (lambda self, share=None: setattr(self, "share", share or 0.5), "of None it made 0.5"),
+        (lambda self, share=0.5: setattr(self, "share", min(share, 1.0)), "it made TypeError"),
+        (
+            lambda self, share=0.5: vars(self).update(share=share, cache={}),
+            "an attribute for each parameter, no others",
+        ),
+    ],
+)
+def test_check_learner_names_what_a_constructor_must_not_do(constructor, rule):
+    with pytest.raises(AssertionError, match=f"Broken: the constructor .*{rule}"):
+        check_learner(type("Broken", (KernelClassifier,), {"__init__": constructor}))
+
+
+@pytest.mark.usefixtures("models")
+def test_check_learner_notices_what_a_learner_remembers_of_the_last_fit():
+    class Growing(KernelClassifier):
+        def __init__(self, steps=()):
+            self.steps = steps
+
+        def _problem(self, data, number):
+            self._n = getattr(self, "_n", 0) + 1
+            return partial(self._solve, self._n * data.problems.h[number], data.n_kernels)
+
+        def _solve(self, signs, n):
+            yield from ()
+            return Outcome(Status.CONVERGED, np.full(n, 1 / n), signs[:, None], np.nan)
+
+    with pytest.raises(AssertionError, match="Growing: dual_coef_ of a learner that was fitted to other rows before"):
+        check_learner(Growing)
+    Growing._problem = lambda self, data, number: partial(self._solve, data.problems.h[number], data.n_kernels)
+    check_learner(Growing)  # without a docstring, numbers among its parameters and steps of its solver
 
 
 def test_a_solver_works_everywhere(tmp_path, monkeypatch):
