@@ -173,7 +173,7 @@ def _independent_tests(pair: Sequence[xr.Dataset], folds: Index) -> dict[str, An
     if pair[0]["score"].ndim == 1:  # of the second of two classes
         tests |= delong(truth == labels[-1], np.stack([each["score"].values for each in pair]), folds)
     if all("probability" in each for each in pair):
-        classes = pair[0]["class"].values if "class" in pair[0].coords else labels
+        classes = pair[0]["class"].values if "class" in pair[0].coords else np.array([0, 1])  # of a task
         index, losses = np.searchsorted(classes, truth), []
         for p in (each["probability"].values for each in pair):  # or that of the second of two
             of_classes = p if p.ndim > 1 else np.stack([1.0 - p, p], axis=1)

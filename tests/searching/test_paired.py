@@ -159,6 +159,12 @@ def test_tasks_and_numbers_have_their_tests():
     row, p = result.comparison().iloc[1], result.baselines["delong_p_value"].values
     assert row["p_value"] == pytest.approx(min(1.0, 2 * p.min()))
     assert f"DeLong (smallest of 2 tasks, Bonferroni) p = {row['p_value']:.2g}" in result.summary()
+    both = [result.predictions, dmkl.evaluate(dmkl.MKFDA(p=np.inf), K, tasks, GRID, outer=3, inner=2).predictions]
+    right = [(each["predicted_label"] == 1).values[:, 0] & (each["true_label"] == 1).values[:, 0] for each in both]
+    of_ones = [each.isel(sample=np.logical_and(*right)) for each in both]  # in which a task has one label alone
+    losses = [-np.log(each["probability"].values[:, 0]) for each in of_ones]
+    tests = dmkl.compare_predictions(*of_ones)
+    assert float(tests["paired_loss_difference"][0]) == pytest.approx(np.mean(losses[0] - losses[1]))
     of_numbers = dmkl.evaluate(dmkl.MKRidge(p=1), K, y.astype(float), GRID, outer=3, inner=2)
     predictions = of_numbers.predictions
     other = dmkl.evaluate(dmkl.MKRidge(p=np.inf), K, y.astype(float), GRID, outer=3, inner=2).predictions
