@@ -91,7 +91,7 @@ class ModelComparison(Result):
 
     @property
     def best(self) -> str:
-        """The name of the model with the largest mean test score, the first of equal ones."""
+        """The name of the model with the largest mean test score, the first of equal ones, or of all without scores."""
         return _best(self.data)
 
     def table(self) -> pd.DataFrame:
@@ -139,6 +139,8 @@ class ModelComparison(Result):
         best, *others = table.to_dict("records")
         scoring = str(attrs["scoring"])
         lines = [f"{best['model']} is ahead: {scoring} {with_error(best['score'], best['standard_error'])} in test"]
+        if np.isnan(best["score"]):
+            lines = [f"{scoring} is undefined in the test rows of all folds: take larger ones, or another scorer"]
         for row in others:
             value = with_error(row["score"], row["standard_error"])
             text = verdict(row["difference"], row["margin"], ends).replace("the choice", best["model"])
@@ -195,7 +197,8 @@ def _by_fold(data: xr.Dataset) -> xr.DataArray:
 
 
 def _best(data: xr.Dataset) -> str:
-    return str(data["model"].values[int(np.nanargmax(mean_over_folds(_by_fold(data))[0]))])
+    mean, _ = mean_over_folds(_by_fold(data))
+    return str(data["model"].values[np.argmax(np.nan_to_num(mean.values, nan=-np.inf))])
 
 
 def _values(evaluation: EvaluationResult, parameter: str) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 from helpers.references import Counting, over
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import LeaveOneOut, StratifiedKFold
 
 import dmkl
 from dmkl.building import features_of
@@ -123,6 +123,15 @@ def test_a_competitor_that_wins_is_named(K):
 
 
 @pytest.mark.slow
+def test_models_without_any_score_are_compared_in_words(K):
+    two = K.labels != "cat"
+    few = K[two, two][:10, :10]
+    result = dmkl.compare(["sum", "single"], few, grids={"sum": {"lam": [0.1]}}, outer=LeaveOneOut(), scoring="roc_auc")
+    assert result.best == "sum"
+    assert "roc_auc is undefined in the test rows of all folds" in result.summary()
+    assert result.table()["score"].isna().all()
+
+
 def test_names_mean_regressions_where_labels_are_numbers(K, tables):
     y, kernel = tables["a"].sum(axis=1), K.names[0]
     grids = {"mkridge": {"lam": [0.1], "p": [1]}, "sum": {"lam": [0.1]}}
