@@ -402,6 +402,11 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """Whether predictions of a regression can be subtracted from its labels."""
         return True
 
+    @classmethod
+    def _has_errors(cls) -> bool:
+        """Whether predictions are compared with labels one by one, as log hazard ratios are not."""
+        return cls.traits.scorer is None or not issubclass(cls, RegressorMixin)
+
     def _regress(self, design: Float, labels: Float, new: Float, samples: Array) -> tuple[Float, Float]:
         """The learner on covariates [1, z] alone, (m, 1 + columns), of samples; see `dmkl.numerics.covariates`."""
         return regress(design, labels, new)
@@ -1126,7 +1131,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelLearner, abstract=
         InputError
             If a row was trained on, or the model predicts hazards, not the values of `y`.
         """
-        if self.traits.scorer is not None:
+        if not self._has_errors():
             refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
         prediction, truth = self._rows_of_others(K, y, unknown, **new)
         held_out = xr.Dataset(

@@ -7,6 +7,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -198,7 +199,7 @@ class EvaluationResult(GridResult):
         Parameters
         ----------
         times
-            Increasing; by default the times of events between their first and last decile.
+            Increasing; by default the times of events between their first and last decile, or all if there are few.
 
         Raises
         ------
@@ -211,7 +212,8 @@ class EvaluationResult(GridResult):
         labels, folds = held_out["true_label"].values, held_out["sample_fold"].values.astype(str)
         events = np.unique(labels[labels > 0])
         first, last = np.quantile(events, [0.1, 0.9])
-        at = events[(first <= events) & (events <= last)] if times is None else times
+        within = events[(first <= events) & (events <= last)]
+        at = times if times is not None else within if len(within) > 1 else events
         parts = []
         for name, model in self._models.items():
             curves = model.survival_of(held_out["prediction"][folds == name], at)
@@ -248,7 +250,7 @@ class EvaluationResult(GridResult):
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
             of_scores.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
-        if attrs["estimator"] == "MKCox" and self._models:
+        with suppress(InputError):  # of other learners, and of events at a single time
             of_times = self.survival_scores()
             names = ("integrated_brier_score", "mean_dynamic_auc")
             of_scores += [f"{name} {with_error(*mean_over_folds(of_times[name]))} in test" for name in names]
@@ -436,7 +438,8 @@ def evaluate_on(
         of_covariates, parts = question.covariates_alone(folds)
         predictions[COVARIATES] = question.predictions(parts)
         tests |= {f"{COVARIATES}_{name}": values for name, values in of_covariates.items()}
-    tests |= paired_variables(question.predictions(map(Part.of, answers.fits)), predictions)
+    if question.estimator._has_errors():
+        tests |= paired_variables(question.predictions(map(Part.of, answers.fits)), predictions)
     models = fold_models(list(searches), answers.fits)
     tests |= _split_r2(question, models, folds, answers)
     scores = question.with_folds(_to_dataset(question, searches, answers), folds).assign(tests)

@@ -31,7 +31,7 @@ from dmkl.learners import conformal
 from dmkl.learners.decisions import SEARCHED, HeldOut, class_index
 from dmkl.learners.learner import KernelLearner, fitted
 from dmkl.learners.plan import Fit, FitOutcome
-from dmkl.learners.saving import read, write_model
+from dmkl.learners.saving import model_class, read, write_model
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching import figures
 from dmkl.searching.assessing import records
@@ -148,7 +148,7 @@ class GridResult(Result):
             refuse(f"coverage must lie between 0.5 and 1, such as 0.9, got {coverage!r}")
         if not self._models:
             refuse("there are no models of folds, which need test rows; take dmkl.evaluate, or predict by best_")
-        if self._data.attrs["scoring"] == "concordance_index":
+        if not self._has_errors:
             refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
         table = conformal.of_predictions(self.predictions, list(self._models))
         if table is None:
@@ -232,6 +232,11 @@ class GridResult(Result):
             note += " Same rows: a test of the two models as they were fitted, by the test rows one by one."
         return Table(frame, columns, "Compared with simpler models", kernels=kernels, note=note)
 
+    @property
+    def _has_errors(self) -> bool:
+        kind = model_class(str(self._data.attrs["estimator"]))
+        return kind is None or bool(kind._has_errors())
+
     def _many_targets(self) -> ManyTargets | None:
         """The mean scores of many targets over the folds; None of few, or where no point can be chosen."""
         if task_dim(self._data) != "target" or self._data.sizes["target"] <= FEW:
@@ -275,7 +280,7 @@ class GridResult(Result):
 
         See `KernelClassifier.sets_of` and `KernelRegressor.intervals_of`.
         """
-        if "held_out_sample" not in self._data or self._data.attrs["scoring"] == "concordance_index":
+        if "held_out_sample" not in self._data or not self._has_errors:
             return []
         if (observed := conformal.out_of_fold(self.predictions, coverage)) is None:
             return []
@@ -951,7 +956,7 @@ def search_on(
         if fits.judged is not None and question.on_covariates:
             of_kernels = fits.residual_scores(result.best_index_, tested=tested)
             held_out |= question.score_variables("residual_score", of_kernels)
-        if tested:
+        if tested and question.estimator._has_errors():
             held_out |= paired_variables(question.predictions(parts), predictions)
         result = SearchResult(result.scores.assign(held_out), rule=rule)
     return fits, refine(question, result)
@@ -1029,7 +1034,7 @@ def refit_choice(searched: GridFits, result: SearchResult) -> SearchResult:
         held_out = [_chosen_scores(searched, result, f) for f in range(n_used)]
         best._calibrate_on(held_out, searched.targets[:n_used], fits[0].targets)
     by_rule = getattr(best, "calibrated_on_", None) == SEARCHED  # which has the nonconformity of these rows already
-    if not (by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or best.traits.scorer is not None):
+    if not (by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or not best._has_errors()):
         parts = islice(searched.parts(result.best_index_, tested=False), n_used)
         predictions = question.predictions(parts)
         if "true_label" in predictions and (table := conformal.of_predictions(predictions)) is not None:

@@ -243,6 +243,20 @@ def test_two_columns_are_labels_in_either_order(study, tmp_path, output_of, erro
     assert "got 'soon'" in error_of(*predict, "soon", "--out", tmp_path / "other.csv")
 
 
+def test_hazards_have_no_errors_whatever_scores_them(study):
+    K, y = study
+    options = {"grid": {"lam": [1.0]}, "outer": 2, "inner": 2}
+    result = dmkl.evaluate(dmkl.MKCox(), K, y, scoring="dynamic_auc", **options)
+    assert "coverage" not in result.summary()
+    assert not any("paired_loss" in name for name in result.scores)
+    with pytest.raises(InputError, match="log hazard ratios have no intervals"):
+        result.predict(K, coverage=0.9)
+    years = np.sign(y) * np.clip(np.ceil(np.abs(y) / 15), 1, 3)  # events at three times
+    assert "integrated_brier_score" in dmkl.evaluate(dmkl.MKCox(), K, years, baselines="none", **options).summary()
+    once = np.sign(y)
+    assert "mean_dynamic_auc" not in dmkl.evaluate(dmkl.MKCox(), K, once, baselines="none", **options).summary()
+
+
 def test_the_second_derivative_counts_in_memory_whatever_the_kernels_are(study):
     _, y = study
     rng = np.random.default_rng(2)
