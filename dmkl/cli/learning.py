@@ -100,7 +100,7 @@ class GridOptions:
         if steps is None or "steps" in given:
             values |= dict.fromkeys({"lam", "C"} & values.keys())
         several = K.labels is not None and K.labels.ndim == 2
-        of_chains, note = with_chains({**values, **given}, estimator, K, several=several)
+        of_chains, note, _ = with_chains({**values, **given}, estimator, K, several=several)
         if note:
             say_aside("note", note)
         return of_chains

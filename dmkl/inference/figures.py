@@ -10,7 +10,6 @@ import xarray as xr
 
 from dmkl import pictures
 from dmkl.arrays import Array
-from dmkl.errors import refuse
 from dmkl.searching.grid import mean_and_margin
 from dmkl.searching.scoring import limits
 from dmkl.searching.texts import p_value_text
@@ -153,12 +152,9 @@ def plot_permutations(result: Any, ax: Axes | Sequence[Axes] | None = None, *, t
     array of axes if there are several; of more than six tasks a histogram of the p-values is drawn. InputError if there
     is no such `task`, or `ax` has a wrong number of axes.
     """
+    result._check_task(task)
     data, dim = result.data, task_dim(result.data)
-    tasks = [] if dim is None else list(map(str, data[dim].values))
-    if task is not None and task not in tasks:
-        names = ", ".join(tasks) or "none to name"
-        refuse(f"task must name one of several tasks or targets, of which there are {names}, got {task!r}")
-    shown = tasks if task is None and tasks else [task]
+    shown = list(result.tasks) if task is None and result.tasks else [task]
     style: dict[str, Any] = {"color": pictures.SKY, "edgecolor": "white", "linewidth": 0.5}
     if len(shown) > _MOST_PANELS:  # without any dependence all bars have the same height
         axes, p, noun = pictures.panels(ax, {"p-values": (5.0, 3.2)}), data["p_value"].values, pictures.plural(str(dim))

@@ -455,9 +455,12 @@ def evaluate_on(
 def _inner_searches(
     fits: GridFits, folds: Sequence[Fold], choosing: Sequence[slice], rule: Rule, seconds: float = 0.0
 ) -> dict[str, SearchResult]:
-    of_fold = zip(folds, choosing, strict=True)
-    scores = {fold.name: fits.of_folds(inner).to_dataset("joint", seconds) for fold, inner in of_fold}
-    return {name: SearchResult(of_inner, rule=rule) for name, of_inner in scores.items()}
+    whole, searches = fits.to_dataset("joint", seconds), dict[str, SearchResult]()
+    for fold, inner in zip(folds, choosing, strict=True):
+        scores = fits.question.with_folds(whole.isel(fold=inner), fold.inner)
+        scores.attrs["n_points"] = len(fold.inner) * whole.attrs["n_points"] // whole.sizes["fold"]
+        searches[fold.name] = SearchResult(scores, rule=rule)
+    return searches
 
 
 def _fits_at_choices(question: Question, searches: Mapping[str, SearchResult], folds: Sequence[Fold]) -> list[Fit]:

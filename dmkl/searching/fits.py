@@ -43,16 +43,13 @@ from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import (
     LAM_DENSE,
     LAM_TRACE,
-    MOST_VARIATION,
     Choice,
     Rule,
     as_grid,
     choose_each,
-    diagonal_variation,
     lams_of,
     mean_and_error,
     points,
-    second_chain,
     shape,
     with_chains,
 )
@@ -126,6 +123,8 @@ class Question:
     arguments: Arguments
     chain_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
     """The values of λ that are fitted after each chain of steps; chains that are missing have those of the grid."""
+    hint: str = ""
+    """A sentence if another chain of steps may do better than the default one, and was not tried; see `with_chains`."""
 
     @cached_property
     def fitted(self) -> npt.NDArray[np.bool_]:
@@ -172,22 +171,6 @@ class Question:
         parameters = {name: encode(value) for name, value in self.estimator.get_params(deep=False).items()}
         scoring = next(iter(self.metrics))
         return {"estimator": type(self.estimator).__name__, "parameters": json.dumps(parameters), "scoring": scoring}
-
-    @property
-    def hint(self) -> str:
-        """A sentence if another chain of steps may do better, the default was taken and the choice matters; else ""."""
-        chains = ["+".join(chain) for chain in second_chain(self.estimator)]
-        names = [name for name in ("p", "lam", "C") if name in self.grid]
-        if "steps" in self.grid or not {"lam", "C"} & {*names} or not chains or self.targets.dim is not None:
-            return ""
-        variation = diagonal_variation(self.K)
-        if variation <= MOST_VARIATION:
-            return ""
-        grid: dict[str, Any] = {**dict.fromkeys(names), "steps": chains}
-        return (
-            f"Samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}: the steps {chains[1]} "
-            f"may do better; compare by grid={grid}, or --grid steps={','.join(chains)}"
-        )
 
     @cached_property
     def by_class(self) -> list[str]:
@@ -592,11 +575,11 @@ def make_question(
     `caller` is its name in messages. `has_grid` is False for an estimator with the parameters that it has; `refit`
     tells whether one model is fitted for all tasks at the points that they choose.
     """
-    estimator, grid, groups = arguments.estimator, arguments.grid, arguments.groups
+    estimator, grid, groups, hint = arguments.estimator, arguments.grid, arguments.groups, ""
     K = as_kernel_set(arguments.K, caller)
     targets, tasks = labeled_targets(estimator, K, arguments.y, caller, arguments.unknown)
     if has_grid:
-        grid, note = with_chains(grid, estimator, K, several=targets.dim is not None)
+        grid, note, hint = with_chains(grid, estimator, K, several=targets.dim is not None)
         if grid is not arguments.grid:
             progress.current().note(note)
     values = as_grid(grid, estimator) if has_grid else {}
@@ -614,7 +597,7 @@ def make_question(
     folds = make_folds(targets.labels, splits=K.splits, groups=of_rows, samples=K.individuals, **by)
     choosing = [inner for fold in folds for inner in fold.inner or (fold,)]
     of_labels = (targets.labels, tasks, targets, choosing)
-    question = Question(clone(estimator), values, K, *of_labels, {}, of_rows, arguments)
+    question = Question(clone(estimator), values, K, *of_labels, {}, of_rows, arguments, hint=hint)
     scoring = estimator.traits.scorer if arguments.scoring is None else arguments.scoring
     question.metrics = as_metrics(scoring, targets.kind, probabilistic=question.by_means)
     if has_grid:
@@ -764,21 +747,6 @@ class GridFits:
             ", ".join(dict.fromkeys(outcome.solver or "own" for outcome in answers.fits)),
             judged,
             _approximate(question, answers.fits),
-        )
-
-    def of_folds(self, folds: slice) -> GridFits:
-        """The results of some folds; the costs are those of all."""
-        question = copy(self.question)
-        question.folds = question.folds[folds]
-        return replace(
-            self,
-            question=question,
-            solved={name: values[:, folds] for name, values in self.solved.items()},
-            decisions=self.decisions[folds],
-            decided=self.decided[folds],
-            targets=self.targets[folds],
-            judged=None if self.judged is None else self.judged[:, folds],
-            approximate=None if self.approximate is None else self.approximate[:, folds],
         )
 
     def undecided(self, choosing: Sequence[slice], rule: Rule, n_best: int) -> Iterator[tuple[int, tuple[int, int]]]:

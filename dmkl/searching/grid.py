@@ -105,28 +105,36 @@ def second_chain(estimator: Any) -> tuple[tuple[Any, ...], ...]:
 
 def with_chains(
     grid: Mapping[str, Any] | None, estimator: Any, K: KernelSet, *, several: bool
-) -> tuple[Mapping[str, Any] | None, str]:
-    """The grid with both chains of steps of the papers where their choice matters, and a note that says so.
+) -> tuple[Mapping[str, Any] | None, str, str]:
+    """The grid with both chains of steps of the papers where their choice matters, a note that says so, and a hint.
 
     Both are tried if no steps were chosen, lam or C is searched by its default values, and the diagonal of a kernel
-    varies by more than `MOST_VARIATION`. `several` tasks or targets have one chain in common.
+    varies by more than `MOST_VARIATION`. If values of lam or C were given, the hint is a sentence that recommends it;
+    otherwise it is empty. `several` tasks or targets have one chain in common.
     """
     values, chains = as_grid(grid, estimator), second_chain(estimator)
     scales = [name for name in ("lam", "lams", "C") if name in values]
-    chosen = "steps" in values or (grid is not None and any(grid.get(name) is not None for name in scales))
-    if chosen or several or not scales or not chains:
-        return grid, ""
+    if "steps" in values or several or not scales or not chains:
+        return grid, "", ""
     first, second = ("+".join(chain) for chain in chains)
-    variation = diagonal_variation(K)
+    variation, tried = diagonal_variation(K), f"--grid steps={first},{second}"
+    if grid is not None and any(grid.get(name) is not None for name in scales):
+        names = [name for name in ("p", "lam", "C") if name in values]
+        asked: dict[str, Any] = {**dict.fromkeys(names), "steps": [first, second]}
+        hint = (
+            f"Samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}: the steps {second} "
+            f"may do better; compare by grid={asked}, or {tried}"
+        )
+        return grid, "", hint if variation > MOST_VARIATION and scales != ["lams"] else ""
     if variation <= MOST_VARIATION:
-        return grid, f"one chain of steps is tried, {first}; to compare it with another: --grid steps={first},{second}"
+        return grid, f"one chain of steps is tried, {first}; to compare it with another: {tried}", ""
     of_chains = ", each with its own values of lam" if "lam" in scales and lams_of(first) != lams_of(second) else ""
     note = (
         f"the samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}, so that the steps "
         f"{first} and {second} are both tried{of_chains}: twice as many fits, in the same passes. "
         f"--steps {first}, or steps in the grid, tries that chain only"
     )
-    return {**values, **dict.fromkeys(scales), "steps": list(chains)}, note
+    return {**values, **dict.fromkeys(scales), "steps": list(chains)}, note, ""
 
 
 def lams_of(steps: Any, estimator: Any = None) -> tuple[float, ...]:

@@ -177,7 +177,7 @@ def test_what_was_found_is_told_and_drawn(result):
     axes = result.plot()
     assert sum(bar.get_height() for bar in axes.patches) == 19
     assert axes.lines[0].get_xdata()[0] == float(result.data["score"])
-    with pytest.raises(InputError, match="task must name one of several"):
+    with pytest.raises(InputError, match="there is no task 'rna': this permutation test has no tasks"):
         result.plot(task="rna")
 
 
