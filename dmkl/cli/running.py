@@ -6,6 +6,7 @@ are, before anything runs.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import inspect
 import json
@@ -342,7 +343,8 @@ class _Step:
 
         def path_of(part: re.Match[str]) -> str:
             path = folder / Path(part[0]).expanduser()
-            if file_and_name(path)[0].exists():
+            beside = path.parent.glob(f"{glob.escape(path.name)}.*")  # it may be the prefix of a relationship matrix
+            if file_and_name(path)[0].exists() or any(beside):
                 return str(path)
             if not missing:
                 self.job.refuse(f"{path} is not there; paths are relative to the folder of the job file", *key)

@@ -163,6 +163,15 @@ def test_files_and_their_columns_are_beside_the_job_file(notes_of, job, tmp_path
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
+def test_the_prefix_of_a_relationship_matrix_is_an_input(output_of, error_of, tmp_path):
+    (tmp_path / "study.grm.bin").touch()
+    (tmp_path / "job.toml").write_text('[data]\nstore = "k.zarr"\ninputs = ["study"]\n[outputs]\nmodel = "m"\n')
+    shown = tomllib.loads(output_of("run", tmp_path / "job.toml", "--dry-run"))
+    assert shown["data"]["inputs"] == [str(tmp_path / "study")]
+    (tmp_path / "study.grm.bin").unlink()
+    assert "data.inputs: " in error_of("run", tmp_path / "job.toml", "--dry-run")
+
+
 SLURM = 'place = "slurm"\nqueue = "short"\ncores = 8\nprocesses = 2\nmemory = "16GiB"\njobs = 3\nwalltime = "04:00:00"'
 
 
