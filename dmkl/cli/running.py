@@ -329,7 +329,7 @@ class _Step:
         is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
         if key[0] == "outputs" or key == _STORE or item.name in _WRITTEN:
             texts = [text if "://" in text else str(folder / Path(text).expanduser()) for text in texts]
-        elif is_path or item.name in ("store", "out", "model_out"):  # these are texts: URLs too
+        elif is_path or item.name == "store":  # a text, which may be a URL
             texts = [self._located(text, key, missing=False) for text in texts]
         elif item.name == "steps":
             texts = [self._located_covariates(text, key) for text in texts]
@@ -464,8 +464,11 @@ def _steps_of(job: JobFile) -> list[_Step]:
                 job.refuse(f"nothing that this job asks for takes [{section}]; it asks for {commands}", section)
             if key not in expected_keys[section]:
                 job.refuse_unknown(section, key, expected_keys[section])
+    by_place: dict[str, _Step] = {}
     for step in steps:
         step.read(makes_store=steps[0].makes_store)
+        if (other := by_place.setdefault(step.out, step)) is not step:
+            job.refuse(f"{step.out} is what {other.name} writes too; give each its own path", *step.form.asked_by)
     return steps
 
 

@@ -338,6 +338,7 @@ WRONG_QUESTIONS = [
     ("resamples = 4", 'resamples = "few"', "line 23, stability.resamples: "),
     ("resamples = 4", 'n_resamples = "few"', "line 23, stability.n_resamples: "),
     ("seed = 1", "seed = 1\nrandom-state = 2", "line 30, permute.random_state: says the same as seed; leave one of"),
+    ('"trust"', '"added"', "line 36, outputs.stability: "),
     ('"noise"', '"nois"', "line 7, model.kernels: there is no kernel named 'nois'"),
     ('stability = "trust"\n', "", "line 22, stability: nothing that this job asks for takes [stability]"),
 ]
