@@ -19,6 +19,7 @@ from dmkl.learners.plan import ClassWeight, FitOutcome, Problems, TrainingSet
 from dmkl.learners.traits import labeled_array
 from dmkl.numerics.fisher import Targets, class_of
 from dmkl.numerics.grouping import GivenGroups
+from dmkl.numerics.semidefinite import tell_indefinite
 from dmkl.solvers.fisher.registry import least_lam
 from dmkl.solvers.stack import StackMethod, StackProblem
 
@@ -81,11 +82,14 @@ class StackedRidge(FunctionOfEachKernel, abstract=True):
             mean,
             null_vectors,
             None if groups is None else GivenGroups.of_samples(groups, data.kernels.train_samples).labels,
+            data.facts,
         )
 
     def _set_attributes(self, outcome: FitOutcome) -> None:
         lams = np.stack([solution.extra["lam"] for solution in outcome.outcomes], axis=-1)
         self.lam_ = self.weights_.copy(data=lams.reshape(self.weights_.shape)).rename("lam")
+        lowest = [solution.extra["lowest"] for solution in outcome.outcomes]
+        tell_indefinite(np.min(lowest, axis=0), outcome.data.facts)
 
 
 @dataclass(eq=False, repr=False)
@@ -104,7 +108,8 @@ class Stack(StackedRidge, KernelClassifier):
     ----------
     lams
         λ > 0 that each kernel chooses from, in units of its eigenvalues after the steps; "auto": 15 values from 1e-6 to
-        10 times its trace. Those that the stored precision does not resolve are left out.
+        10 times its trace. Those that the stored precision does not resolve are left out, and for a kernel that is not
+        positive semidefinite those up to the size of its lowest eigenvalue.
     class_weight, decision, steps
         As in `MKSVM`; ("center", "trace") by default. Without "center" there are no intercepts.
     kept_together

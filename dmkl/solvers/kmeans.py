@@ -45,7 +45,10 @@ def kernel_k_means(
         raise IndefiniteKernelError(msg)
     if (traces <= noise).any():
         name = facts.name(int(np.argmax(traces <= noise)))
-        refuse(f"kernel {name} is constant over these samples after its steps; leave it out with select()")
+        refuse(
+            f"kernel {name} is constant over these samples after its steps, or not positive semidefinite: its trace is "
+            "zero; leave it out with select()"
+        )
     gamma, change, steps = np.sqrt(weights), np.inf if learns else 0.0, list[Step]()
     if learns:
         gamma /= gamma.sum()

@@ -12,7 +12,8 @@ the two. The statistics of normalizing steps stay as they are. λ has the least 
     w = argmin over w ≥ 0 of ‖o − Σ_j w_j g_j‖²,
 
 over all columns of y together (Breiman: Stacked regressions. Machine Learning 24, 1996). Samples that N determines have
-no such errors, and take no part in either.
+no such errors, and take no part in either. A kernel with eigenvalues below zero has a regression where λ is larger than
+their size.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from dmkl.arrays import Float, Index, Mask
+from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.discriminant import is_determined
+from dmkl.numerics.semidefinite import UNKNOWN, WAY_OUT, KernelFacts
 from dmkl.solvers.in_memory import WithWholeKernels
 from dmkl.solvers.interface import CombinedKernel, Outcome, Root, Solver, Status, Step
 from dmkl.solvers.jobs import Job
@@ -40,7 +43,7 @@ class StackProblem:
     If `relative`, λ are in units of the trace of each kernel. Those below `least` are left out, unless all are.
     `mean` is the intercept of each column, (c,), and `null_vectors` are N, (m, k), or None. `groups` are the group of
     each sample, (m,), whose samples are left out together; one by one where None. Of `n_kernels`, those of `kernels`
-    may have weight.
+    may have weight; `facts` are theirs.
     """
 
     y: Float
@@ -52,12 +55,15 @@ class StackProblem:
     mean: Float
     null_vectors: Float | None = None
     groups: Index | None = None
+    facts: KernelFacts = UNKNOWN
 
     def __call__(self) -> Solver[Outcome]:
         """Solve the problem; yields a request for each kernel.
 
         The dual variables are c, (m, columns · kernels), those of the first column first. `extra` has the λ of each
-        kernel, "lam" (n,), and "column_weights"; the objective is the mean squared leave-one-out error.
+        kernel, "lam" (n,), "column_weights", and "lowest", the lowest eigenvalue of each of `kernels` where it is
+        negative beyond rounding; the objective is the mean squared leave-one-out error. IndefiniteKernelError is raised
+        if no λ is larger than the size of that eigenvalue.
         """
         m, n_columns = self.y.shape
         q = np.zeros((m, 0)) if self.null_vectors is None else np.linalg.qr(self.null_vectors)[0]
@@ -66,13 +72,21 @@ class StackProblem:
         y = self.y - q @ (q.T @ self.y)
         alone = _left_out(y, q, np.ones(q.shape[1]), sets)
         duals, parts, lams = np.zeros((n_columns, self.n_kernels, m)), [], np.zeros(self.n_kernels)
-        for j in self.kernels:
+        allowed, lowest = self.facts.allowed, np.zeros(len(self.kernels))
+        for place, j in enumerate(self.kernels):
             answer = yield CombinedKernel(np.eye(self.n_kernels)[j])
-            values, U = _spectrum(answer)
-            errors, coordinates = np.inf, U.T @ y
-            unit = float(values.sum()) if self.relative and values.any() else 1.0
+            values, U = _spectrum(answer, np.inf if allowed is None else float(allowed[place]))
+            errors, coordinates, lowest[place] = np.inf, U.T @ y, values.min(initial=0.0)
+            unit = float(values[values > 0].sum()) if self.relative and values.any() else 1.0
             lams_of_kernel = [lam * unit for lam in self.lams]
-            for lam in [lam for lam in lams_of_kernel if lam >= self.least] or [max(lams_of_kernel)]:
+            resolved = [lam for lam in lams_of_kernel if lam >= self.least] or [max(lams_of_kernel)]
+            if max(resolved) <= -lowest[place]:
+                msg = (
+                    f"kernel {self.facts.name(place)} is not positive semidefinite: it has an eigenvalue of "
+                    f"{lowest[place]:.3g}, and lams none larger than its size. {WAY_OUT}"
+                )
+                raise IndefiniteKernelError(msg)
+            for lam in [lam for lam in resolved if lam > -lowest[place]]:
                 shares = values / (values + lam)
                 residuals = y - U @ (shares[:, None] * coordinates)
                 left = _left_out(residuals, np.hstack([q, U]), np.append(np.ones(q.shape[1]), shares), sets)
@@ -85,20 +99,20 @@ class StackProblem:
         objective = float(residual**2 / max(1, kept.sum()))
         bias = np.zeros((n_columns, self.n_kernels))
         bias[:, 0] = self.mean
-        extra = {"lam": lams, "column_weights": np.tile(np.diag(weights), n_columns)}
+        extra = {"lam": lams, "column_weights": np.tile(np.diag(weights), n_columns), "lowest": lowest}
         steps = [Step(weights, {"objective": objective})]
         dual = (duals * (weights > 0)[:, None]).reshape(-1, m).T
         return Outcome(Status.CONVERGED, weights, dual, objective, bias=bias.ravel(), steps=steps, extra=extra)
 
 
-def _spectrum(answer: Float | Root) -> tuple[Float, Float]:
-    """Eigenvalues above rounding and their vectors, (m, r)."""
+def _spectrum(answer: Float | Root, allowed: float) -> tuple[Float, Float]:
+    """Eigenvalues above rounding, or below −`allowed`, and their vectors, (m, r)."""
     if isinstance(answer, Root):
         U, roots, _ = np.linalg.svd(answer.factor, full_matrices=False)
         values = roots**2
     else:
         values, U = np.linalg.eigh(answer)
-    kept = values > _ROUNDING * max(values.max(initial=0.0), np.finfo(np.float64).tiny)
+    kept = (values > _ROUNDING * max(values.max(initial=0.0), np.finfo(np.float64).tiny)) | (values < -allowed)
     return values[kept], U[:, kept]
 
 

@@ -136,6 +136,8 @@ def test_indefinite_kernels():
     indefinite = U * np.r_[10.0 * M, 10.0 * M, -np.ones(M - 2)] @ U.T
     with pytest.raises(IndefiniteKernelError, match="kernel 'kernel_4' is not positive semidefinite"):
         dmkl.MultipleKernelKMeans(N_CLUSTERS, steps=()).fit([*BLOBS, indefinite])
+    with pytest.raises(InputError, match=r"'kernel_4' is constant .*, or not positive semidefinite: its trace"):
+        dmkl.KernelKMeans(N_CLUSTERS, steps=()).fit([*BLOBS, BLOBS[0] - np.eye(M)])
 
 
 def test_agreement_by_the_best_assignment():

@@ -1,5 +1,7 @@
 """Stacks against ridge regressions of scikit-learn without one sample or group, and non-negative least squares."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from helpers.references import in_memory
@@ -11,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KernelCenterer
 
 import dmkl
+from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning
 
 M, TRAIN, TEST = 40, np.arange(30), np.arange(30, 40)
 LAMS = (1e-2, 0.3, 2.0)
@@ -39,20 +42,27 @@ def stacked(K, y, groups):
     return weights, lams, y.mean(axis=0) + np.tensordot(weights, of_test, axes=1)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_stack_is_the_least_squares_of_left_out_regressions(grouped):
+@pytest.mark.parametrize(("grouped", "least"), [(False, 0.0), (True, 0.0), (False, -0.008)])
+def test_a_stack_is_the_least_squares_of_left_out_regressions(grouped, least):
+    """Also of a kernel with negative eigenvalues, which is told: every λ is larger than their size."""
     K, X = kernels(np.random.default_rng(0))
+    if least:
+        K[1] = X[1] @ X[1].T + least * np.eye(M)
     groups = TRAIN // 3 if grouped else TRAIN
     labels = np.argmax(X[0, :, :3] + 0.5 * X[1, :, :3], axis=1)
     weights, lams, scores = stacked(K, np.eye(3)[labels[TRAIN]], groups)
     together = {str(sample): group for sample, group in zip(TRAIN, groups, strict=True)} if grouped else None
     model = dmkl.Stack(LAMS, steps="center", kept_together=together)
     K = in_memory(K, 16)
-    model.fit(K[TRAIN, TRAIN], labels[TRAIN])
+    with pytest.warns(IndefiniteKernelWarning, match="'kernel_1'") if least else nullcontext():
+        model.fit(K[TRAIN, TRAIN], labels[TRAIN])
     np.testing.assert_allclose(model.weights_, weights, atol=1e-8)
     np.testing.assert_array_equal(model.lam_, lams)
     np.testing.assert_allclose(model.decision_function(K[TEST, TRAIN]), scores, atol=1e-8)
     assert np.array_equal(model.predict(K[TEST, TRAIN]), scores.argmax(axis=1))
+    if least:
+        with pytest.raises(IndefiniteKernelError, match=r"'kernel_1' .* eigenvalue of -0\.008, and lams none larger"):
+            dmkl.Stack([1e-3], steps="center").fit(K[TRAIN, TRAIN], labels[TRAIN])
 
 
 def test_a_regression_has_weights_for_each_target():
