@@ -74,6 +74,16 @@ def weight_shares(weights: Array, axis: int) -> Array:
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 
+def unmasked(values: Array) -> Array:
+    """Return an array of NumPy whose masked entries are missing ones: NaN among numbers, None among others."""
+    if not np.ma.is_masked(values):
+        return np.asarray(values)
+    is_number = values.dtype.kind in "biuf"
+    entries = np.array(values, dtype=np.result_type(values.dtype, np.float32) if is_number else object)
+    entries[np.ma.getmaskarray(values)] = np.nan if is_number else None
+    return entries
+
+
 def is_known(labels: npt.ArrayLike) -> Mask:
     """Which labels are known: all but NaN, None, pandas's NA and the texts that stand for them."""
     values = np.asarray(labels)

@@ -22,7 +22,7 @@ from dmkl.description import Column, Description, Figure, Key, Table, count, sho
 from dmkl.errors import refuse
 from dmkl.inference import figures
 from dmkl.kernelset import Kernels
-from dmkl.learners.checks import check_count
+from dmkl.learners.checks import check_count, check_is_learner
 from dmkl.learners.learner import KernelLearner
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import Arguments, GridFits, Question, make_question, run_blocks, with_exact_choices
@@ -285,6 +285,7 @@ def importance(
     check_choice("choose", choose, get_args(Choose))
     check_count("shapley", shapley, least=0)
     check_count("random_state", random_state, least=0)
+    check_is_learner(estimator, "importance")
     if not estimator.traits.takes_subsets:
         refuse(
             f"{type(estimator).__name__} does not weigh kernels, so that no kernel can be left out; take a learner "

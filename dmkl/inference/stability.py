@@ -23,7 +23,7 @@ from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table,
 from dmkl.errors import InputError, refuse
 from dmkl.inference import figures
 from dmkl.kernelset import Kernels
-from dmkl.learners.checks import check_count
+from dmkl.learners.checks import check_count, check_is_learner
 from dmkl.learners.engine import run
 from dmkl.learners.learner import KernelLearner
 from dmkl.learners.plan import Answers
@@ -329,6 +329,7 @@ def stability(
     check_threshold(threshold)
     if n_selected is not None:
         check_count("n_selected", n_selected, least=1)
+    check_is_learner(estimator, "stability")
     if how == "bootstrap" and not estimator.traits.takes_sample_weight:
         refuse(
             f"how='bootstrap' weights rows by their number of draws, and {type(estimator).__name__} does not weight "

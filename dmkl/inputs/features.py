@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Mask, is_instance, is_numeral, refuse_codes
+from dmkl.arrays import Array, Mask, is_instance, is_numeral, refuse_codes, unmasked
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.inputs.columns import ROLES, Columns, find_names, float_dtype, is_title, plain_title, without_codes
 from dmkl.inputs.formats.compressed import stem
@@ -79,10 +79,8 @@ class FeatureMatrix:
             values = values.toarray()
         # `dmkl.store.features.scan` refuses overflow as infinite.
         with np.errstate(over="ignore"):
-            if isinstance(values, np.ma.MaskedArray):
-                values = np.ma.filled(values.astype(self.dtype), np.nan)
             # Rounding of sums depends on the memory layout: always row after row.
-            return np.asarray(without_codes(values), dtype=self.dtype, order="C")
+            return np.asarray(without_codes(unmasked(values)), dtype=self.dtype, order="C")
 
 
 @dataclass

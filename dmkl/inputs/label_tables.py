@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dmkl.arrays import Array, is_instance, is_known
+from dmkl.arrays import Array, is_instance, is_known, unmasked
 from dmkl.errors import SampleOrderWarning, first_names, refuse, warn
 from dmkl.files.urls import file_and_name
 from dmkl.inputs.columns import ROLES, Columns, axis_names, find_names, matched_share, names_among, plain_title
@@ -23,7 +23,7 @@ from dmkl.inputs.formats.file_arrays import FileArray, vector
 from dmkl.inputs.formats.registry import PathLike, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
 from dmkl.inputs.formats.text_kernels import names_beside
-from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
+from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_columns, in_order, refuse_without_names
 from dmkl.inputs.objects import recognize
 from dmkl.names import Expected, Individual, Names, listed_names, names_as_known, sample_names
 
@@ -45,7 +45,7 @@ def label_table(values: Any, expected: Expected = None) -> LabelTable:
     if isinstance(values, LabelTable):
         return values
     if isinstance(values, np.ndarray):
-        return LabelTable(np.asarray(values))
+        return LabelTable(unmasked(values))
     if is_instance(values, "pandas", "Series", "DataFrame"):
         # An index that only counts names the rows of a set whose names are these numbers.
         numbers = tuple(map(str, range(len(values))))
@@ -100,6 +100,25 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     if note:
         warn(f"{where} {note}", SampleOrderWarning)
     return ordered
+
+
+def mask_in_order(where: str, key: Any, samples: Array, *, named: bool) -> Any:
+    """Return a boolean mask of pandas or xarray in the order of samples, by name; any other choice of them as it is."""
+    is_labelled = is_instance(key, "pandas", "Series") or is_instance(key, "xarray", "DataArray")
+    return matched(where, key, samples, named=named).values if is_labelled and key.dtype == bool else key
+
+
+def matched_to(array: Any, y: Any) -> Array:
+    """Return labels in the order of the samples of an array that is labelled with xarray, by name if both have names.
+
+    So are the columns of several targets. Samples that are called by numbers alone are positions in the set of all
+    samples. The rows of any other array, and of one without samples, have no names.
+    """
+    if "sample" not in getattr(array, "coords", ()):
+        return label_table(y).values
+    names = array["sample"].values
+    table = matched("y", y, names, named=not all(str(name).isdecimal() for name in names))
+    return in_columns(table.values, table.columns, array["target"].values if "target" in array.coords else None)
 
 
 def read_file(

@@ -75,6 +75,11 @@ class Labels:
         samples = unique_names(self.samples, rows, "sample")
         nodes: dict[str, Array | None] = dict.fromkeys(("train_sample", "label", "target", "task", "split"))
         if rectangular:
+            if self.train_samples is not None and len(self.train_samples) != cols:
+                n = len(self.train_samples)
+                way_out = "give them transposed" if rows == n != cols else "give K[new, train]"
+                rule = "kernels of new samples have a column for each training sample"
+                refuse(f"{rule}: found {rows} × {cols} entries, expected {n} columns; {way_out}")
             nodes["train_sample"] = unique_names(self.train_samples, cols, "train_sample")
         if self.labels is not None:
             labels = _checked_labels(np.asarray(self.labels), samples)
@@ -166,6 +171,13 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
         way_out = "Give each sample a value, or leave those samples out"
         refuse(f"{what}; its names begin with {listed_names(names)}. {way_out}{hints}")
     return LabelTable(values[places(names, samples)], tuple(samples), table.columns, notes=table.notes)
+
+
+def in_columns(values: Array, columns: Iterable[Any] | None, wanted: Iterable[Any] | None) -> Array:
+    """Return the columns of a table that bear the names of tasks or targets, in this order, or all if one has none."""
+    at = {str(name): k for k, name in enumerate(columns if columns is not None else ())}
+    names = [str(name) for name in (wanted if wanted is not None else ())]
+    return values[:, [at[name] for name in names]] if values.ndim == 2 and names and set(names) <= set(at) else values
 
 
 def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index, Lazy, Mask, Matrix, is_instance
+from dmkl.arrays import Array, Float, Index, Lazy, Mask, Matrix, is_instance, unmasked
 from dmkl.errors import refuse
 from dmkl.settings import check_memory
 
@@ -25,7 +25,9 @@ def plain(values: Any) -> Any:
             return values.to_numpy()
         in_parts = Lazy(values.shape, values.dtype, lambda key: values[key].to_numpy())
         return values.data if values.chunks is not None else in_parts
-    if is_sparse(values) or isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
+    if isinstance(values, np.ndarray):
+        return unmasked(values)
+    if is_sparse(values) or not hasattr(values, "__dlpack__"):
         return dense_rows(values) if is_sparse(values) else values
     try:
         return np.from_dlpack(values)  # the same memory

@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 import xarray as xr
 
-from dmkl.arrays import Float, by_key, check_choice, plain_repr
+from dmkl.arrays import Float, by_key, check_choice, is_instance, plain_repr
 from dmkl.errors import refuse
+from dmkl.inputs.columns import axis_names
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.losses import LOSSES
@@ -59,6 +60,13 @@ def check_share(name: str, value: Any) -> None:
     """Refuse numbers, one or several, that are not between 0 and 1, by InputError."""
     if not all(item < 1.0 for item in check_positive(name, value)):
         refuse(f"{name} must lie between 0 and 1, both excluded, got {value!r}")
+
+
+def check_is_learner(learner: Any, purpose: str) -> None:
+    """Refuse what is no learner, such as a class or an estimator of scikit-learn, by an InputError."""
+    if isinstance(learner, type) or not hasattr(learner, "traits"):
+        found = f"the class {learner.__name__}" if isinstance(learner, type) else f"a {type(learner).__name__}"
+        refuse(f"{purpose} takes a learner of dmkl, such as dmkl.MKFDA(), got {found}")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -116,6 +124,12 @@ def is_of_type(value: Any, annotated: Any) -> bool:
 Item = TypeVar("Item")
 
 
+def by_name(values: Any) -> Any:
+    """A series of pandas as a mapping from its names, unless its index only counts; anything else as it is."""
+    is_named = is_instance(values, "pandas", "Series") and axis_names(values, 0) is not None
+    return values.to_dict() if is_named else values
+
+
 def one_for_each(name: str, values: Sequence[Item], n_problems: int) -> list[Item]:
     """A value for each problem, from one for all or one for each; InputError for another number of values."""
     if len(values) not in (1, n_problems):
@@ -152,7 +166,8 @@ class WeightRules:
 
     def check(self) -> None:
         """Refuse values that are wrong for any kernels, by InputError."""
-        check_positive("sigma", list(self.sigma.values()) if isinstance(self.sigma, Mapping) else self.sigma)
+        sigma = by_name(self.sigma)
+        check_positive("sigma", list(sigma.values()) if isinstance(sigma, Mapping) else sigma)
         if self.given is not None and (self.kernel_groups is not None or self.constraints is not None):
             refuse("weights are given, so that kernel_groups and constraints have nothing to restrict; leave them out")
         if isinstance(self.constraints, str):
@@ -205,6 +220,9 @@ class WeightRules:
         given = self.kernel_groups
         if given is None:
             return [list(range(len(names)))]
+        if isinstance(by_name(given), Mapping) and not isinstance(given, Mapping):
+            way_out = "{group: list(names) for group, names in series.groupby(series).groups.items()}"
+            refuse(f"kernel_groups maps groups to names of kernels, and a series has the other order; give {way_out}")
         if isinstance(given, Mapping):
             label = _labels(given, names)
         else:
@@ -219,12 +237,13 @@ class WeightRules:
 
     def _prices(self, names: Sequence[str]) -> tuple[float, ...]:
         """σ of each kernel; 1 for kernels that a mapping does not name."""
-        if isinstance(self.sigma, Mapping):
-            for name in self.sigma:
+        sigma = by_name(self.sigma)
+        if isinstance(sigma, Mapping):
+            for name in sigma:
                 _check_name(name, names, "sigma has a price for")
-            return tuple(float(self.sigma.get(name, 1.0)) for name in names)
-        prices = check_positive("sigma", self.sigma)
-        if np.ndim(self.sigma) == 0:
+            return tuple(float(sigma.get(name, 1.0)) for name in names)
+        prices = check_positive("sigma", sigma)
+        if np.ndim(sigma) == 0:
             return (prices[0],) * len(names)
         if len(prices) != len(names):
             refuse(f"sigma has {len(prices)} prices, expected one number, or one for each of the {len(names)} kernels")
@@ -235,7 +254,8 @@ def given_weights(given: Given, names: Sequence[str]) -> Float:
     """Weights that a user gives, as (n,) numbers: one for each of these kernels, 0 or more, not all zero."""
     if isinstance(given, str):
         refuse(f"weights must be numbers, one for each kernel, got {given!r}; weights='shared' is for MKRidge")
-    by_name = isinstance(given, Mapping | xr.DataArray)
+    given = by_name(given)
+    has_names = isinstance(given, Mapping | xr.DataArray)
     if isinstance(given, xr.DataArray):
         if given.dims != ("kernel",) or "kernel" not in given.coords:
             refuse(f"weights must be over the dimension 'kernel', with the names of kernels, got {given.dims}")
@@ -251,7 +271,7 @@ def given_weights(given: Given, names: Sequence[str]) -> Float:
     if weights.shape != (len(names),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
         values = f"shape {weights.shape}" if weights.shape != (len(names),) else plain_repr(weights)
         refuse(
-            f"weights must be {len(names)} finite numbers, one for each kernel{' by name' if by_name else ''}, none "
+            f"weights must be {len(names)} finite numbers, one for each kernel{' by name' if has_names else ''}, none "
             f"negative and not all zero; got {values}"
         )
     return weights
@@ -295,6 +315,8 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
+    if is_instance(value, "pandas", "DataFrame"):
+        value = xr.DataArray(value, dims=("kernel", "target"))
     if isinstance(value, xr.DataArray):  # weights over kernel (and target), read back as a mapping
         value = value.transpose("kernel", ...)
         value = dict(zip(value["kernel"].values.tolist(), value.values.tolist(), strict=True))

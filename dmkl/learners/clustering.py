@@ -19,6 +19,7 @@ from sklearn.preprocessing import normalize
 
 from dmkl.arrays import Array
 from dmkl.errors import IndefiniteKernelWarning, refuse, warn
+from dmkl.inputs.label_tables import label_table, matched_to
 from dmkl.kernelset import Kernels, KernelSet
 from dmkl.learners.checks import RULES, Given, check_count, given_weights
 from dmkl.learners.learner import KernelLearner, labelled
@@ -37,15 +38,18 @@ def cluster_agreement(labels: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, floa
 
     ``nmi`` is the mutual information over the mean of both entropies, ``purity`` the share of samples in the largest
     class of their cluster, ``accuracy`` that in the class of their cluster if each cluster is assigned another class,
-    by the best assignment. InputError if the lengths differ.
+    by the best assignment. `y` is matched to `labels_` of a model by name if both have names of samples. InputError if
+    the lengths differ.
     """
-    clusters, classes = np.asarray(labels), np.asarray(y).astype(str)
+    table = label_table(y)  # labels of a set come without names, in its order
+    classes = (table.values if table.row_names is None else matched_to(labels, table)).astype(str)
+    clusters = np.asarray(labels)
     if clusters.ndim != 1 or clusters.shape != classes.shape:
         refuse(f"labels have shape {clusters.shape} and y {classes.shape}; expected a cluster and a class per sample")
-    table = contingency_matrix(classes, clusters) / len(classes)
-    accuracy = float(table[linear_sum_assignment(table, maximize=True)].sum())
+    shares = contingency_matrix(classes, clusters) / len(classes)
+    accuracy = float(shares[linear_sum_assignment(shares, maximize=True)].sum())
     nmi = float(normalized_mutual_info_score(classes, clusters))
-    return {"nmi": nmi, "purity": float(table.max(axis=0).sum()), "accuracy": accuracy}
+    return {"nmi": nmi, "purity": float(shares.max(axis=0).sum()), "accuracy": accuracy}
 
 
 @dataclass(eq=False, repr=False)

@@ -20,6 +20,7 @@ from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index, is_known, plain_repr
 from dmkl.errors import InputError, refuse
+from dmkl.learners.checks import by_name
 from dmkl.learners.conformal import by_row
 from dmkl.numerics.discriminant import Discriminant, directions, left_out_densities, whitened
 from dmkl.numerics.fisher import Targets
@@ -50,6 +51,7 @@ def prior_probabilities(priors: Priors, classes: Array, sizes: Float) -> Float:
     if priors is None or (isinstance(priors, str) and priors in ("empirical", "uniform")):
         weights = np.ones(len(sizes)) if priors == "uniform" else sizes
         return np.asarray(weights / weights.sum())
+    priors = by_name(priors)
     rule = "priors must be 'empirical' (None), 'uniform', or a positive number for each class that sum to one"
     try:
         values = np.asarray(list(priors.values()) if isinstance(priors, Mapping) else priors, dtype=np.float64)

@@ -219,16 +219,14 @@ def plot_components(coordinates: Any, y: Any = None, *, ax: Axes | None = None) 
     InputError
         If these are no two components or more, or `y` has another number of samples.
     """
-    from dmkl.inputs.label_tables import matched
+    from dmkl.inputs.label_tables import matched_to
 
     if not isinstance(coordinates, xr.DataArray) or coordinates.dims != ("sample", "component"):
         given = getattr(coordinates, "dims", type(coordinates).__name__)
         refuse(f"coordinates must be (sample, component), as model.kernel_pca(K) gives them, got {given}")
     if coordinates.sizes["component"] < 2:
         refuse("a picture needs two components, got one; take n_components=2")
-    names = coordinates["sample"].values
-    named = not all(str(name).isdecimal() for name in names)  # numbers are positions in the set of all samples
-    labels = None if y is None else matched("y", y, names, named=named).values
+    labels = None if y is None else matched_to(coordinates, y)
     (ax,) = pictures.panels(ax, {"the points": (5.4, 4.2)})
     horizontal, vertical = coordinates.values[:, 0], coordinates.values[:, 1]
     if labels is not None and labels.dtype.kind == "f":

@@ -18,8 +18,17 @@ from sklearn.exceptions import NotFittedError
 import dmkl
 from dmkl.arrays import Array, Float, Index, Mask, is_known, plain_repr
 from dmkl.building import TrainingFeatures, features_of
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, UninformativeScoresWarning, refuse, warn
+from dmkl.errors import (
+    ConvergenceWarning,
+    IndefiniteKernelWarning,
+    TrainingRowsWarning,
+    UninformativeScoresWarning,
+    refuse,
+    warn,
+)
 from dmkl.files.urls import local_path
+from dmkl.inputs.label_tables import matched
+from dmkl.inputs.labels import in_columns
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set, given_labels
 from dmkl.learners import conformal, effects, figures, predicting
 from dmkl.learners.checks import WeightRules, check_exponents, check_positive, decode, encode, one_for_each, one_of
@@ -443,8 +452,9 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             of the statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate),
             each sample of `K` gets the label of its name. The labels stored with the kernels where missing.
         sample_weight
-            (m,), the weight d_i ≥ 0 of each sample, times the weight of its class if the learner has `class_weight`. A
-            sample of weight 0 is left out: it is none of `train_samples_`.
+            (m,), the weight d_i ≥ 0 of each sample, matched by name if they have names of samples, times the weight of
+            its class if the learner has `class_weight`. A sample of weight 0 is left out: it is none of
+            `train_samples_`.
 
             In least squares (Fisher discriminants, ridge regression) a whole number is the same as so many copies of
             the sample, also in centering, normalizing, priors and class means of scores; leave-one-out scores leave out
@@ -467,7 +477,8 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         K = as_kernel_set(K, "fit")
         weights = kept = None
         if sample_weight is not None:
-            weights, shape = np.asarray(sample_weight, dtype=np.float64), (K.shape[1],)
+            given_weights = matched("sample_weight", sample_weight, K.samples, named=K.view.has_names).values
+            weights, shape = given_weights.astype(np.float64), (K.shape[1],)
             if weights.shape != shape or not ((np.isfinite(weights) & (weights >= 0)).all() and weights.any()):
                 refuse(
                     f"sample_weight must be 0 or more for each of the {K.shape[1]} samples, got shape {weights.shape}"
@@ -546,14 +557,22 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             statistics.append(Statistics(tuple(steps[len(steps) - n_steps :]), columns, part.rows))
         return tuple(statistics)
 
-    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None) -> Array:
-        """The labels that a score compares with: those given, or those of the kernels."""
+    def _truth(
+        self, rows: KernelSet | None, y: npt.ArrayLike | None, purpose: str = "score", unknown: Any = None
+    ) -> Array:
+        """The labels that a score compares with: those given, matched by the names of `rows`, or those of the kernels.
+
+        Without `rows`, `y` is in their order.
+        """
         if purpose == "assess" and not self.traits.needs_labels:
             refuse(f"{type(self).__name__} predicts clusters; compare them with classes by dmkl.cluster_agreement")
-        truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
+        truth, columns = (y, None) if rows is None else given_labels(rows, y)
         if truth is None:
             refuse(f"{purpose} needs labels: give y, or store them with the kernels")
         truth = with_unknown(truth, unknown)
+        if rows is not None and len(truth) != rows.shape[1]:
+            refuse(f"y has {len(truth)} labels, and there are {rows.shape[1]} samples; give one for each")
+        truth = in_columns(truth, columns, getattr(self, "tasks_", None))
         return zero_or_one(truth) if getattr(self, "kind_", None) == "multilabel" else truth
 
     # --- predicting ----------------------------------------------------------------------------------------------
@@ -597,18 +616,24 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             refuse("give kernels or features, not both")
         return self.cross_kernels(**features)
 
-    def _rows_of_others(
-        self, K: Kernels | None, y: npt.ArrayLike | None, unknown: Any, **new: Any
-    ) -> tuple[xr.DataArray, Array]:
-        """Scores and labels of rows for `calibrate`, refused if the model was trained on some."""
-        rows, truth = self._rows(K, **new), self._truth(K, y, "calibrate", unknown)
-        trained = rows.samples[self._is_trained_on(rows)]
-        if len(trained):
+    def _scored_rows(
+        self, purpose: str, K: Kernels | None, y: npt.ArrayLike | None, unknown: Any, **new: Any
+    ) -> tuple[xr.DataArray, Array, KernelSet]:
+        """Scores of rows, their labels in the same order, and their kernels.
+
+        A TrainingRowsWarning tells if the model was trained on some of them; `calibrate` refuses them.
+        """
+        rows = self._rows(K, **new)
+        truth, is_trained = self._truth(rows, y, purpose, unknown), self._is_trained_on(rows)
+        trained = rows.samples[is_trained]
+        if len(trained) and purpose != "calibrate":
+            warn(f"{predicting.training_note(is_trained)}; leave them out of scores", TrainingRowsWarning)
+        elif len(trained):
             refuse(
                 f"calibrate takes rows that the model was not trained on, and sample {str(trained[0])!r} is one of its "
                 f"training samples ({len(trained)} are); leave them out: their scores are fitted to their labels"
             )
-        return self._decision(rows, **predicting.beside_features(new)), np.asarray(truth)
+        return self._decision(rows, **predicting.beside_features(new)), truth, rows
 
     def _check_coverage(self, coverage: float) -> None:
         """Refuse prediction sets and intervals of a model that keeps no nonconformity of other rows."""
@@ -929,7 +954,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         K, **new
             As in `decision_function`.
         y
-            The true labels; those of `K` where missing.
+            The true labels, matched by name if they have names of samples; those of `K` where missing.
         unknown
             A code of labels that are unknown, as in `fit`.
 
@@ -938,7 +963,7 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
         InputError
             If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
         """
-        scores, truth = self._rows_of_others(K, y, unknown, **new)
+        scores, truth, _ = self._scored_rows("calibrate", K, y, unknown, **new)
         index = class_index(self.kind_, self.classes_, truth)
         for k, classes in enumerate(index):
             counts = np.bincount(classes[classes >= 0], minlength=len(self.classes_))
@@ -1133,7 +1158,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelLearner, abstract=
         """
         if not self._has_errors():
             refuse("log hazard ratios have no intervals that hold times; take a loss of numbers, such as 'huber'")
-        prediction, truth = self._rows_of_others(K, y, unknown, **new)
+        prediction, truth, _ = self._scored_rows("calibrate", K, y, unknown, **new)
         held_out = xr.Dataset(
             {"prediction": prediction, "true_label": (prediction.dims, truth.reshape(prediction.shape))}
         )

@@ -22,6 +22,7 @@ from dmkl.arrays import Array, Float, Index, by_key, is_known, plain_repr
 from dmkl.errors import LabelWarning, refuse, warn
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet, given_labels
+from dmkl.learners.checks import by_name, check_is_learner
 from dmkl.numerics.fisher import Targets, encode_targets, with_unknown
 from dmkl.numerics.semidefinite import KernelFacts
 from dmkl.numerics.steps import FittedStep
@@ -47,6 +48,7 @@ def labeled_targets(
 
     Those of the rows that are `kept`, of all where None. InputError if `K` is not square, or there are no labels.
     """
+    check_is_learner(learner, purpose)
     if not K.is_square:
         _, rows, cols = K.shape
         refuse(f"{purpose} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ")
@@ -91,6 +93,7 @@ def total_sample_weights(
 
     InputError if `class_weight` is not "balanced", a positive weight for each of some classes, or None.
     """
+    class_weight = by_name(class_weight)
     if class_weight is None:
         return None if sample_weight is None else [sample_weight] * (1 if targets.dim is None else len(targets.rows))
     labels = targets.labels if targets.kind == "multilabel" else targets.labels[:, None]

@@ -11,9 +11,10 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.building import Missing, MissingFeatures, TrainingFeatures, cross_tiles
-from dmkl.errors import IndefiniteKernelError, InputError, TrainingRowsWarning, refuse, warn
+from dmkl.errors import IndefiniteKernelError, InputError, refuse
 from dmkl.features.recipes import single
 from dmkl.features.tiles import FeatureTiles
+from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import Kernels, KernelSet, as_kernel_set
 from dmkl.learners.plan import ScoreFunction, Statistics, side_by_side
 from dmkl.names import Join, places, without
@@ -100,24 +101,17 @@ def score(
     K, **new
         As in `KernelClassifier.decision_function`. A TrainingRowsWarning tells if the model was trained on some rows.
     y
-        The true labels or values; those of `K` where missing.
+        The true labels or values, matched by name if they have names of samples; those of `K` where missing.
     sample_weight
-        (samples,) weights, equal where missing.
+        (samples,) weights, matched by name if they have names of samples; equal where missing.
     unknown
         A code of labels that are unknown, as in `fit`.
     """
-    truth = model._truth(K, y, unknown=unknown)
-    value: float = model._score(truth, decision_to_score(model, K, **new).values, sample_weight)
+    decision, truth, rows = model._scored_rows("score", K, y, unknown, **new)
+    if sample_weight is not None:
+        sample_weight = matched("sample_weight", sample_weight, rows.samples, named=rows.view.has_names).values
+    value: float = model._score(truth, decision.values, sample_weight)
     return value
-
-
-def decision_to_score(model: Any, K: Kernels | None, **new: Any) -> xr.DataArray:
-    """Scores of rows that are compared with labels; a TrainingRowsWarning if the model was trained on some."""
-    rows = model._rows(K, **new)
-    if note := training_note(model._is_trained_on(rows)):
-        warn(f"{note}; leave them out of scores", TrainingRowsWarning)
-    decision: xr.DataArray = model._decision(rows, **beside_features(new))
-    return decision
 
 
 @one_blas_thread

@@ -11,8 +11,9 @@ import numpy as np
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, is_instance
 from dmkl.errors import LabelWarning, refuse, warn
+from dmkl.inputs.columns import axis_names
 from dmkl.kernelset import KernelSet
 from dmkl.learners.checks import (
     Constraints,
@@ -53,12 +54,21 @@ def _by_target(weights: Any) -> bool:
     return any(map(np.ndim, weights.values())) if isinstance(weights, Mapping) else np.ndim(weights) == 2
 
 
-def _of_targets(weights: Any) -> list[Any]:
-    """The weights of each target, by the name of the kernel where they have names."""
+def _of_targets(weights: Any, targets: Sequence[str]) -> list[Any]:
+    """The weights of each target, by the name of the kernel where they have names.
+
+    InputError if they have names of targets in another order than the `targets` of a fit.
+    """
+    if is_instance(weights, "pandas", "DataFrame") and axis_names(weights, 0) is not None:
+        weights = xr.DataArray(weights, dims=("kernel", "target"))
     if isinstance(weights, xr.DataArray):
         if "kernel" not in weights.coords:
             refuse(f"weights must be over kernel, with names of kernels, and target, got {weights.dims}")
         kernels = weights.transpose("kernel", ...)
+        given = kernels["target"].values.astype(str).tolist() if "target" in kernels.coords else []
+        if sorted(given) == sorted(targets) and given != list(targets):
+            order = f"give them in the order of y: {', '.join(targets)}"
+            refuse(f"weights are those of the targets {', '.join(given)}; {order}")
         weights = dict(zip(kernels["kernel"].values.tolist(), kernels.values, strict=True))
     if isinstance(weights, Mapping):
         return [dict(zip(weights, of_target, strict=True)) for of_target in zip(*weights.values(), strict=True)]
@@ -214,9 +224,9 @@ class MKRidge(LeastSquares, KernelRegressor):
         """Whether targets have given weights or candidates, whose combined kernels are decomposed."""
         return isinstance(self.weights, str) or _by_target(self.weights)
 
-    def _given(self, names: Sequence[str]) -> Float:
-        """The candidates, or the weights of each target, (…, kernels)."""
-        rows: Any = self.candidates if isinstance(self.weights, str) else _of_targets(self.weights)
+    def _given(self, names: Sequence[str], targets: Sequence[str] = ()) -> Float:
+        """The candidates, or the weights of each of the targets, (…, kernels)."""
+        rows: Any = self.candidates if isinstance(self.weights, str) else _of_targets(self.weights, targets)
         if _is_several(rows):
             return np.stack([given_weights(row, names) for row in rows])
         return candidate_weights(len(names), self._count(), self.random_state)
@@ -298,7 +308,7 @@ class MKRidge(LeastSquares, KernelRegressor):
         With `Fit.truth` its weights are refined, and a fit of a search after that takes them from `Fit.starts`.
         """
         problems, judge = data.problems, data.fit.judge
-        weights = self._given(data.training.names)
+        weights = self._given(data.training.names, problems.names.tolist())
         weights[:, np.setdiff1d(np.arange(data.training.n_kernels), data.positions)] = 0.0
         own = [*range(len(weights))] if self.candidate is None else check_numbers("candidate", self.candidate)
         chosen = one_for_each("weights" if self.candidate is None else "candidate", own, len(problems))

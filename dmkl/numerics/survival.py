@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import chdtrc
 
-from dmkl.arrays import Array, Float, Mask
+from dmkl.arrays import Array, Float, Mask, is_instance
 from dmkl.errors import refuse
 from dmkl.numerics.fisher import as_numbers
 
@@ -20,7 +20,8 @@ from dmkl.numerics.fisher import as_numbers
 def signed_times(time: npt.ArrayLike, event: npt.ArrayLike) -> Float:
     """Labels of times and of whether the event was seen, (m,) each; InputError unless times are positive.
 
-    Where a time or an event is NaN the label is NaN, which stands for an unknown one.
+    Where a time or an event is NaN the label is NaN, which stands for an unknown one. Events in a series of pandas are
+    put into the order of the times, if both are series.
 
     Examples
     --------
@@ -28,6 +29,9 @@ def signed_times(time: npt.ArrayLike, event: npt.ArrayLike) -> Float:
     >>> dmkl.signed_times([3.0, 5.0], [True, False])
     array([ 3., -5.])
     """
+    given: tuple[Any, Any] = time, event
+    if all(is_instance(values, "pandas", "Series") for values in given):
+        event = given[1].reindex(given[0].index)
     times, seen = np.asarray(time, dtype=np.float64), np.asarray(event, dtype=np.float64)
     if not np.isin(seen[~np.isnan(seen)], (0, 1)).all():
         refuse(f"event must be 1 where the event was seen and 0 where the sample was censored, got {np.unique(seen)}")

@@ -13,10 +13,10 @@ import xarray as xr
 from dmkl.arrays import Array, Float, is_known
 from dmkl.description import Column, Table
 from dmkl.errors import refuse
-from dmkl.inputs.label_tables import matched
+from dmkl.inputs.label_tables import matched_to
 from dmkl.kernelset import Kernels
 from dmkl.learners.learner import KernelClassifier, KernelRegressor
-from dmkl.learners.predicting import beside_features, decision_to_score
+from dmkl.learners.predicting import beside_features
 from dmkl.numerics.survival import brier_scores, dynamic_auc, mean_over_times, survival_labels
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.targets import KernelScores
@@ -46,7 +46,8 @@ def assess(
     K, **new
         As in `KernelClassifier.decision_function`: ``K[test, train]``, or `features` of new samples.
     y
-        (rows,) labels, or (rows, tasks) of 0 and 1; by default those of `K`.
+        (rows,) labels, or (rows, tasks) of 0 and 1, matched by name if they have names of samples; by default those of
+        `K`.
     scoring, unknown
         As in `dmkl.search`.
 
@@ -63,12 +64,8 @@ def assess(
         If there are no labels, their number is wrong, a label is not one of the learnt classes, or as in
         `decision_function`.
     """
-    truth = model._truth(K, y, "assess", unknown)
-    regression = isinstance(model, KernelRegressor)
-    decisions = decision_to_score(model, K, **new)
-    decision = decisions.values
-    if len(truth) != len(decision):
-        refuse(f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each")
+    decisions, truth, _ = model._scored_rows("assess", K, y, unknown, **new)
+    regression, decision = isinstance(model, KernelRegressor), decisions.values
     truth = truth.reshape(len(truth), -1)[:, 0] if model.tasks_ is None else truth
     scores = measures_of(model, decision, truth, scoring)
     tasks = None if model.tasks_ is None else np.array([str(task) for task in model.tasks_])
@@ -118,7 +115,7 @@ def survival_scores(
         Curves of rows that no model was trained on, (sample, time): ``model.predict_survival(K[test, train])``, or an
         array with its `times`.
     y
-        Labels of these rows in their order: two columns, or `dmkl.signed_times`.
+        Labels of these rows, matched by name if both have names of samples: two columns, or `dmkl.signed_times`.
     y_train
         Labels of the training rows, from which G is estimated; `y` by default.
     times
@@ -149,7 +146,7 @@ def survival_scores(
     >>> scores.dynamic_auc.values.tolist(), round(float(scores.integrated_brier_score), 5)
     ([1.0, 1.0], 0.075)
     """
-    labels, curves = survival_labels(y), np.asarray(survival, dtype=np.float64)
+    labels, curves = survival_labels(matched_to(survival, y)), np.asarray(survival, dtype=np.float64)
     trained = labels if y_train is None else survival_labels(y_train)
     at = np.asarray(survival["time"] if isinstance(survival, xr.DataArray) else times, dtype=np.float64).reshape(-1)
     if curves.shape != (len(labels), len(at)) or len(at) < 2 or not (np.diff(at) > 0).all():
@@ -207,12 +204,11 @@ def kernel_scores(contributions: xr.DataArray, y: npt.ArrayLike) -> KernelScores
     >>> bool(abs(parts["kernel_r2"].sum() + parts["rest_r2"] - parts["total_r2"]) < 1e-12)
     True
     """
-    several, names = "target" in contributions.dims, contributions["sample"].values
+    several = "target" in contributions.dims
     if not several and contributions.ndim != 2:
         refuse(f"kernel_scores takes contributions to a regression, got those over {contributions.dims}")
     shares = contributions if several else contributions.expand_dims("target")
-    named = not all(str(name).isdecimal() for name in names)  # numbers are positions in the set of all samples
-    truth = np.asarray(matched("y", y, names, named=named).values, dtype=np.float64).reshape(len(names), -1)
+    truth = matched_to(contributions, y).astype(np.float64).reshape(contributions.sizes["sample"], -1)
     if truth.shape[1] != shares.sizes["target"]:
         refuse(f"y has {truth.shape[1]} targets, and the contributions have {shares.sizes['target']}")
     is_labeled = ~np.isnan(truth)
