@@ -21,8 +21,8 @@ from functools import cache
 from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from types import ModuleType, NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 from zlib import crc32
 
 import typer
@@ -137,6 +137,7 @@ _FORMS = {
 """By the name of the parameter."""
 _WIDEST = 16  # Characters of choices that help shows in the column of types.
 _LONG = 12  # Characters of a name of a learner that fit the column of names.
+_LIST = "list"
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in (bool, str, float, int)}
 """The types of options; of several that a parameter takes, the first."""
 
@@ -175,6 +176,8 @@ class Parameter:
 
     def read(self, given: Any, names: Names) -> dict[str, Any]:
         """Parameters of the constructor, from the value of the option."""
+        if self.form.read is None and self.type == _LIST:
+            return {self.name: [parsing.parse_value(text) for text in given.split(",")]}
         if self.form.read is None:
             return {self.name: given if self.type or self.choices else parsing.parse_value(given)}
         value = self.form.read(given, names)
@@ -185,7 +188,8 @@ class Parameter:
         names = [name for name in self.options if name.lstrip("-").replace("-", "_") not in taken]
         if self.kind is bool:
             names = [f"{name}/--no-{name.lstrip('-')}" for name in names]
-        metavar = self.form.metavar or ("NAME" if len("|".join(self.choices)) > _WIDEST else None)
+        metavar = "V,V,…" if self.type == _LIST else "NAME" if len("|".join(self.choices)) > _WIDEST else None
+        metavar = self.form.metavar or metavar
         shown, rest = self._help()
         where: Any = {"panel": panel or "Options of learners", "hidden": panel is None}
         info = option(shown, metavar, *names, **where, details=rest)
@@ -202,6 +206,8 @@ class Parameter:
         default = self.default
         if isinstance(default, bool):
             default = self.name if default else f"no-{self.name}"
+        elif isinstance(default, list | tuple):
+            default = ",".join(map(str, default))
         elif isinstance(default, float):
             default = "inf" if math.isinf(default) else f"{default:g}"
         if default is not None:
@@ -321,8 +327,7 @@ def inspect_class(kind: type) -> DeclaredLearner:
         if name in _WITHOUT_OPTION:
             continue
         hint = hints.get(name, bool if isinstance(item.default, bool) else None)
-        members = (hint, *get_args(hint))
-        type_name = next((option for option, member in _TYPES.items() if member in members), "")
+        members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         choices = sum((get_args(member) for member in members if get_origin(member) is Literal), ())
         default = None if item.default is item.empty else item.default
         parameters[name] = Parameter(name, type_name, choices, default, _description(kind, name))
@@ -339,6 +344,13 @@ def _description(kind: type, name: str) -> str:
     text = next((descriptions[name] for descriptions in documented if name in descriptions), "")
     reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
     if reference is None:
+        named = [option for option, member in _TYPES.items() if member in members]
+        if len(named) > 1 or (named and choices):  # a value is read as a number if it is one
+            named = ["float"] if named == ["float", "int"] else [""]
+            choices = ()
+        elif not named and all(get_origin(each) in (list, tuple, Sequence) or each is NoneType for each in members):
+            named = [_LIST]
+        type_name = next(iter(named), "")
         return text
     elsewhere = {**_imported(), **_public_classes()}.get(reference[1])
     return reference[2] if f"`{name}`" in reference[2] or elsewhere is None else _description(elsewhere, name)

@@ -33,6 +33,7 @@ def narrow(monkeypatch):
 TOY = """
 import dmkl
 
+from typing import Literal
 class ToyLearner(dmkl.MKFDA):
     \"\"\"Toy of the tests.
 
@@ -46,9 +47,12 @@ class ToyLearner(dmkl.MKFDA):
         As in `MKFDA`.
     \"\"\"
 
-    def __init__(self, lam: float = 0.5, depth: int = 3, *, tol: float = 1e-2, share=0.75, loud=False):
+    def __init__(
+        self, lam: float = 0.5, depth: int = 3, *, tol: float = 1e-2, share=0.75, loud=False,
+        parts: list[float] | None = (1.0, 2.5), size: int | str = "all", width: float | Literal["all"] = "all",
+    ):
         super().__init__(lam=lam, tol=tol)
-        self.depth, self.share, self.loud = depth, share, loud
+        self.depth, self.share, self.loud, self.parts, self.size, self.width = depth, share, loud, parts, size, width
 """
 """A learner that its class alone adds."""
 
@@ -141,9 +145,11 @@ def test_a_new_learner_is_there_at_once(error_of, json_of, output_of, tmp_path, 
     assert "--depth <int> Number of layers. [default: 3]" in out
     assert "[default: 0.5]" in out
     assert "--depth <int> Number of layers. It does nothing. [default: 3]" in words(output_of("fit", "--help-all"))
-    given = ["--model", "toy-learner", "--depth", 5]
+    assert "--parts V,V,… [default: 1.0,2.5]" in out
+    given = ["--model", "toy-learner", "--depth", 5, "--parts", "0.5,2", "--size", "7", "--width", "0.5"]
     printed = json_of("fit", store, tmp_path / "model", *given)
-    assert printed["parameters"] == {"lam": 0.5, "depth": 5, "tol": 1e-2, "share": 0.75, "loud": False}
+    typed = {"parts": [0.5, 2], "size": 7, "width": 0.5}
+    assert printed["parameters"] == {"lam": 0.5, "depth": 5, "tol": 1e-2, "share": 0.75, "loud": False, **typed}
     more = ["--lam", "0.1,1", "--cv", 2, "--baselines", "none"]
     assert json_of("search", store, tmp_path / "result", *given, *more)["model"]["parameters"]["depth"] == 5
     refusal = "--depth is for --model toy-learner, and mkfda has no such parameter"
