@@ -242,7 +242,7 @@ until [ -s "$folder/scheduler.json" ]; do
 done
 
 export DASK_DMKL__WORKERS_TIMEOUT=${{DASK_DMKL__WORKERS_TIMEOUT:-600}}
-{python} -m dmkl run {job} --cluster {place} &
+{python} -m dmkl run {job}{learners} --cluster {place} &
 client=$!
 [ "$limit" -eq 0 ] || kill -TERM "$client" # the signal came before there was a client
 wait "$client"
@@ -292,8 +292,11 @@ host=127.0.0.1 # on one node: no other machine can reach scheduler and workers
 _IP_ADDRESS = "from distributed.utils import get_ip; print(get_ip())"
 
 
-def batch_script(job: JobFile, copy: Path, script: Path) -> str:
-    """Make the text of `script`, which runs `copy`: `job` may be edited while the script waits in the queue."""
+def batch_script(job: JobFile, copy: Path, script: Path, learners: Iterable[Path] = ()) -> str:
+    """Make the text of `script`, which runs `copy`: `job` may be edited while the script waits in the queue.
+
+    `learners` are the files of --learners.
+    """
     system = batch_system("slurm")
     assert system is not None
     options = cluster_options(job, system)
@@ -336,6 +339,7 @@ def batch_script(job: JobFile, copy: Path, script: Path) -> str:
         cores=cores,
         worker=shlex.quote(worker),
         job=shlex.quote(str(copy)),
+        learners="".join(f" --learners {shlex.quote(str(path))}" for path in learners),
         script=shlex.quote(str(script)),
         place=place,
     )

@@ -16,7 +16,7 @@ from rich.text import Text
 
 import dmkl
 from dmkl.cli.options import Json, Store, option, resources_option
-from dmkl.cli.output import STYLES, print_json, say, say_aside, show, table
+from dmkl.cli.output import STYLES, learner_files, print_json, say, say_aside, show, table
 from dmkl.description import count
 from dmkl.errors import DmklError, refuse, size_text
 
@@ -84,6 +84,8 @@ class Resources:
                 options[key] = value
         with dmkl.cluster(**options) as client:
             if client is not None:
+                for file in learner_files.get():
+                    client.upload_file(str(file))
                 if check:
                     from dmkl.clusters.preflight import check_hosts
 

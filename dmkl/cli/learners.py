@@ -255,6 +255,21 @@ def import_base() -> None:
         del sys.modules[name]
 
 
+def import_file(path: Path) -> None:
+    """Import a file of Python and, if it names them, its neighbors: learners register themselves."""
+    if path.suffix != ".py" or not path.is_file():
+        refuse(f"--learners takes a file of Python that is there, as mine.py, got {path}")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # behind libraries, in whose place no neighbor is imported
+    import_base()
+    try:
+        module = import_module(path.stem)
+    except Exception as error:
+        refuse(f"{path} cannot be imported, {type(error).__name__}: {error}", error)
+    if module.__file__ is None or not path.samefile(module.__file__):
+        refuse(f"{path} has the name of another module, {module.__file__ or path.stem}; rename it")
+
+
 def learners() -> dict[str, DeclaredLearner]:
     """All learners by their names on the command line, in alphabetical order."""
     others = [kind for kind in _imported().values() if not kind.__module__.startswith("dmkl.")]
@@ -329,6 +344,13 @@ def inspect_class(kind: type) -> DeclaredLearner:
         hint = hints.get(name, bool if isinstance(item.default, bool) else None)
         members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         choices = sum((get_args(member) for member in members if get_origin(member) is Literal), ())
+        named = [option for option, member in _TYPES.items() if member in members]
+        if len(named) > 1 or (named and choices):  # a value is read as a number if it is one
+            named = ["float"] if named == ["float", "int"] else [""]
+            choices = ()
+        elif not named and all(get_origin(each) in (list, tuple, Sequence) or each is NoneType for each in members):
+            named = [_LIST]
+        type_name = next(iter(named), "")
         default = None if item.default is item.empty else item.default
         parameters[name] = Parameter(name, type_name, choices, default, _description(kind, name))
     return DeclaredLearner(kind.__name__, (inspect.getdoc(kind) or "").partition("\n")[0].rstrip("."), parameters)
@@ -344,13 +366,6 @@ def _description(kind: type, name: str) -> str:
     text = next((descriptions[name] for descriptions in documented if name in descriptions), "")
     reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
     if reference is None:
-        named = [option for option, member in _TYPES.items() if member in members]
-        if len(named) > 1 or (named and choices):  # a value is read as a number if it is one
-            named = ["float"] if named == ["float", "int"] else [""]
-            choices = ()
-        elif not named and all(get_origin(each) in (list, tuple, Sequence) or each is NoneType for each in members):
-            named = [_LIST]
-        type_name = next(iter(named), "")
         return text
     elsewhere = {**_imported(), **_public_classes()}.get(reference[1])
     return reference[2] if f"`{name}`" in reference[2] or elsewhere is None else _description(elsewhere, name)

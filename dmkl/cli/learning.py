@@ -213,10 +213,10 @@ def _samples_and_folds(K: KernelSet, cv: str | None, samples: Samples) -> tuple[
 
 def _predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
     """The command that predicts with a saved model: other samples of its set, or else new ones."""
-    if set(K.samples.astype(str)) - set(model.train_samples_):
-        return shlex.join(["dmkl", "predict", out, store])
+    own = [word for path in output.learner_files.get() for word in ("--learners", str(path))]
     new = ["NEW_SAMPLES"] if isinstance(model.features_, str) else ["--features", "NEW_SAMPLES"]
-    return shlex.join(["dmkl", "predict", out, *new])
+    others = set(K.samples.astype(str)) - set(model.train_samples_)
+    return shlex.join(["dmkl", "predict", out, *([store] if others else new), *own])
 
 
 def fit(

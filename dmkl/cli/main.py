@@ -17,7 +17,15 @@ import typer
 from dmkl import _version
 from dmkl.cli.commands import COMMANDS, command, line_of_help
 from dmkl.cli.interruption import Ended, orderly_end
-from dmkl.cli.output import command_line, locking_outputs, log_option, logging_to, plain_warnings, say_aside
+from dmkl.cli.output import (
+    command_line,
+    files_of,
+    learner_files,
+    locking_outputs,
+    logging_to,
+    plain_warnings,
+    say_aside,
+)
 from dmkl.errors import DmklError
 from dmkl.progress import LOGGER, inside
 
@@ -38,6 +46,12 @@ def _root(
     log: Annotated[
         Path | None,
         typer.Option("--log", metavar="FILE", help="Append passes, phases and notes to FILE (after the command too)."),
+    ] = None,
+    learners: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.py", help="Import a file with learners of your own, for --model (after the command too)."
+        ),
     ] = None,
 ) -> None:
     """Multiple kernel learning on kernel matrices larger than memory, with a proven gap for convex problems.
@@ -92,12 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str], logged: ExitStack, *, debug: bool) -> int:
     """Run a command line without ``--debug``, and return the exit status; the log stays open until `logged` ends."""
     try:
-        path, given = log_option(given)
-        if path is not None:
+        logs, given = files_of("--log", "a file to append to, as --log run.log", given)
+        for path in logs[-1:]:
             logged.enter_context(logging_to(path))
         LOGGER.info("dmkl %s: %s", _version.version(), shlex.join(["dmkl", *given]))
         with orderly_end(), plain_warnings(), locking_outputs(), inside(command_line, tuple(given)):
-            _app(given)(given, prog_name="dmkl")
+            _import_and_run(given)
     except SystemExit as stop:
         if isinstance(stop, Ended):
             say_aside("error", stop.message)
@@ -114,3 +128,14 @@ def _run(given: list[str], logged: ExitStack, *, debug: bool) -> int:
         say_aside("error", message)
         return 1
     return 0
+
+
+def _import_and_run(given: list[str]) -> None:
+    """Import the files of --learners, and run the command line without them."""
+    own, given = files_of("--learners", "a file of Python with learners, as --learners mine.py", given)
+    with inside(learner_files, tuple(path.absolute() for path in own)) as files:
+        for path in files:
+            from dmkl.cli.learners import import_file
+
+            import_file(path)
+        _app(given)(given, prog_name="dmkl")

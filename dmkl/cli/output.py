@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 command_line: ContextVar[tuple[str, ...]] = ContextVar("command-line", default=())
 """The words of the command that runs, without the program's name."""
+learner_files: ContextVar[tuple[Path, ...]] = ContextVar("learner-files", default=())
+"""The files of --learners, which other processes need too."""
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 
 
@@ -272,17 +274,16 @@ def logging_to(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def log_option(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """The file that ``--log`` names, anywhere in a command line, and the other arguments."""
-    path: Path | None = None
-    others, remaining = list[str](), iter(arguments)
+def files_of(option: str, what: str, arguments: list[str]) -> tuple[list[Path], list[str]]:
+    """The files that an option of all commands names, anywhere in a command line, and the other arguments."""
+    paths, others, remaining = list[Path](), list[str](), iter(arguments)
     for argument in remaining:
         name, equals, value = argument.partition("=")
-        if name != "--log":
+        if name != option:
             others.append(argument)
             continue
         value = value if equals else next(remaining, "")
         if not value or value.startswith("-"):
-            refuse(f"--log takes a file to append to, as --log run.log, got {value or 'nothing'!r}")
-        path = Path(value).expanduser()
-    return path, others
+            refuse(f"{option} takes {what}, got {value or 'nothing'!r}")
+        paths.append(Path(value).expanduser())
+    return paths, others

@@ -28,7 +28,7 @@ from dmkl.cli.commands import LEARNING, command
 from dmkl.cli.interruption import Ended
 from dmkl.cli.learners import DEFAULT, Names, learners, make_learner
 from dmkl.cli.options import Overwrite, flag, option
-from dmkl.cli.output import logging_to, say, say_aside
+from dmkl.cli.output import learner_files, logging_to, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_names, parse_scoring
 from dmkl.cli.samples import open_kernels
 from dmkl.errors import DmklError, refuse
@@ -174,10 +174,10 @@ def submit(
         )
     content = file.path.read_bytes()
     # The names contain a hash of the contents: jobs in the queue keep their files when the job file is edited.
-    draft = batch_script(file, file.path, file.path)
+    draft = batch_script(file, file.path, file.path, learner_files.get())
     stem = f"{file.path.stem}-{hashlib.sha256(content + draft.encode()).hexdigest()[:12]}"
     copy, script = (file.path.with_name(f"{stem}{ending}") for ending in (".toml", ".sbatch"))
-    text = batch_script(file, copy, script)
+    text = batch_script(file, copy, script, learner_files.get())
     if dry_run:
         say(text.rstrip())
         return

@@ -214,7 +214,9 @@ def _read_model(saved: Saved) -> Any:
     attrs = saved.attrs
     if str(attrs.get("model")) not in MODELS:
         of_this_kind = f"of the kind {attrs.get('model')!r}"
-        raise _of_newer_dmkl(saved, of_this_kind, f"expected one of {', '.join(sorted(MODELS))}, or")
+        known = f"expected one of {', '.join(sorted(MODELS))}"
+        way_out = "import the module of a learner of your own first (--learners FILE.py of a command), or"
+        raise _of_newer_dmkl(saved, of_this_kind, f"{known}; {way_out}")
     try:
         return _read(saved, attrs)
     except InputError as error:

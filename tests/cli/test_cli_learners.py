@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from helpers.stand_ins import STAND_INS
 
 import dmkl
 from dmkl.cli.commands import COMMANDS
@@ -31,9 +33,9 @@ def narrow(monkeypatch):
 
 
 TOY = """
+from typing import Literal
 import dmkl
 
-from typing import Literal
 class ToyLearner(dmkl.MKFDA):
     \"\"\"Toy of the tests.
 
@@ -161,3 +163,62 @@ def test_all_ways_to_name_the_learner(run, json_of, tmp_path, store):
         assert json_of("fit", *given, store, tmp_path / "model", "--overwrite")["model"] == "Uniform"
     for given in (["--model"], ["--model="], ["--model", "svm"]):
         assert run("fit", store, tmp_path / "none", *given)[0] == 2
+
+
+@pytest.fixture
+def mine(models, tmp_path, monkeypatch):
+    """A file with a learner of a page, as a user has it, which nothing has imported."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    STAND_INS["mine.py"](tmp_path / "mine.py")
+    yield tmp_path / "mine.py"
+    sys.modules.pop("mine", None)
+
+
+def test_a_learner_in_a_file_of_its_own(json_of, output_of, mine, store, tmp_path):
+    given = ["--learners", mine, "--model", "fixed-weights"]
+    assert "--share <float> Weight of the first kernel" in words(output_of("fit", *given, "--help"))
+    out = output_of("fit", store, tmp_path / "model", *given, "--share", 0.25)
+    assert "Weights depend on p" not in out
+    (command,) = re.findall("use it with: dmkl (.*)", out)
+    assert json_of(*shlex.split(command))["accuracy"] > 0.5
+    printed = json_of("search", store, tmp_path / "result", *given, "--grid", "share=0.25,1", "--cv", 2)
+    assert printed["model"]["model"] == "FixedWeights"
+    job = f'[data]\nstore = "{store}"\n[model]\nname = "fixed-weights"\nshare = 0.5\n[outputs]\nmodel = "m"'
+    (tmp_path / "job.toml").write_text(f'{job}\n[cluster]\ncores = 1\nmemory = "1GiB"\nplace = "slurm"')
+    assert "share = 0.5" in output_of("run", tmp_path / "job.toml", "--dry-run", "--learners", mine)
+    assert f"run {tmp_path}/job-" in (script := output_of("submit", tmp_path / "job.toml", "--dry-run", *given[:2]))
+    assert f".toml --learners {mine} --cluster" in script
+
+
+ON_WORKERS = """
+
+from dmkl.solvers.interface import Task
+
+
+def double(signs):
+    return 2 * signs
+
+
+class OnWorkers(FixedWeights):
+    def _solve(self, signs, n):
+        return (yield from super()._solve((yield Task("double", double, (signs,))), n))
+"""
+"""A learner that asks for a task with a function of its file."""
+
+
+@pytest.mark.slow
+def test_workers_get_the_file_of_a_learner(cluster, json_of, mine, store, tmp_path):
+    mine.write_text(mine.read_text() + ON_WORKERS)
+    given = ["--learners", mine, "--model", "on-workers", "--cluster", cluster.scheduler_address]
+    assert json_of("fit", store, tmp_path / "model", *given)["model"] == "OnWorkers"
+
+
+def test_files_of_learners_that_cannot_be_imported(error_of, mine, tmp_path):
+    (tmp_path / "json.py").write_text("")
+    (tmp_path / "wrong.py").write_text("1 / 0")
+    for name, message in {
+        "none.py": "--learners takes a file of Python that is there, as mine.py, got ",
+        "json.py": "json.py has the name of another module, ",
+        "wrong.py": "wrong.py cannot be imported, ZeroDivisionError: division by zero",
+    }.items():
+        assert message in error_of("info", "set", "--learners", tmp_path / name)

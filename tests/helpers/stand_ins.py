@@ -118,13 +118,17 @@ def of_matlab(path):
     write_v5(path, X=[view.to_numpy().T for view in views().values()], Y=SICK[:, None] + 1.0)
 
 
+def python_blocks(page) -> list[str]:
+    """The blocks of Python of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
 def of_block(page) -> Callable[[Path], object]:
     """What the first block of Python of a page writes into its folder."""
 
     def write(path):
-        block = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)[0]
         with contextlib.chdir(path.parent):
-            exec(compile(block, page, "exec"), {})
+            exec(compile(python_blocks(page)[0], page, "exec"), {})
 
     return write
 
@@ -242,6 +246,7 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
     "views.mat": of_matlab,
     **dict.fromkeys(["runs.txt", "train_spaces.npz", "train_voxels.npy"], of_block("docs/encoding.md")),
     **dict.fromkeys(["test_spaces.npz", "test_voxels.npy"], of_block("docs/encoding.md")),
+    "mine.py": lambda path: path.write_text(python_blocks("ARCHITECTURE.md")[1], encoding="utf-8"),
     "rows.txt": lines(NAMES),
     "new.txt": lines(NEW),
     "new.csv": csv(LABELS[: len(NEW)].set_axis(NEW)),

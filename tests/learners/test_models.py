@@ -162,7 +162,8 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
     unseal(path, format_version=2, model="Oracle")
     with pytest.raises(
         FormatVersionError,
-        match=r"kind 'Oracle', which this dmkl \S+ does not know: .* expected one of EasyMKL, GMKL, .* install a newer",
+        match=r"kind 'Oracle', which this dmkl \S+ does not know: .* expected one of EasyMKL, GMKL, .*; import the "
+        r"module of a learner of your own first \(--learners FILE.py of a command\), or install a newer",
     ):
         dmkl.load(path)
 
