@@ -24,6 +24,8 @@ GENES = ["X-linear-HALLMARK_B_CELL", "X-linear-HALLMARK_DNA_REPAIR", "X-linear-H
         (["noise_1", "noise_2"], ["noise_1", "noise_2"], ("", "")),
         (["A_B", "A B"], ["A_B", "A B"], ("", "")),  # labels differ as names do
         (["alone-rbf"], ["alone-rbf"], ("", "")),
+        (["a_1, sum", "a_2, sum", "b_1, sum"], ["a_1", "a_2", "b_1"], ("", ", sum")),
+        (["x/y", "x/", "x/yy", "x/yz"], ["x/y", "x/", "x/yy", "x/yz"], ("", "")),
     ],
 )
 def test_names_of_kernels_without_what_they_share(names, labels, ends):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.faults import interrupted
+from scipy import stats
 from sklearn.model_selection import KFold, StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
 from dmkl.inference import permutation
-from dmkl.inference.permutation import with_p_values
 
 GRID = {"p": [1.0, np.inf], "lam": [1e-2, 1.0]}
 MODEL = dmkl.MKFDA(tol=1e-6, solver="stacked")
@@ -68,23 +68,16 @@ def test_each_task_has_its_own_p_value():
 
 # --- p-values --------------------------------------------------------------------------------------------------------
 def test_p_values_count_ties_and_correct_by_the_maximum():
-    shares = np.array([[0.5, 0.5], [0.2, 0.8], [0.7, 0.3]])
-    data = xr.Dataset(
-        {
-            "score": 0.5,
-            "null_score": ("permutation", [0.5, 0.25, 0.75]),
-            "weight_share": ("kernel", [0.6, 0.4]),
-            "null_weight_share": (("permutation", "kernel"), shares),
-        },
-        {"permutation": [1, 2, 3]},
-    )
-    result = with_p_values(data)
-    assert float(result["p_value"]) == 3 / 4
-    assert result["kernel_p_value"].values.tolist() == [2 / 4, 3 / 4]
-    every = np.concatenate([[[0.6, 0.4]], shares])
-    z = (every - every.mean(axis=0)) / every.std(axis=0)
-    expected = [(1 + np.sum(z[1:].max(axis=1) >= z[0, k])) / 4 for k in range(2)]
-    assert result["kernel_p_value_corrected"].values.tolist() == expected
+    """Scores of few samples tie."""
+    K, y = made(0, 30, 1.0)
+    data = dmkl.permutation_test(MODEL, K, y, {"lam": [0.1], "p": [1.0]}, 19, cv=3).data
+    scores = np.append(data["score"], data["null_score"])
+    assert 1 < np.sum(scores == scores[0]) < np.sum(scores >= scores[0]) < 20
+    assert float(data["p_value"]) == np.mean(scores >= scores[0])
+    shares = np.concatenate([[data["weight_share"]], data["null_weight_share"]])
+    np.testing.assert_allclose(data["kernel_p_value"], np.mean(shares >= shares[0], axis=0))
+    largest = stats.zscore(shares).max(axis=1)[:, None]
+    np.testing.assert_allclose(data["kernel_p_value_corrected"], np.mean(largest >= stats.zscore(shares)[0], axis=0))
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------

@@ -232,17 +232,6 @@ def test_scores_that_are_not_above_chance_are_told(K):
     assert words not in dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=5, refit=False).summary()
 
 
-def test_rows_that_are_tested_on_do_not_choose(K):
-    cv = [(np.arange(36), np.arange(36, 48), np.arange(48, 60))]
-    grid = {"p": [2], "lam": LAM}
-    one = dmkl.search(dmkl.MKFDA(), K, Y, grid, cv, refit=False, baselines="all").baselines
-    other = np.concatenate([Y[:48], (Y[48:] + 1) % 3])
-    two = dmkl.search(dmkl.MKFDA(), K, other, grid, cv, refit=False, baselines="all").baselines
-    for name in ("lam", "best_kernel", "score"):
-        np.testing.assert_array_equal(one[name], two[name])
-    assert not np.array_equal(one["test_score"], two["test_score"])
-
-
 @pytest.mark.slow
 def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K):
     monkeypatch.setattr(module, "FEW", 2)

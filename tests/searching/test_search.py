@@ -1,5 +1,6 @@
 """`dmkl.search`: scores against separate fits, independence of folds from held-out rows, resumption."""
 
+import re
 from functools import partial
 
 import cvxpy as cp
@@ -225,6 +226,25 @@ THREE = np.array_split(np.random.default_rng(1).permutation(90), 3)
 MIRRORED = [tuple(THREE), (THREE[0], THREE[2], THREE[1])]
 """Two splits: validation rows of each are test rows of the other."""
 NOISE = np.random.default_rng(2).integers(2, size=90)
+OF_TEST = "test_score|mcnemar|paired_loss|chance|constant|confusion|true_label|seconds"
+"""Variables that depend on the labels of test rows."""
+
+
+@pytest.mark.parametrize("question", ["search", "evaluate"])
+def test_rows_that_are_tested_on_choose_nothing(question):
+    """Neither a point, nor the ridge and the single kernel of a baseline: scores of these rows alone are others."""
+    train, validation, test = THREE
+    y, model = labels("multiclass"), dmkl.MKFDA(tol=TIGHT)
+    others = y.copy()
+    others[test] = (others[test] + 1) % 4
+    more = {"cv": tuple(THREE), "baselines": "all", "refit": False}
+    if question == "evaluate":
+        more = {"outer": (np.concatenate([train, validation]), test), "inner": TWO}
+    first, other = (getattr(dmkl, question)(model, kernel_set(), each, GRID, **more) for each in (y, others))
+    for one, two in ((first.scores, other.scores), (first.baselines, other.baselines)):
+        differ = {str(name) for name, values in one.variables.items() if not values.equals(two[name].variable)}
+        assert "test_score" in differ
+        assert [name for name in differ if not re.search(OF_TEST, name)] == []
 
 
 def test_one_choice_for_mirrored_splits_is_refused():

@@ -1,7 +1,6 @@
 """The parts of a search: folds, grids, measures, against scikit-learn and plain formulas."""
 
 import itertools
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -234,27 +233,17 @@ def measure(scoring, kind, classes, truth, decision):
     return evaluate(as_metrics(scoring, kind), kind, classes, truth, decision)
 
 
-def recall_precision(positive, scores):
-    """(recall, precision) at each threshold, as fractions."""
-    pairs = []
-    for threshold in sorted(set(scores), reverse=True):
-        kept = positive[scores >= threshold]
-        pairs.append((Fraction(int(kept.sum()), int(positive.sum())), Fraction(int(kept.sum()), len(kept))))
-    return pairs
-
-
 def voc07(positive, scores):
-    pairs = recall_precision(positive, scores)
-    return float(sum(max([p for r, p in pairs if r >= Fraction(k, 10)], default=0) for k in range(11)) / 11)
+    """The mean of the largest precision at a recall of k tenths or more."""
+    precision, recall, _ = skm.precision_recall_curve(positive, scores)
+    hits = np.rint(recall[:-1] * positive.sum())  # the last point of scikit-learn is no threshold
+    return np.mean([precision[:-1][10 * hits >= k * positive.sum()].max() for k in range(11)])
 
 
 def voc(positive, scores):
-    """VOCap.m: close the curve, make precision monotone from the end, sum over changes of recall."""
-    pairs = recall_precision(positive, scores)
-    recall, precision = [0, *(r for r, _ in pairs), 1], [0, *(p for _, p in pairs), 0]
-    for k in range(len(precision) - 2, -1, -1):
-        precision[k] = max(precision[k], precision[k + 1])
-    return float(sum((recall[k] - recall[k - 1]) * precision[k] for k in range(1, len(recall))))
+    """VOCap.m: make precision monotone from the end, and sum it over changes of recall."""
+    precision, recall, _ = skm.precision_recall_curve(positive, scores)
+    return -np.diff(recall) @ np.maximum.accumulate(precision)[:-1]
 
 
 REFERENCES = {

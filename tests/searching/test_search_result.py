@@ -635,18 +635,9 @@ def test_of_many_kernels_the_largest_weights_and_the_sum_of_the_others_are_drawn
 
 
 def test_what_all_names_share_is_in_the_title_and_not_in_labels():
-    for kernels, shared, rest in (
-        (
-            ["log-rbf-T_$CELL", "log-rbf-B_CELL", "log-rbf-1e-3", "log-rbf-1e-4"],
-            "Kernels: log-rbf-…",
-            [r"T_\$CELL", "B cell", "1e-3", "1e-4"],
-        ),
-        (["a_1, sum", "a_2, sum", "a_3, sum", "b_1, sum"], "Kernels: …, sum", ["a_1", "a_2", "a_3", "b_1"]),
-        (["x/y", "x/", "x/yy", "x/yz"], "", ["x/y", "x/", "x/yy", "x/yz"]),
-    ):
-        scores = make().assign_coords(kernel=kernels)
-        scores["weight"][...] = [0.4, 0.3, 0.2, 0.1]
-        (ax,) = drawn(SearchResult(scores).plot_weights()).axes
-        assert labels(ax.yaxis) == rest
-        assert ("Kernels:" in title_of(ax)) == bool(shared)
-        assert title_of(ax).endswith(shared)
+    names = ["log-rbf-T_$CELL", "log-rbf-B_CELL", "log-rbf-1e-3", "log-rbf-1e-4"]
+    scores = make().assign_coords(kernel=names)
+    scores["weight"][...] = [0.4, 0.3, 0.2, 0.1]
+    (ax,) = drawn(SearchResult(scores).plot_weights()).axes
+    assert labels(ax.yaxis) == [r"T_\$CELL", "B cell", "1e-3", "1e-4"]
+    assert title_of(ax).endswith("Kernels: log-rbf-…")
