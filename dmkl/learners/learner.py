@@ -190,9 +190,11 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse kernels and labels that do not go with the parameters, by InputError."""
         if not (self.traits.takes_unknown_labels or targets.all_known):
+            others = "MKRidge" if targets.kind == "regression" else "MKFDA or MKSVM"
             refuse(
-                f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
-                "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
+                f"{type(self).__name__} needs the labels of all samples, and some labels of {targets.dim}s are "
+                f"unknown; leave those samples out, or take a learner such as {others}, which trains each "
+                f"{targets.dim} on its own samples"
             )
         indefinite = [kernel["name"] for kernel in K.provenance if "indefinite" in kernel]
         if indefinite and "cosine" in self._steps():

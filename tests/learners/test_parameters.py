@@ -125,6 +125,7 @@ CASES = [
     (dmkl.MKFDA(), UNKNOWN * [np.nan, 1], "task '0' has no known labels in training"),
     (dmkl.NCuts(), UNKNOWN, "needs the labels of all samples"),
     (dmkl.LocalizedMKL(), UNKNOWN, "needs the labels of all"),
+    (dmkl.StackRegressor(), UNKNOWN, "labels of targets are unknown; .* such as MKRidge, which trains each target"),
     (dmkl.Uniform(), np.nan_to_num(2 * UNKNOWN - 1), "found -1, 0, 1; say which of them stands for unknown labels"),
 ]
 
