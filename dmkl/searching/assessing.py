@@ -265,10 +265,11 @@ def class_scores(counts: xr.DataArray) -> xr.Dataset:
     Σ_l N_kl. The recall of a class without samples is NaN, and so is the precision of one that is never predicted.
     """
     names = counts["true"].values
-    label: Any = 1 if "task" in counts.dims else xr.DataArray(names, {"class": names})
-    right = counts.sel(true=label, predicted=label).drop_vars(["true", "predicted"])
-    support = counts.sum("predicted").sel(true=label).drop_vars("true")
-    called = counts.sum("true").sel(predicted=label).drop_vars("predicted")
+    # Places, not labels: booleans would be a mask.
+    at: Any = 1 if "task" in counts.dims else xr.DataArray(np.arange(len(names)), {"class": names})
+    right = counts.isel(true=at, predicted=at).drop_vars(["true", "predicted"])
+    support = counts.sum("predicted").isel(true=at).drop_vars("true")
+    called = counts.sum("true").isel(predicted=at).drop_vars("predicted")
     recall, precision = right / support.where(support > 0), right / called.where(called > 0)
     return describe(xr.Dataset({"recall": recall, "precision": precision, "support": support}))
 

@@ -142,13 +142,16 @@ def test_class_wise_measures_are_scikit_learns(result):
 
 
 # --- measures of a model -------------------------------------------------------------------------------------
-def test_assess():
-    K, y = kernels(), labels("binary")
+@pytest.mark.parametrize("y", [labels("binary"), labels("binary") == "large"], ids=["texts", "booleans"])
+def test_assess(y):
+    K = kernels()
     train, test = np.arange(60), np.arange(60, 90)
     model = dmkl.MKFDA().fit(K[train, train], y[train])
     measured = dmkl.assess(model, K[test, train], y[test], scoring=["accuracy", "roc_auc"])
     assert measured["score"].sel(measure="accuracy") == model.score(K[test, train], y[test])
-    np.testing.assert_array_equal(measured["confusion"], confusion_matrix(y[test], model.predict(K[test, train])))
+    predicted = model.predict(K[test, train])
+    np.testing.assert_array_equal(measured["confusion"], confusion_matrix(y[test], predicted))
+    np.testing.assert_array_equal(measured["recall"], recall_score(y[test], predicted, average=None))
     for truth, words in (
         (None, "assess needs labels"),
         (y[test][1:], "y has 29 labels, and there are 30 samples"),
