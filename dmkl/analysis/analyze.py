@@ -225,8 +225,11 @@ class Analysis(Result):
         by_task, has_error = self.tasks is not None, "target_alignment_error" in self.data and self.tasks is None
         fit = self.data["target_alignment"].mean("task") if by_task else self.data["target_alignment"]
         title = "fit to labels, mean of tasks" if by_task else "fit to labels"
-        error = "target_alignment_error" if has_error else ""
-        return frame.assign(target_alignment=fit.values), [Column("target_alignment", title, error=error, bar=1.0)]
+        error, frame = "", frame.assign(target_alignment=fit.values)
+        if has_error:
+            error = "target_alignment_error"
+            frame[error] = self.data[error].values
+        return frame, [Column("target_alignment", title, error=error, bar=1.0)]
 
     def _kernels_table(self) -> Table:
         frame, fit = self._with_fit(self.table().reset_index())
