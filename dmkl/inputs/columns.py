@@ -225,6 +225,17 @@ def counts(names: Sequence[str], first: int = 0, letter: str = "") -> bool:
     return list(names) == [f"{letter}{i + first}" for i in range(len(names))]
 
 
+def name_rows(titles: Names, rows: Sequence[Sequence[str]], expected: Expected) -> bool:
+    """Whether a column has another name in each row: one of words, with a title for names, or of known names."""
+    columns = zip(*rows, strict=True)
+    for title, cells in zip(titles or [None] * len(rows[0]), columns, strict=True):
+        titled = title is not None and plain_title(title) in {"", *_NAMES, *_UNIQUE_NAMES}
+        if all(cells) and len(set(cells)) == len(cells) > 1:
+            if titled or not are_numbers(cells) or matched_share(cells, expected) > 0.5:
+                return True
+    return False
+
+
 def matched_share(values: Sequence[str], expected: Expected) -> float:
     """Return the share of known names among as many as possible; 0 if values repeat."""
     distinct = set(values)

@@ -112,6 +112,13 @@ def without_dimnames(frame):
     return pd.DataFrame(frame.to_numpy(), [str(i + 1) for i in range(len(frame))], titles)
 
 
+def emptied(folder, frame, use):
+    """Rows within and at the end that a spreadsheet has emptied: delimiters alone."""
+    titles, *rows = frame.to_csv(sep=";", decimal=",", index_label="sample", lineterminator="\n").splitlines()
+    empty = ";" * len(frame.columns)
+    return text(folder / "table.csv", "\n".join([titles, *rows[:4], empty, *rows[4:], empty, empty, ""]))
+
+
 def individuals(name, titles=("FID", "IID"), header=True, families=None, sep=" ", more=None):
     """Lines of FID, IID and values; `families` gives the FID of a name, by default the name itself."""
 
@@ -312,6 +319,7 @@ FORMS: dict[str, Form] = {
     "CSV, UTF-8 with BOM": Form(delimited("table.csv", encoding="utf-8-sig")),
     "CSV, gzip": Form(delimited("table.csv.gz")),
     "semicolons, decimal commas": Form(delimited("table.csv", sep=";", decimal=",")),
+    "semicolons, emptied rows": Form(emptied),
     "`sep=;` first": Form(delimited("table.csv", "sep=;\r\n", sep=";", decimal=",", lineterminator="\r\n")),
     "UTF-16 with BOM, tabs": Form(delimited("table.txt", encoding="utf-16", sep="\t", lineterminator="\r\n")),
     "tabs, `.tsv`": Form(delimited("table.tsv", sep="\t")),

@@ -19,7 +19,16 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import UNKNOWN_TEXTS, Array, Float, Lazy, is_numeral
 from dmkl.errors import damaged_as, needing, refuse
-from dmkl.inputs.columns import Columns, are_numbers, counts, is_number, is_title, matched_share, without_codes
+from dmkl.inputs.columns import (
+    Columns,
+    are_numbers,
+    counts,
+    is_number,
+    is_title,
+    matched_share,
+    name_rows,
+    without_codes,
+)
 from dmkl.inputs.formats.compressed import COMPRESSED, content_name, stream
 from dmkl.names import Expected, Names, listed_names
 from dmkl.settings import check_memory
@@ -56,13 +65,15 @@ class Text(Columns):
 
     Only the first lines may be something else: ``sep=;`` as Excel writes it, comments (``#``, ``%``), the number of
     rows alone (TASSEL, PHYLIP), one line of titles, and one of types (Oxford's .sample, QIIME 2). Numbers may have
-    decimal commas if cells have another delimiter. `notes` hold the lines that were taken for titles or comments, if
-    that is uncertain, `categories` the titles of columns whose type is discrete.
+    decimal commas if cells have another delimiter. Rows of empty cells, which spreadsheets write for rows that were
+    emptied, are left out of a table that names its rows; in others they count. `notes` hold the lines that were taken
+    for titles or comments, if that is uncertain, `categories` the titles of columns whose type is discrete.
     """
 
     titles: Names = None  # "" above the names of the rows, where R writes none
     _unpacked: IO[bytes] | None = None
     _trailing = False  # whether delimiters end the rows
+    _has_names = False  # whether a column names the rows, so that a row of empty cells is none
 
     def __init__(self, path: Path, expected: Expected = None, title: str | None = None) -> None:
         self.path, self.where, self._has_codes = path, str(path), bool(settings.get("unknown"))
@@ -104,7 +115,11 @@ class Text(Columns):
         self.n_columns -= self._trailing
         rows = [row[:-1] if self._trailing and not row[-1] else row for row in rows]
         self._first, is_taken = head[0][0], self._take_titles_of(comments)
-        has_titles, doubtful = (False, False) if is_taken else self._find_titles(rows, head[0], expected, title)
+        filled = [row for row in rows if any(row)] if any(rows[0]) else rows
+        has_titles, doubtful = (False, False) if is_taken else self._find_titles(filled, head[0], expected, title)
+        named = [row for row in filled[has_titles:] if len(row) == self.n_columns > 1]
+        self._has_names = bool(self.delimiter and named) and name_rows(self.titles, named, expected)
+        rows = filled if self._has_names else rows
         for comment in comments[:3]:
             self._note(*comment, "a comment")
         self._begin = max(self._first + has_titles, types[0] + 1)  # the number of the line after titles
@@ -130,8 +145,8 @@ class Text(Columns):
 
     @cached_property
     def _lines(self) -> tuple[array[int], array[int], bool]:
-        """The positions of the rows in the file and their line numbers, and whether comments are among them."""
-        starts, numbers, has_comments = array("q"), array("q"), False
+        """The positions of the rows in the file and their line numbers, and whether other lines are among them."""
+        starts, numbers, has_comments, n_empty = array("q"), array("q"), False, 0
         for number, position, text in lines_of(self.path):
             if number < self._begin or not text.strip():
                 continue
@@ -140,9 +155,13 @@ class Text(Columns):
                 numbers.append(number)
                 if len(starts) % _ROWS_CHECKED == 0:
                     check_memory(f"the positions of the rows of {self.path}", 16 * len(starts), _ALLOW)
-            else:
+                continue
+            if not self._is_empty(text):
                 self._note(number, text, "a comment")
-                has_comments = True
+            elif not n_empty:
+                self._note(number, text, "no row, like all others of empty cells")
+            n_empty += self._is_empty(text)
+            has_comments = True
         return starts, numbers, has_comments
 
     @property
@@ -158,7 +177,12 @@ class Text(Columns):
     def _is_row(self, text: str) -> bool:
         """Whether a line is no comment: a line that begins so is a row if it has the usual number of cells."""
         is_comment = text.lstrip().startswith(_COMMENTS)
-        return not is_comment or len(self._split(text)) - self._trailing == self.n_columns
+        is_row = not is_comment or len(self._split(text)) - self._trailing == self.n_columns
+        return is_row and not (self._has_names and self._is_empty(text))
+
+    def _is_empty(self, text: str) -> bool:
+        """Whether a line has delimiters and nothing between them."""
+        return not text.strip(f'{self.delimiter or ""}" \t')
 
     def _is_count(self, lines: Sequence[tuple[int, str]]) -> bool:
         """Whether the first of some lines states the number of rows."""
