@@ -212,7 +212,8 @@ def _pair(
     # A sample in both columns shows pairs of samples.
     if getattr(table, "delimiter", ",") not in (None, "\t") or set(families).intersection(individuals):
         return None, None
-    may_be_pairs = not are_numbers(individuals) and all(table.numeric[2:]) and not matched_share(families, expected)
+    are_values = are_numbers(individuals, comma=getattr(table, "decimal_comma", False))
+    may_be_pairs = not are_values and all(table.numeric[2:]) and not matched_share(families, expected)
     return (0, 1) if may_be_pairs and len(set(individuals)) >= len(set(families)) else (None, None)
 
 

@@ -325,6 +325,7 @@ FORMS: dict[str, Form] = {
     "tabs, `.tsv`": Form(delimited("table.tsv", sep="\t")),
     "tabs, `.txt`": Form(delimited("table.txt", sep="\t")),
     "bars, `.txt`": Form(delimited("table.txt", sep="|")),
+    "bars, decimal commas": Form(delimited("table.txt", sep="|", decimal=",")),
     "commas, no extension": Form(delimited("table")),
     "R `write.csv`": Form(delimited("table.csv", **R_QUOTES)),
     "R `write.csv`, titles by make.names": Form(delimited("table.csv", change=made_names, **R_QUOTES), names=DASHED),
@@ -335,6 +336,7 @@ FORMS: dict[str, Form] = {
     "R `write.table`, `quote=FALSE`": Form(delimited("table.txt", quoting=csv.QUOTE_NONE, **R_TABLE)),
     # Text without titles
     "blanks, names first, no titles": Form(delimited("table.txt", sep=" ", header=False), titles="none"),
+    "tabs, decimal commas, no titles": Form(delimited("table.txt", sep="\t", decimal=",", header=False), titles="none"),
     "CSV, names first, no titles (GAPIT)": Form(delimited("table.csv", header=False), titles="none"),
     "CSV, numeric names first, no titles": Form(delimited("table.csv", header=False), NUMBERS, "none"),
     # Geneticists' tables

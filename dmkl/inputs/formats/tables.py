@@ -492,13 +492,15 @@ def _delimiter(lines: Sequence[str], expected: Expected) -> str | None:
     for mark, rows in split.items():
         length, times = Counter(map(len, rows[1:] or rows)).most_common(1)[0]
         shares[mark] = times / len(rows[1:] or rows) if length > 1 else 0.0
-    blank = split[None][1:] or split[None]
-    commas = [cell for row in blank for cell in row if "," in cell]
-    if shares[None] > 0.5 and commas and all(map(_DECIMAL_COMMA.fullmatch, commas)) and not shares["\t"] + shares[";"]:
-        return None
+    for mark in ("|", None):
+        commas = [cell for row in split[mark][1:] or split[mark] for cell in row if "," in cell]
+        are_decimal = bool(commas) and all(map(_DECIMAL_COMMA.fullmatch, commas))
+        if shares[mark] > 0.5 and are_decimal and not shares["\t"] + shares[";"]:
+            return mark
     best = max(shares, key=lambda mark: shares[mark])
     if shares[best] == 0 or (best is None and not _are_columns(split[None], expected, lines)):
         marks = [mark for mark in _MARKS if any(mark in line for line in lines)]
+        blank = split[None][1:] or split[None]
         ragged = max(map(len, blank)) > 1 and all(is_number(cell) for row in blank for cell in row[1:])
         return marks[0] if marks else None if ragged else ""
     return best
