@@ -338,6 +338,10 @@ def test_headers(tmp_path, text, columns, names, values):
 
 UNLIKE = {"X": [np.ones((7, 3)), np.ones((6, 3))], "gt": np.arange(9.0)}
 REFUSED_FILES = [
+    *(
+        ("a.csv", f"age\n{lines}", "may be numbers with decimal commas")
+        for lines in ("1,5\n-0,25\n2,75", "1,5\n1,7", "1,05\n3,5")
+    ),
     ("x.csv", "who,u,city\na,1,Rome\nb,2,Rome\n", r"column 'city' is not numeric, expected numbers; encode them"),
     ("x.csv", "", "holds no lines"),
     ("x.csv", "u,v\n", "has columns but no rows"),

@@ -216,6 +216,7 @@ class Text(Columns):
             or '"' in text
         ):
             first = ["", *first]  # R writes no title above the names of the rows
+            self._refuse_decimals(body)
         columns = list(zip(*(row for row in body if len(row) == self.n_columns), strict=True))
         certain = first[0] == "" or title in first or _has_title(first, columns)
         if not certain and not _is_header(first, columns, expected, self.decimal_comma):
@@ -228,6 +229,17 @@ class Text(Columns):
         if not certain and (numerals or not any(map(are_numbers, columns))):
             self._note(number, ", ".join(first), "titles of the columns")
         return True, not certain and 0 < numerals < len(first)
+
+    def _refuse_decimals(self, rows: Sequence[Sequence[str]]) -> None:
+        """Refuse a column of numbers with decimal commas, which looks like names of rows and a column of numbers."""
+        pairs = [row for row in rows if len(row) == 2]
+        are_decimal = self.delimiter == "," and all(_DECIMAL_COMMA.fullmatch(",".join(pair)) for pair in pairs)
+        names = [name for name, _ in pairs] if are_decimal else []
+        # Names of rows are unique, and not negative; whole numbers do not begin with 0.
+        odd = len(set(names)) < len(names) or any(a[:1] == "-" or re.match(r"0\d", b) for a, b in pairs)
+        if names and odd and not counts(names, 1):
+            what = f"{self.path}: lines such as {','.join(pairs[0])!r} may be numbers with decimal commas"
+            refuse(f"{what}, or names and numbers; write decimal points, or a title above the names too")
 
     def take_first_row_as_titles(self) -> None:
         """Take the first row for titles of the columns, which the shape of the table shows."""
