@@ -179,16 +179,22 @@ def plot_permutations(result: Any, ax: Axes | Sequence[Axes] | None = None, *, t
 
 
 def plot_association(result: Any, task: str | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw −log₁₀ p over the excess of each kernel, the smallest with names; InputError if there is no such task."""
+    """Draw −log₁₀ p over the excess of each kernel, the smallest with names; InputError if there is no such task.
+
+    Of several tasks or targets all are drawn, a point for each and each kernel, unless `task` names one.
+    """
     result._check_task(task)
     data = of_task(result.data, task)
     (ax,) = pictures.panels(ax, {"kernels": (5.0, 3.6)})
-    p, excess = data["p_value"].values, data["excess"].values
-    size = -np.log10(np.maximum(p, 1e-300))
-    selected = data["q_value"].values <= 0.05
+    p, excess, q = (data[name].transpose("kernel", ...).values.ravel() for name in ("p_value", "excess", "q_value"))
+    size, selected = -np.log10(np.maximum(p, 1e-300)), q <= 0.05
     ax.scatter(excess[~selected], size[~selected], s=14, color=pictures.GRAY)
     ax.scatter(excess[selected], size[selected], s=18, color=pictures.BLUE)
     labels, shared = pictures.kernel_labels(data["kernel"].values)
+    dim, of_points = task_dim(data), "kernels"
+    if dim is not None:
+        of_points = f"pairs of a kernel and a {dim}"
+        labels = [f"{label}, {pictures.shortened(str(name))}" for label in labels for name in data[dim].values]
     for k in np.argsort(p, kind="stable")[:_MOST_LABELS]:
         if selected[k]:
             left = excess[k] < 0.6 * np.nanmax(excess)  # of the panel: the name goes to the right of the point
@@ -200,5 +206,5 @@ def plot_association(result: Any, task: str | None = None, *, ax: Axes | None = 
             ax.annotate(labels[k], (excess[k], size[k]), fontsize=8, **where)
     pictures.dress(ax, "statistic over its mean without association", "−log₁₀ p", grid="both", ends="xy")
     n = np.count_nonzero(selected)
-    pictures.set_title([ax], f"{n} of {len(p)} kernels associated at a false discovery rate of 5 % (blue)", shared)
+    pictures.set_title([ax], f"{n} of {len(p)} {of_points} associated at a false discovery rate of 5 % (blue)", shared)
     return ax

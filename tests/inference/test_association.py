@@ -118,6 +118,9 @@ def test_targets_with_unknown_labels_are_tested_one_by_one():
     assert {"target", "kernel", "p_value", "q_value"} <= set(both.table())
     assert str(both).count("false discovery rate") == 2
     assert both.plot("1").get_ylabel()
+    of_all = both.plot()
+    assert f"of {both.data['p_value'].size} pairs of a kernel and a " in of_all.get_figure().get_suptitle()
+    assert sum(len(points.get_offsets()) for points in of_all.collections) == both.data["p_value"].size
 
 
 def test_the_smallest_p_value_of_permutations():
