@@ -132,7 +132,7 @@ class Stability(Result):
         n_pairs = sizes["resample"] // 2 if unimodal else None
         pi = self.threshold if threshold is None else check_threshold(threshold)
         bound_of = partial(error_bound, n=sizes["kernel"], threshold=pi, n_pairs=n_pairs)
-        bounds = xr.apply_ufunc(bound_of, q if self.data.attrs["how"] == "half" else np.nan * q, vectorize=True)
+        bounds = xr.apply_ufunc(bound_of, q, vectorize=True) if self.data.attrs["how"] == "half" else np.nan * q
         if self.tasks is None:
             return float(bounds)
         meaning = "upper bound of the expected number of stable kernels that are rarely selected"

@@ -224,6 +224,7 @@ def test_several_tasks(of_tasks):
     spread = of_tasks.data["weight"].std("resample") * np.sqrt(2)
     np.testing.assert_allclose(of_tasks.data["standard_error"], spread)
     assert np.isnan(of_tasks.error_bound()).all()
+    assert np.isnan(of_tasks.error_bound(unimodal=True)).all()
 
 
 def test_pictures(result, of_tasks):
