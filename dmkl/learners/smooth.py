@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NoReturn
 
@@ -25,7 +23,7 @@ from dmkl.learners.fisher import PLAIN_SUM
 from dmkl.learners.learner import KernelClassifier, KernelLearner, KernelRegressor
 from dmkl.learners.plan import ClassWeight, FitOutcome, Problems, Sharing, TrainingSet
 from dmkl.learners.traits import labeled_array
-from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.covariates import Covariates, facts_of
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.losses import Cox, JointLoss, Logistic, Ordinal, as_loss
 from dmkl.numerics.survival import Steps, concordance, cumulative_hazard, survival_labels
@@ -380,7 +378,7 @@ class MKGLM(SmoothRegressor):
             return 0.0
         rule = "an offset is a number for every sample"
         more = "predict(offset=, --offset), where 0 is an exposure of one unit"
-        values = np.array(_of_samples(samples, self.offset, new, float, rule, more))
+        values = np.array(facts_of(samples, self.offset, new, float, rule, more))
         if not (finite := np.isfinite(values)).all():
             found = f"that of {str(samples[~finite][0])!r} is {values[~finite][0]}"
             refuse(f"an offset is a finite number, and {found}; leave out samples without one")
@@ -430,34 +428,6 @@ def _given_labels(targets: Targets, number: int) -> Float:
     """The labels of a problem, not the sum of target and mean, whose rounding would separate equal ones."""
     column, rows = targets.labels.reshape(len(targets.labels), -1)[:, number], targets.rows[number]
     return np.asarray(column if rows is None else column[rows], dtype=np.float64)
-
-
-def _of_samples(samples: Array, values: Any, new: Any, kind: Callable[[Any], Any], rule: str, more: str) -> list[Any]:
-    """Facts about samples, from those that a learner has and those of `new` samples, a mapping or in their order.
-
-    InputError, that begins with the rule, for a sample without one; `more` says where those of new samples are given.
-    """
-    names = [str(name) for name in samples]
-    given = {} if values is None else _by_name(values, map(str, itertools.count()), kind, rule)
-    given |= {} if new is None else _by_name(itertools.repeat(new) if np.isscalar(new) else new, names, kind, rule)
-    missing = [name for name in names if name not in given]
-    if missing:
-        refuse(
-            f"{rule}, and {len(missing)} of {len(names)} have none, the first being {missing[0]!r}; give them by name "
-            f"(an array is for samples without names, in their order), and those of new samples to {more}"
-        )
-    return [given[name] for name in names]
-
-
-def _by_name(values: Any, names: Iterable[str], kind: Callable[[Any], Any], rule: str) -> dict[str, Any]:
-    """Facts by sample: a mapping or a series as it is, others in the order of the names; InputError for others."""
-    if isinstance(values, Covariates):  # of a file
-        return dict(zip(values.samples, values.design[:, 0].tolist(), strict=True))
-    try:
-        items = values.items() if hasattr(values, "items") else zip(names, values, strict=False)
-        return {str(name): kind(value) for name, value in items}
-    except (TypeError, ValueError) as error:
-        refuse(f"{rule}, got {reprlib.repr(values)}", error)
 
 
 @dataclass(eq=False, repr=False)
@@ -541,7 +511,7 @@ class MKCox(SmoothRegressor):
                 refuse("this MKCox has no strata; leave those of new samples out, or fit it with strata=")
             return None
         rule, more = "strata are a name or a number for every sample", "predict_survival(strata=, --strata)"
-        strata = np.array(_of_samples(samples, self.strata, new, lambda value: value, rule, more), dtype=object)
+        strata = np.array(facts_of(samples, self.strata, new, lambda value: value, rule, more), dtype=object)
         if not (known := is_known(strata)).all():
             refuse(f"{rule}, and that of {str(samples[~known][0])!r} is unknown; leave out samples without one")
         return strata.astype(str)

@@ -1,7 +1,10 @@
-"""Covariates of samples for residualizing: a numeric design, and an orthonormal basis of its columns."""
+"""Covariates of samples for residualizing, an orthonormal basis of their columns, and other facts about samples."""
 
 from __future__ import annotations
 
+import itertools
+import reprlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -170,6 +173,35 @@ def of_new(Z: Any, trained: Covariates, samples: Array) -> Covariates:
     others = [k for k, name in enumerate(trained.samples) if name not in given]
     names = (*given_covariates.samples, *(trained.samples[k] for k in others))
     return Covariates(names, trained.columns, np.vstack([design, trained.design[others]]))
+
+
+def facts_of(samples: Array, values: Any, new: Any, kind: Callable[[Any], Any], rule: str, more: str) -> list[Any]:
+    """Facts about samples, from those that a learner has and those of `new` samples, by name or in their order.
+
+    InputError, that begins with the rule, for a sample without one; `more` says where those of new samples are given.
+    """
+    names = [str(name) for name in samples]
+    given = {} if values is None else _facts_by_name(values, map(str, itertools.count()), kind, rule)
+    if new is not None:
+        given |= _facts_by_name(itertools.repeat(new) if np.isscalar(new) else new, names, kind, rule)
+    missing = [name for name in names if name not in given]
+    if missing:
+        refuse(
+            f"{rule}, and {len(missing)} of {len(names)} have none, the first being {missing[0]!r}; give them by name "
+            f"(an array is for samples without names, in their order), and those of new samples to {more}"
+        )
+    return [given[name] for name in names]
+
+
+def _facts_by_name(values: Any, names: Iterable[str], kind: Callable[[Any], Any], rule: str) -> dict[str, Any]:
+    """Facts by sample: a mapping or a series as it is, others in the order of the names; InputError for others."""
+    if isinstance(values, Covariates):  # of a file
+        return dict(zip(values.samples, values.design[:, 0].tolist(), strict=True))
+    try:
+        items = values.items() if hasattr(values, "items") else zip(names, values, strict=False)
+        return {str(name): kind(value) for name, value in items}
+    except (TypeError, ValueError) as error:
+        refuse(f"{rule}, got {reprlib.repr(values)}", error)
 
 
 def basis(design: Array, weights: Array | None = None) -> Array:

@@ -57,6 +57,7 @@ from threadpoolctl import threadpool_limits
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import refuse
+from dmkl.numerics.covariates import facts_of
 
 _RESTARTS = 10  # Runs from several starts, of which the best is kept
 _ROUNDS = 100  # Most reassignments of kernel k-means
@@ -102,6 +103,10 @@ class SampleGroups(ABC):
         return stretched
 
 
+_NEEDED = "every sample needs a group by its name, in grouping= of the learner", "predict (groups=)"
+"""The beginning and the end of messages about samples without a group."""
+
+
 class GivenGroups(SampleGroups):
     """Groups that are given for each sample by name; `classes` holds the names of the groups."""
 
@@ -110,27 +115,16 @@ class GivenGroups(SampleGroups):
     @classmethod
     def of_samples(cls, groups: Mapping[str, Any], samples: Array) -> Self:
         """The groups of training samples; InputError if one has none."""
-        names, labels = np.unique(_given(groups, samples), return_inverse=True)
+        names, labels = np.unique(facts_of(samples, groups, None, str, *_NEEDED), return_inverse=True)
         return cls(labels, names, np.zeros(len(names)), labels)
 
     def labels_of(self, groups: Mapping[str, Any], samples: Array) -> Index:
         """The group of each new sample, (t,); InputError if it has none, or none of those in training."""
-        names = _given(groups, samples)
+        names = np.array(facts_of(samples, groups, None, str, *_NEEDED))
         if not np.isin(names, self.classes).all():
             new = names[~np.isin(names, self.classes)][0]
             refuse(f"group {new!r} has no training samples; the groups of training are {self.classes.tolist()}")
         return np.searchsorted(self.classes, names)
-
-
-def _given(groups: Mapping[str, Any], samples: Array) -> Array:
-    names, by_name = samples.astype(str).tolist(), {str(name): str(group) for name, group in groups.items()}
-    missing = [name for name in names if name not in by_name]
-    if missing:
-        refuse(
-            f"{len(missing)} of {len(names)} samples have no group, the first being {missing[0]!r}; give a mapping "
-            "from the name of every sample to its group: grouping= of the learner, or groups= in prediction"
-        )
-    return np.array([by_name[name] for name in names])
 
 
 class FeatureGroups(SampleGroups):

@@ -23,7 +23,7 @@ import pandas as pd
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array, Index, check_choice
+from dmkl.arrays import Array, Float, Index, check_choice
 from dmkl.description import MOST_ROWS, Column, Description, Figure, Key, Table, count, number, with_error
 from dmkl.errors import InputError, first_names, refuse
 from dmkl.kernelset import Kernels, as_kernel_set
@@ -1030,12 +1030,16 @@ def refit_choice(searched: GridFits, result: SearchResult) -> SearchResult:
     best = fitted(outcomes[0])
     # The model of the first fold uses only the scores of that fold: other folds test on rows of it.
     n_used = 1 if len(fits) > 1 else len(folds)
+    parts = list(islice(searched.parts(result.best_index_, tested=False), n_used))
     if question.targets.kind != "regression":
-        held_out = [_chosen_scores(searched, result, f) for f in range(n_used)]
+        groups, held_out = np.arange(len(question.labels)) if question.groups is None else question.groups, []
+        for f, (rows, targets, decision, *_) in enumerate(parts):
+            columns = _scores_of_classes(searched, result, f)[: len(rows)] if result.by_class else decision
+            index = class_index(targets.kind, targets.classes, question.labels[rows])
+            held_out.append(HeldOut(columns.reshape(len(rows), -1), index, groups=groups[rows]))
         best._calibrate_on(held_out, searched.targets[:n_used], fits[0].targets)
     by_rule = getattr(best, "calibrated_on_", None) == SEARCHED  # which has the nonconformity of these rows already
     if not (by_rule or result.by_class or question.n_tasks > MOST_OUTPUTS or not best._has_errors()):
-        parts = islice(searched.parts(result.best_index_, tested=False), n_used)
         predictions = question.predictions(parts)
         if "true_label" in predictions and (table := conformal.of_predictions(predictions)) is not None:
             best.nonconformity_ = table
@@ -1055,25 +1059,17 @@ def fold_models(names: Sequence[str], outcomes: Sequence[FitOutcome]) -> dict[st
     return models
 
 
-def _chosen_scores(fits: GridFits, result: SearchResult, fold: int) -> HeldOut:
-    """Scores of the validation rows of a fold at the chosen point of each task, or of each class that chooses."""
-    question, targets, index = fits.question, fits.targets[fold], result.best_index_
-    if result.by_class:
-        params = dict[Any, Any](result.best_params_)
-        params = params[question.folds[fold].name] if "fold" in result.choosers else params
-        by_class = {name: list(params[name].values()) for name in result.by_class}
-        choices = [{name: values[k] for name, values in by_class.items()} for k in range(len(question.targets.classes))]
-        learnt = np.searchsorted(question.targets.classes, targets.classes)
-        columns = [fits.decisions[fold][question.fit_number(index, fold, 0, choices[k])] for k in learnt]
-        # The scores of two classes are one column, of the second.
-        several = columns[0].ndim > 1
-        scores = np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if several else columns[1]
-    else:
-        scores = question.at_choice(question.fit_numbers(index, fold), fits.decisions[fold])
-    rows = question.folds[fold].validation
-    of_classes = class_index(targets.kind, targets.classes, question.labels[rows])
-    groups = rows if question.groups is None else question.groups[rows]
-    return HeldOut(scores[: len(rows)].reshape(len(rows), -1), of_classes, groups=groups)
+def _scores_of_classes(fits: GridFits, result: SearchResult, fold: int) -> Float:
+    """Scores of the held-out rows of a fold, of each class at the point that it chooses."""
+    question, params = fits.question, dict[Any, Any](result.best_params_)
+    params = params[question.folds[fold].name] if "fold" in result.choosers else params
+    by_class = {name: list(params[name].values()) for name in result.by_class}
+    choices = [{name: values[k] for name, values in by_class.items()} for k in range(len(question.targets.classes))]
+    learnt = np.searchsorted(question.targets.classes, fits.targets[fold].classes)
+    numbers = (question.fit_number(result.best_index_, fold, 0, choices[k]) for k in learnt)
+    columns = [fits.decisions[fold][number] for number in numbers]
+    # The scores of two classes are one column, of the second.
+    return np.stack([c[:, k] for k, c in enumerate(columns)], axis=1) if columns[0].ndim > 1 else columns[1]
 
 
 def chosen_fit(

@@ -251,7 +251,7 @@ def test_given_groups_by_name(tmp_path):
     np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
     known = {name: sites[name] for name in map(str, K.samples[TRAIN])}
     short = dmkl.GSMKL(2.0, grouping=known, max_iter=5, steps=()).fit(K[TRAIN, TRAIN], Y[TRAIN])
-    with pytest.raises(InputError, match="samples have no group"):
+    with pytest.raises(InputError, match="every sample needs a group"):
         short.predict(K[TEST, TRAIN])
     np.testing.assert_array_equal(short.predict(K[TEST, TRAIN], groups=sites), model.predict(K[TEST, TRAIN]))
     new = np.setdiff1d(TEST, TRAIN)
