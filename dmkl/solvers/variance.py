@@ -50,6 +50,7 @@ from dmkl.arrays import Float, Index, by_key
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, refuse
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.cholesky import Factor
+from dmkl.numerics.semidefinite import WAY_OUT
 from dmkl.passes.execute import machine
 from dmkl.passes.rows import Gram, RowFunction, RowMap, gram_matrices, row_products
 from dmkl.passes.view import Lens, View, covering
@@ -155,8 +156,7 @@ class VarianceProblem:
         if len(negative):
             msg = (
                 f"{self.title}kernel {self.names[negative[0]]!r} is not positive semidefinite: a vector v has "
-                f"vᵀKv = {forms[negative[0]]:.3g}, which no covariance has. Repair it by repair='clip', 'flip' or "
-                "'shift', or leave it out with select()"
+                f"vᵀKv = {forms[negative[0]]:.3g}, which no covariance has. {WAY_OUT}"
             )
             raise IndefiniteKernelError(msg)
 

@@ -143,9 +143,10 @@ def block_cg(
         # The limit is ½ minus the rounding of single-precision products, which grows with the largest eigenvalue.
         if lowest < 0.5 - 1e-4 * max(1.0, float(np.abs(gram).max())):
             msg = (
-                f"I + K(β)/λ is not positive definite: a direction has the Rayleigh quotient {2 * lowest:.3g}, and no "
-                "positive semidefinite kernels give less than 1. Run `dmkl check`; repair such kernels with "
-                "repair='clip', 'flip' or 'shift', leave them out with select(), or take a larger λ"
+                "a kernel is not positive semidefinite: a direction has the Rayleigh quotient "
+                f"{2 * lowest:.3g} of I + K(β)/λ, and positive semidefinite kernels give no less than 1. Run `dmkl "
+                "check`; repair such kernels with repair='clip', 'flip' or 'shift', leave them out with select(), or "
+                "take a larger λ"
             )
             raise IndefiniteKernelError(msg)
         if directions is not None:
