@@ -5,18 +5,20 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.references import digits, in_memory
+from sklearn.base import is_regressor
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, InputError
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
 from dmkl.learners.learner import KernelClassifier, KernelRegressor
 from dmkl.learners.saving import models as all_models
 from dmkl.numerics.fisher import uniform_weights
@@ -63,6 +65,41 @@ def test_a_learner_does_what_all_learners_do(name):
 )
 def test_a_learner_with_other_parameters_does_too(learner):
     check_learner(learner)
+
+
+K = in_memory(digits()[0][:, :60, :60], 25)
+Y = digits()[1][:60] % 2
+DESCENTS = ("GSMKL", "LocalizedMKL", "KernelKMeans", "MultipleKernelKMeans")
+"""Learners that end near a local minimum, of which nothing is proven: their status tells of steps that run out."""
+PROVEN = ("MKSVM", "GMKL", "MKFDA", "MKLogistic", "MKGLM", "MKCox", "MKRidge", "NCuts", "SpectralLearning")
+
+
+@pytest.mark.parametrize("name", [*PROVEN, "VarianceComponents", *DESCENTS])
+def test_steps_that_run_out_are_told(name):
+    learner = getattr(dmkl, name)(max_iter=1, tol=1e-12, steps=())
+    with nullcontext() if name in DESCENTS else pytest.warns(ConvergenceWarning, match="raise max_iter"):
+        learner.fit(K, Y + 1.0 if is_regressor(learner) else Y)
+    assert "raise max_iter" in learner.status_
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        *(dmkl.EasyMKL(), dmkl.LPBoost(), dmkl.MKSVM(C=4.0), dmkl.GMKL(C=4.0), dmkl.GSMKL(), dmkl.LocalizedMKL()),
+        *(dmkl.MKLogistic(lam=1e3), dmkl.MKGLM(lam=1e3), dmkl.MKCox(lam=1e3), dmkl.MKRidge(lam=1e3)),
+        *(dmkl.Stack([0.1]), dmkl.SingleBest(1e3), dmkl.VarianceComponents()),
+        *(dmkl.MKFDA(1.5, 1e3, solver=solver) for solver in SOLVERS if solver != "factors"),
+    ],
+    ids=repr,
+)
+def test_an_indefinite_kernel_is_named_where_the_sum_is_definite(learner):
+    """The first kernel, and a large λ, hide it; its quadratic form is negative."""
+    together = (Y[:, None] == Y).astype(float)
+    first, *others = np.asarray(K)[:3]
+    kernels = np.stack([first + 10 * together, *others, np.eye(60) - together])
+    message = r"kernel 'kernel_3' is not positive semidefinite.*dmkl check.*repair="
+    with pytest.raises(IndefiniteKernelError, match=message):
+        learner.set_params(steps=()).fit(in_memory(kernels, 25), Y + 1.0 if is_regressor(learner) else Y)
 
 
 def test_the_learner_of_fixed_weights_is_added_from_the_page(learner_of):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from helpers.margin import made, optimum, reference
 from helpers.optima import conjugate, norm
-from helpers.references import Counting, dense_view, in_memory, over
+from helpers.references import Counting, dense_view, over
 from sklearn.base import clone
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
+from dmkl.errors import ConvergenceWarning, InputError
 from dmkl.solvers.interface import Status
 from dmkl.solvers.margin.gmkl import PricedSet
 
@@ -119,13 +119,6 @@ def test_pairs_out_of_core(kernels, steps):
     check_machines(outside, dense_view(DENSE, steps=steps), THREE)
 
 
-@pytest.mark.parametrize("make", [dmkl.MKSVM, dmkl.GMKL])
-def test_an_indefinite_kernel_is_named(make):
-    changed = DENSE * np.array([1, -1, 1, 1])[:, None, None]
-    with pytest.raises(IndefiniteKernelError, match="'kernel_1' is not positive semidefinite"):
-        make(C=4.0, steps=()).fit(in_memory(changed, 16), BINARY)
-
-
 # --- MKSVM: several problems -----------------------------------------------------------------------------------------
 def test_votes_are_scikit_learns(kernels):
     train, test = np.arange(30), np.arange(30, M)
@@ -139,19 +132,12 @@ def test_votes_are_scikit_learns(kernels):
     np.testing.assert_array_equal(model.predict(K[test, train]), reference.predict(cross))
 
 
-# --- both: saving, features, warnings, parameters --------------------------------------------------------------------
-@pytest.mark.parametrize("make", [dmkl.MKSVM, dmkl.GMKL])
-def test_too_few_weightings_are_told(kernels, make):
-    model = make(C=4.0, tol=1e-8, max_iter=2)
-    with pytest.warns(ConvergenceWarning, match=r"relative gap of .*, above tol=1e-08"):
-        model.fit(kernels)
-    assert model.status_ == Status.ITERATIONS.advice
-    assert model.n_iter_ == 2
-    assert model.gap_ > 1e-8
-    with pytest.warns(ConvergenceWarning, match=r"\(class (apple|pear|plum)\)"):
+def test_the_gap_of_machines_that_end_early_is_theirs(kernels):
+    model = dmkl.MKSVM(C=4.0, tol=1e-8, max_iter=2)
+    with pytest.warns(ConvergenceWarning, match=r"relative gap of .* \(class (apple|pear|plum)\), above tol=1e-08"):
         model.fit(kernels, THREE)
-    if make is dmkl.MKSVM:
-        check_machines(model, dense_view(DENSE, steps=STEPS), THREE)
+    assert model.n_iter_ == 2
+    check_machines(model, dense_view(DENSE, steps=STEPS), THREE)
 
 
 # --- GMKL ------------------------------------------------------------------------------------------------------------
@@ -188,15 +174,3 @@ def test_constraints_that_contradict_each_other_are_named_before_any_pass(kernel
         dmkl.GMKL(A=A, b=b).fit(K, THREE)
     assert "row 1" not in str(caught.value)
     assert not source.reads
-
-
-@pytest.mark.parametrize(("p", "C"), [(1.0, 1.0), (1.25, 0.01), (2.0, 1.0)])
-def test_weights_are_as_accurate_as_they_are_said_to_be(p, C):
-    """A gap of 1e-3 alone allows errors of a tenth of the largest weight."""
-    rng = np.random.default_rng(2)
-    y = rng.integers(0, 2, 120)
-    kernels = [F @ F.T for F in (rng.normal(size=(120, 6)) + 0.2 * j * np.eye(6)[y] for j in range(8))]
-    exact = dmkl.MKSVM(p, C, tol=1e-9).fit(kernels, y).weights_
-    model = dmkl.MKSVM(p, C).fit(kernels, y)
-    assert np.abs(model.weights_ - exact).max() <= 2e-3 * exact.max()
-    assert model.weights_error_ <= 1e-3

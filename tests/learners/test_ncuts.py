@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
+from dmkl.errors import IndefiniteKernelError, IndefiniteKernelWarning, InputError
 from dmkl.passes.execute import Machine
 from dmkl.solvers.cuts import best_cut
 from dmkl.solvers.in_memory import answer
@@ -170,21 +170,6 @@ def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
     model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], Y[TRAIN] > 4)
     assert np.isnan(model.gap_)
     assert "not known to be positive semidefinite" in model.status_
-
-
-# --- the estimator ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("learner", "message"),
-    [
-        (dmkl.NCuts(2, max_iter=1, tol=1e-12), "ran out of steps, at a gap of .*: raise max_iter"),
-        (dmkl.SpectralLearning(max_iter=1, tol=1e-12), "has not converged.*raise max_iter"),
-    ],
-)
-def test_steps_that_run_out_are_told(learner, message):
-    K, y = np.abs(psd(30, 40)), np.arange(40) % 2
-    with pytest.warns(ConvergenceWarning, match=message):
-        model = learner.fit(in_memory(K, 16), y)
-    assert "raise max_iter" in model.status_
 
 
 # --- spectral learning ------------------------------------------------------------------------------------------------
