@@ -159,8 +159,10 @@ def test_all_that_is_labeled_is_described(name, K, tmp_path):
     if isinstance(result, dmkl.Stability) and result.tasks is not None:
         parts += [(".error_bound()", part) for _, part in labeled(result.error_bound())]
     if hasattr(result, "describe"):
-        tables = [make() for make in result.describe().tables.values()]
+        description = result.describe()
+        tables = [make() for make in description.tables.values()]
         assert all(len(table.cells(table.frame)) == len(table.frame) for table in tables)
+        assert all(np.size(figure.draw()) for figure in description.figures.values())
     if hasattr(result, "save"):
         path = tmp_path / "result"
         result.save(path)
