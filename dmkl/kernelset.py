@@ -263,8 +263,12 @@ class KernelSet:
             the same form. InputError for any other name.
         weights
             (columns,), positive: sample weights of the column samples in means and traces, as if a sample occurred that
-            many times; all equal if None.
+            many times; all equal if None. InputError for others.
         """
+        if weights is not None:
+            weights = np.asarray(weights, dtype=np.float64)
+            if weights.shape != self.shape[2:] or not np.all((weights > 0) & (weights < np.inf)):
+                refuse(f"weights must be positive numbers, one for each of the {self.shape[2]} columns, got {weights}")
         K = self
         for given in as_steps(steps):
             if isinstance(given, Covariates):
@@ -442,7 +446,7 @@ class KernelSet:
         Raises
         ------
         InputError
-            If V has another length than the kernels' columns, or holds NaN or infinity.
+            If V has another length than the kernels' columns, or holds NaN or infinity, or for another `dtype`.
         MemoryBudgetError
             If the projected memory exceeds the budget; nothing is run.
         """
@@ -488,8 +492,14 @@ class KernelSet:
         return cast("da.Array", da.concatenate(chunks))
 
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
-        """The precision of products for a requested `dtype`: at least that of the kernels."""
-        return self.dtype if dtype is None else np.result_type(self.dtype, np.dtype(dtype))
+        """The precision of products for a requested `dtype`: at least that of the kernels.
+
+        InputError for a precision that is higher than float64, or for complex numbers.
+        """
+        wanted = self.dtype if dtype is None else np.result_type(self.dtype, np.dtype(dtype))
+        if wanted not in (np.float32, np.float64):
+            refuse(f"products are computed in float32 or float64, not in {wanted}")
+        return wanted
 
     # --- alignment -----------------------------------------------------------------------------------------------
 

@@ -89,6 +89,12 @@ def test_indexing_again_takes_from_what_was_taken(stored, dense):
         (lambda K: K[:3, :].alignment(), r"same samples as rows and columns, got 3 rows and 23 columns; take K\["),
         (lambda K: K[:0, :0].alignment(), "alignment needs samples, and this view has none"),
         (lambda K: K.alignment(probes=2), "at least 3 of them, got 2"),
+        *((lambda K, n=n: K.to_dask(n), "chunk must be a positive whole number") for n in (0, -3, 2.5)),
+        (lambda K: K.apply(np.ones(M), dtype=complex), "computed in float32 or float64, not in complex128"),
+        *(
+            (lambda K, d=d: K.with_steps("center", d), "weights must be positive numbers, one for each of the 23")
+            for d in (np.ones(3), -np.ones(M), np.eye(M)[0], [np.inf] * M)
+        ),
     ],
 )
 def test_what_is_not_there_is_named(stored, view_of, message):

@@ -12,6 +12,7 @@ import numpy as np
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.errors import refuse
 from dmkl.numerics.steps import Centering, ChainState, Fitted, Scaling
 from dmkl.passes.execute import check_memory, graph_token, machine, run_tasks, send_all
 from dmkl.passes.view import Lens, View
@@ -141,11 +142,19 @@ def _add(number: int, weights: Float, index: Index, lenses: Sequence[Lens]) -> F
 # --- lazy arrays ------------------------------------------------------------------------------------------------------
 
 
+def _side(view: View, chunk: int | None) -> int:
+    """Side of a chunk in samples, by default that of a tile; InputError if it is no positive whole number."""
+    side: Any = view.source.tiling.tile if chunk is None else chunk
+    if not isinstance(side, int | np.integer) or side < 1:
+        refuse(f"chunk must be a positive whole number of samples, got {chunk!r}")
+    return int(side)
+
+
 def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:
     """The whole view as a lazy array, one task for each block."""
     import dask.array as da
 
-    side = view.source.tiling.tile if chunk is None else chunk
+    side = _side(view, chunk)
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
     token = graph_token(machine(), view, side)
     (shared,) = send_all({f"block-view-{token}": view}, lazy=True)
@@ -189,7 +198,7 @@ def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.
 
     A block holds all sets of weights, so that its tiles are read once.
     """
-    view, side = lens.view, lens.view.source.tiling.tile if chunk is None else chunk
+    view, side = lens.view, _side(lens.view, chunk)
     token = graph_token(machine(), lens, weights, side)
     (shared,) = send_all({f"weighted-lens-{token}": (lens, weights)}, lazy=True)
     block, turned = delayed(_weighted, pure=False), delayed(np.transpose, pure=False)

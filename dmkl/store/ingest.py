@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 from zarr.abc.store import Store
 
 from dmkl import progress, settings
-from dmkl.arrays import Array, Index, Lazy, Matrix, fingerprint
+from dmkl.arrays import Array, Index, Lazy, Matrix, check_choice, fingerprint
 from dmkl.errors import IndefiniteKernelWarning, InputError, refuse, warn
 from dmkl.inputs.kernels import KernelSource
 from dmkl.inputs.labels import Labels, labels_in
@@ -41,6 +41,7 @@ def ingest(
     overwrite: bool = False,
 ) -> str | Store | MemorySet:
     """Write a kernel set, or continue an interrupted import. See `dmkl.create` for the parameters."""
+    check_choice("repair", repair, (*get_args(Repair), None))
     iterator = iter(source.matrices())
     first = next(iterator, None)
     if first is None:

@@ -236,6 +236,7 @@ REFUSED = {
     "tile": (psd(2, 7), {"tile": 0}, "tile must be a positive number of samples"),
     "diagonal": (np.ones((2, 7, 5)), {"diagonal": np.ones((2, 5))}, r"diagonal has shape \(2, 5\), expected \(2, 7\)"),
     "repair": (np.ones((2, 7, 5)), {"repair": "clip"}, "repair='clip' is for symmetric kernels"),
+    "other repair": (psd(2, 7), {"repair": "mend"}, "repair must be 'clip', 'flip', 'shift' or None, got 'mend'"),
 }
 
 
