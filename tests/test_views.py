@@ -272,6 +272,7 @@ def test_the_product_is_the_geometric_mean(tmp_path):
 def test_a_persisted_set_reads_nothing(stored, dense):
     K, source = over(stored, Counting)
     held = K.persist()
+    assert held.origin == K.origin
     assert set(source.reads.values()) == {1}
     source.reads.clear()
     V = np.random.default_rng(0).standard_normal((M, 3))

@@ -29,6 +29,7 @@ class HeldTiles:
         self.token = uuid.uuid4().hex  # a set that is cut into other parts needs other task keys
         self.names, self.samples, self.train_samples = origin.names, origin.samples, origin.train_samples
         self.individuals = getattr(origin, "individuals", origin.samples)
+        self.given = getattr(origin, "given", "")
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
         self.content_id, self.reads_per_tile = origin.content_id, origin.reads_per_tile
         self.factors = None  # the tiles are in memory
