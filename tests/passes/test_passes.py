@@ -87,7 +87,7 @@ def test_products_agree_everywhere(tmp_path, dense, dtype, scheduler):
         assert error(precise, expected @ V) < 1e-12
 
 
-@pytest.mark.usefixtures("tasks_of_parts")
+@pytest.mark.usefixtures("cutting", "tasks_of_parts")
 @pytest.mark.parametrize(("tile", "full"), [(1, False), (4, True), (11, False), (12, True), (100, False)])
 def test_products_agree_for_every_tile(tmp_path, tile, full):
     matrices = psd(2, 11)
@@ -95,9 +95,10 @@ def test_products_agree_for_every_tile(tmp_path, tile, full):
     V = block(2, 11)
     assert error(K.apply(V), matrices @ V) < 1e-12
     assert error(K.project(V), V.T @ matrices @ V) < 1e-12
-    wide = make(tmp_path, matrices[:, :4], tile=tile, symmetric=False)
-    assert error(wide.apply(V), matrices[:, :4] @ V) < 1e-12
-    assert error(wide[::-2, 1:3].apply(V[:2]), matrices[:, :4][:, ::-2, 1:3] @ V[:2]) < 1e-12
+    for part in (matrices[:, :4], matrices[:, :, :4]):  # more columns of tiles than rows, and more rows
+        some = make(tmp_path, part, tile=tile, symmetric=False)
+        assert error(some.apply(V[: part.shape[2]]), part @ V[: part.shape[2]]) < 1e-12
+        assert error(some[::-2, 1:3].apply(V[:2]), part[:, ::-2, 1:3] @ V[:2]) < 1e-12
     rows, cols = np.array([10, 3, 3, 0]), np.array([1, 9, 4, 9, 9])
     assert error(K[rows, cols].apply(V[:5]), matrices[:, rows][:, :, cols] @ V[:5]) < 1e-12
     assert error(K[cols, cols].project(V[:5]), V[:5].T @ matrices[:, cols][:, :, cols] @ V[:5]) < 1e-12
@@ -429,16 +430,3 @@ def test_a_task_that_kills_its_worker_is_named(stored, message):
     K, _ = over(stored.select([2]), Killing, (2, 1, 3))
     with pytest.raises(WorkerLostError, match=message):
         run_pass([K.lens()], [Columns(block(2), "each", None, DOUBLE)])
-
-
-@pytest.mark.parametrize("n_rows", [70, 600])  # whole tiles, and tiles of which rows and columns are taken
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_products_of_a_tall_set_are_numpys(tmp_path, dtype, n_rows):
-    """A rectangular set with more rows of tiles than columns of tiles."""
-    rng = np.random.default_rng(0)
-    kernels, block = rng.standard_normal((2, n_rows, 21)).astype(dtype), rng.standard_normal((21, 3))
-    K = dmkl.create(tmp_path / "tall.zarr", kernels, tile=n_rows // 4)
-    rows, cols = rng.permutation(n_rows)[: n_rows // 2], rng.permutation(21)
-    bound = 1e3 * float(np.finfo(dtype).eps)
-    np.testing.assert_allclose(K.apply(block), kernels @ block, rtol=0, atol=bound)
-    np.testing.assert_allclose(K[rows, cols].apply(block), kernels[:, rows][:, :, cols] @ block, rtol=0, atol=bound)
