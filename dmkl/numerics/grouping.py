@@ -53,6 +53,7 @@ import numpy.typing as npt
 from sklearn.cluster import KMeans
 from sklearn.decomposition import NMF, non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import euclidean_distances
 from threadpoolctl import threadpool_limits
 
 from dmkl.arrays import Array, Float, Index
@@ -204,10 +205,7 @@ class KMeansGroups(FeatureGroups):
     model: ClassVar[str] = "kmeans"
 
     def affinities_of(self, new: npt.ArrayLike) -> Float:
-        new = self._fitting(new)
-        # ‖x‖² − 2xᵀc + ‖c‖²: one matrix product instead of all differences. Rounding matters only for near ties.
-        apart = np.sum(new**2, axis=1)[:, None] - 2.0 * new @ self.centers.T + np.sum(self.centers**2, axis=1)
-        return -np.asarray(apart)
+        return -np.asarray(euclidean_distances(self._fitting(new), self.centers, squared=True))
 
     def affinities_apart(self, training: npt.ArrayLike) -> Float:
         return -self._stretched(-self.affinities_of(training))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 
 from dmkl.arrays import Array, Float, Index, by_key
 from dmkl.numerics.cholesky import Factor
@@ -300,8 +301,6 @@ def answer(K: Float, request: Any) -> Any:
 
 # --- combined kernels -------------------------------------------------------------------------------------------------
 
-_compiled = compiled({"contract", "nsz"})
-
 
 def combined(K: Float, weights: Float) -> Float:
     """Σ_j w_j K_j for w (n,), (m, m); for each row of w (rows, n), (rows, m, m)."""
@@ -312,15 +311,10 @@ def combined(K: Float, weights: Float) -> Float:
     return np.asarray(np.tensordot(weights, K, axes=1))
 
 
-def composite(K: Float, weights: Float) -> Float:
+@compiled({"contract", "nsz"})
+def composite(K: Array, weights: Array) -> Float:
     """Σ_k w_ki w_kj K_k(i, j) for w (n, m), (m, m)."""
     total = np.zeros(K.shape[1:])
-    _add_composite(K, weights, total)
-    return total
-
-
-@_compiled
-def _add_composite(K: Array, weights: Array, total: Array) -> None:
     for i in range(len(total)):
         row = total[i]
         for k in range(len(K)):
@@ -331,26 +325,13 @@ def _add_composite(K: Array, weights: Array, total: Array) -> None:
                     row[j] += weight * across[j] * entries[j]
         for j in range(i):
             total[j, i] = row[j]
+    return total
 
 
 def group_forms(K: Float, block: Float) -> Float:
     """BᵀK_jB for a block B (m, b), (n, b, b)."""
     if (np.count_nonzero(block, axis=1) > 1).any():
         return np.asarray(block.T @ (K @ block))
-    # Vectors with disjoint samples, such as groups: each entry K(i, j) belongs to one pair of groups, so the forms need
-    # one multiplication for each entry, and samples with zeros none.
-    used = np.flatnonzero(block.any(axis=1))
-    group = np.argmax(block[used] != 0, axis=1)
-    forms = np.zeros((len(K), block.shape[1], block.shape[1]))
-    _add_forms(K, used, group, block[used, group], forms)
-    return forms
-
-
-@_compiled
-def _add_forms(K: Array, used: Array, group: Array, values: Array, forms: Array) -> None:
-    for k in range(len(K)):
-        for a in range(len(used)):
-            row, g = K[k, used[a]], group[a]
-            row_forms = forms[k, g]
-            for b in range(len(used)):
-                row_forms[group[b]] += values[a] * values[b] * row[used[b]]
+    # Vectors with disjoint samples, such as groups: as a sparse matrix they take one multiplication for each entry.
+    left = sp.csr_array(block.T)
+    return np.stack([left @ (left @ kernel).T for kernel in K])
