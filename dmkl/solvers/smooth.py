@@ -248,17 +248,18 @@ class Column:
             """λMv."""
             return _times(root, factor.solve(_times(root.T, v)))
 
-        # λα = r − M(Kr + λXδ) with r = Wf + u, δ = b − b₀ and Xᵀα = 0; for T = L⁻¹W^½X, λXᵀMX = TᵀT.
-        r = _times(root, _times(root.T, self.f)) + u
-        alpha = r - solve(K @ r) / lam
-        delta = np.linalg.lstsq(basis.T @ basis, problem.fixed.T @ alpha, rcond=None)[0] if basis.size else self.b
-        alpha = (alpha - solve(problem.fixed @ delta)) / lam
-        f, step = K @ alpha, alpha - self.alpha
-        along = f - self.f
+        # λ(α − α₀) = r − M(Kr + λXδ) with r = u − λα₀, δ = b − b₀ and Xᵀα = 0; for T = L⁻¹W^½X, λXᵀMX = TᵀT. The
+        # rounding of the step is relative to r, which vanishes at the minimum.
+        r = u - lam * self.alpha
+        step = r - solve(K @ r) / lam
+        balance = problem.fixed.T @ (step + lam * self.alpha)
+        delta = np.linalg.lstsq(basis.T @ basis, balance, rcond=None)[0] if basis.size else self.b
+        step = (step - solve(problem.fixed @ delta)) / lam
+        along = K @ step
         t = self.search(along + problem.fixed @ delta, lam * float(self.alpha @ along), lam * float(step @ along))
         self.alpha, self.b, self.f = self.alpha + t * step, self.b + t * delta, self.f + t * along
         self.fit_fixed()
-        falls = before - self.primal > _ROUNDING * (abs(before) + abs(self.null))
+        falls = before - self.primal > _ROUNDING * abs(before)
         if kept and not falls:
             self.factor = None
         return falls or kept is not None

@@ -136,6 +136,16 @@ def test_bounds_hold_wherever_a_fit_ends(seed):
     assert best.gap < 1e-4 or best.objective - best.bound < rounding
 
 
+@pytest.mark.parametrize("p", [1.5, np.inf])
+@pytest.mark.parametrize("name", LOSSES)
+def test_ridges_far_below_the_kernels_are_certified(name, p):
+    """λ is 1e-8 of the largest eigenvalue: the rounding of a step must be relative to what the last one left."""
+    X, labels, _, _ = problem(1, 30, 4, 20)
+    solution = dmkl.solve_mkglm(X @ X.transpose(0, 2, 1), labels[name], name, p, 1e-6, tol=1e-6)
+    assert solution.gap <= 1e-6
+    assert len(solution.steps) <= 6
+
+
 def test_whole_weights_are_copies_of_samples():
     """Copies of an event are ties, which Breslow counts as events one after another."""
     X, labels, Z, d = problem(3)
