@@ -18,6 +18,7 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.linalg.cython_blas
 import scipy.linalg.cython_lapack
+from scipy.linalg.lapack import dpstrf
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
@@ -264,6 +265,14 @@ class OrderedFactor:
 def compressed(rows: Float) -> Float:
     """R, (n, min(n, r)), with the inner products of these rows (n, r): RRᵀ is the same matrix."""
     return rows if rows.shape[1] <= len(rows) else np.asarray(np.linalg.qr(rows.T, mode="r")).T
+
+
+def pivoted_root(matrix: Float) -> Float:
+    """R, (m, rank), with RRᵀ = A up to rounding for a positive semidefinite A (m, m): a pivoted Cholesky factor."""
+    lower, pivots, rank, _ = dpstrf(matrix, lower=1)
+    root = np.empty((len(matrix), rank))
+    root[pivots - 1] = np.tril(lower[:, :rank])
+    return root
 
 
 def not_positive_definite(lam: float) -> IndefiniteKernelError:

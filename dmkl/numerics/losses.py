@@ -15,11 +15,11 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.linalg.lapack import dpstrf
 from scipy.special import expit, logit, xlogy
 
 from dmkl.arrays import Float, Index, check_choice, plain_repr
 from dmkl.errors import refuse
+from dmkl.numerics.cholesky import pivoted_root
 
 _MOST_LEVELS = 50
 _LARGEST = 700.0  # exp(η) is that of this η above it: no number overflows
@@ -273,11 +273,7 @@ class Cox(JointLoss):
 
     def root(self, y: Float, eta: Float, d: Float) -> Float:
         """A pivoted Cholesky factor, (m, rank)."""
-        hessian = self.product(y, eta, d, np.eye(len(y)))
-        factor, pivots, rank, _ = dpstrf(hessian, lower=1)
-        rows = np.empty((len(y), rank))
-        rows[pivots - 1] = np.tril(factor)[:, :rank]
-        return rows
+        return pivoted_root(self.product(y, eta, d, np.eye(len(y))))
 
     @cached_property
     def _codes(self) -> bytes | None:
