@@ -49,6 +49,17 @@ def test_curves_are_means_over_folds_with_bands_and_scikit_learns_areas(kind):
     assert 0.0 <= bands.min() <= bands.max() <= 1.0
 
 
+def test_scores_of_two_classes_have_curves_without_probabilities():
+    rng = np.random.default_rng(0)
+    y = np.array(["no", "yes"])[np.arange(N) % 2]
+    X = rng.normal(size=(N, 3)) + 0.8 * (y == "yes")[:, None]
+    result = dmkl.evaluate(dmkl.MKSVM(), (X @ X.T)[None], y, {"C": [1.0]}, outer=2, inner=2, scoring="roc_auc")
+    (line,) = dmkl.plot_predictions(result).lines[:1]
+    mean = float(result.scores["test_score"].mean())
+    assert line.get_label().startswith(f"yes, AUC {mean:.3f} ± ")
+    assert list(dmkl.prediction_table(result.predictions)) == ["sample", "fold", "true", "predicted", "score yes"]
+
+
 def test_survival_is_that_of_groups_by_risk_within_folds():
     """The p-value is that of scikit-survival 0.28, `compare_survival`."""
     y = dmkl.signed_times([2, 3, 3, 5, 6, 6, 8, 9, 11, 12], [1, 1, 0, 0, 1, 1, 0, 1, 1, 0])
