@@ -246,7 +246,8 @@ def combined_kernel(model: Any, K: Kernels, *, covariates: Any = None, chunk: in
         trained = np.arange(n_cols) if trained_at is None else trained_at
         trained = trained if part.rows is None else trained[part.rows]
         cross = chosen if trained_at is None and part.rows is None else chosen[np.arange(n_rows), trained]
-        part_weights = weights if dim is None else weights[part.columns]
+        # Columns of stacked functions are those of each kernel.
+        part_weights = weights if dim is None or len(model.statistics_) == 1 else weights[part.columns]
         steps = model._trained_steps(part, used, chosen.samples, covariates)
         if trained_at is not None and not steps:
             return weighted_blocks(chosen.lens(), part_weights, chunk)
@@ -322,9 +323,10 @@ def kernel_pca(
     Schölkopf, Smola, Müller: Nonlinear component analysis as a kernel eigenvalue problem. Neural Comput. 10 (1998).
     """
     model._check_fitted()
-    given = model._source(model._rows(K, **new) if new else as_kernel_set(K, "combined_kernel"))
+    rows = model._rows(K, **new) if new else as_kernel_set(K, "combined_kernel")
+    given = model._source(rows)
     if new:
-        training = training_kernels(given)
+        training = training_kernels(rows)
     sets = [given] if training is None else [model._source(as_kernel_set(training, "kernel_pca")), given]
     trained_at = places_of_training(model, sets[0])
     if trained_at is None:

@@ -137,6 +137,23 @@ def test_principal_directions_are_those_of_scikit_learn():
     assert not alone.is_training.any()
 
 
+def test_products_have_principal_directions_from_features():
+    rng = np.random.default_rng(0)
+    tables = {name: rng.normal(size=(36, 3)) for name in "ab"}
+    K = dmkl.build(None, tables, {"function": "rbf"}, dtype="float64")
+    model = dmkl.Product().fit(K[:30, :30], np.arange(30) % 2)
+    expected = model.kernel_pca(K[30:, :30], 2, training=K[:30, :30])
+    new = {name: table[30:] for name, table in tables.items()}
+    np.testing.assert_allclose(np.abs(model.kernel_pca(features=new)), np.abs(expected), atol=1e-9)
+
+
+def test_stacks_have_a_weighted_kernel_for_each_task():
+    K = in_memory(KERNELS, 9)
+    model = dmkl.Stack(steps=()).fit(K[TRAIN, TRAIN], np.column_stack([Y == 0, Y == 1]).astype(float)[TRAIN])
+    dense = np.einsum("nt,nrm->trm", model.weights_.values, dense_view(KERNELS, TEST, TRAIN, ()))
+    np.testing.assert_allclose(model.combined_kernel(K[TEST, TRAIN]), dense, atol=1e-11)
+
+
 @pytest.mark.parametrize("estimator", [dmkl.MKFDA(), dmkl.MKSVM()])
 def test_fronts_transform_to_principal_components(estimator):
     rng = np.random.default_rng(0)
