@@ -85,13 +85,15 @@ def read_job(path: Path, tables: Iterable[str]) -> JobFile:
             job.refuse(f"must be a table, [{name}] and a line for each key, got {short_repr(keys)}", name)
         for key, value in keys.items():
             if name != "recorded" and not _is_plain(value):
-                job.refuse(f"must be a text, a number, true, false or a list, got {short_repr(value)}", name, key)
+                words = "a text, a number, true, false, a list, or a table of these"
+                job.refuse(f"must be {words}, got {short_repr(value)}", name, key)
     return job
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_plain(item) for item in value)
+    if isinstance(value, list | dict):
+        items = value if isinstance(value, list) else value.values()
+        return all(_is_plain(item) and not isinstance(item, dict) for item in items)
     return isinstance(value, str | int | float | bool | datetime.time)
 
 
@@ -214,6 +216,8 @@ def _value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_value(key)} = {_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, int | float):
         return repr(value)  # inf and nan are TOML's words too
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

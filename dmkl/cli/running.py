@@ -222,7 +222,8 @@ _FORMS = (
 _GRID = ("p", "lam", "C", "grid")
 _FOLDS = ("cv", "groups", "scoring", "rule", "choice", "split", "train", "every", "unknown", "drop_classes_below")
 """Options that [importance], [stability] and [permute] take from [folds] if they lack them."""
-_KEYWORDS = {name: f"n_{name}" for name in ("resamples", "selected", "permutations")} | {"seed": "random_state"}
+_KEYWORDS = {name: f"n_{name}" for name in ("resamples", "selected", "permutations")}
+_KEYWORDS |= {"seed": "random_state", "kernel_group": "kernel_groups"}
 """Arguments of `dmkl.stability` … that are called otherwise than the options, and are keys too."""
 _NOT_IN_FILES = ("overwrite", "as_json", "restart", "cluster", "workers", "memory", "help", "grid")
 """Options of a command that are no keys of its table."""
@@ -266,7 +267,7 @@ class _Step:
             return self.form.keys[name]
         if name in _NOT_IN_FILES or (key == "scoring" and scored_elsewhere):
             return ()
-        if self.name == "evaluate" and key == "baselines":  # those of a search may be others
+        if self.name == "evaluate" and key == "baselines" and self._is_given(_SEARCH):  # its own may be others
             return ()
         if self.learns and name == "model":
             return (("model", "name"),)
@@ -326,6 +327,8 @@ class _Step:
         if isinstance(value, bool):
             self.job.refuse(f"takes a value, got {str(value).lower()}", *key)
         texts, folder = _texts(value), self.job.path.parent
+        if item.name == "rule":
+            texts = [text.replace("_", "-") for text in texts]  # the word in Python
         is_path = item.name in self.own and "Path" in str(get_args(self.own[item.name].annotation)[:1])
         if key[0] == "outputs" or key == _STORE or item.name in _WRITTEN:
             texts = [text if "://" in text else str(folder / Path(text).expanduser()) for text in texts]
@@ -473,7 +476,9 @@ def _steps_of(job: JobFile) -> list[_Step]:
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts of a value, or of each in a list; the steps of a grid are joined by +."""
+    """The texts of a value, or of each in a list or a table; the steps of a grid are joined by +."""
+    if isinstance(value, Mapping):
+        return [f"{key}={','.join(_texts(item))}" for key, item in value.items()]
     values = value if isinstance(value, list) else [value]
     return [
         "+".join(_texts(item)) if isinstance(item, list) else repr(item) if isinstance(item, float) else str(item)

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import tomllib
+from inspect import signature
 from itertools import product
 
 import numpy as np
@@ -17,6 +18,7 @@ from helpers.faults import disturbed
 
 import dmkl
 from dmkl.cli.running import UNFINISHED
+from dmkl.job_files import as_toml
 
 SEARCH = """
 [data]
@@ -318,6 +320,39 @@ def test_the_records_of_questions_do_the_same_again(run, job, output_of, tmp_pat
     assert (status, out) == (0, "")
     assert err.count("is there already") == 3
     output_of("run", tmp_path / "trust.job.toml", "--dry-run")
+
+
+VALUES = {
+    **{"cv": 3, "outer": 3, "inner": 2, "scoring": "accuracy", "unknown": "-9", "refit": False, "baselines": "none"},
+    **{"rule": "one_standard_error", "choice": "joint", "state": "state", "random_state": 2, "choose": "anew"},
+    **{"n_permutations": 3, "exchange": "groups", "n_resamples": 4, "how": "folds", "n_selected": 1, "threshold": 0.8},
+    **{"shapley": 3, "groups": "groups.txt", "blocks": "groups.txt", "kernel_groups": {"good": ["clear", "fair"]}},
+}
+"""Of keyword arguments of the functions of a job; labels are in the set, and parameters in [model] and [grid]."""
+
+
+@pytest.mark.parametrize(
+    ("question", "output", "table"),
+    [
+        *((dmkl.search, "search", "folds"), (dmkl.evaluate, "evaluation", "folds")),
+        *(
+            (function, name, name)
+            for function, name in ((dmkl.importance, "importance"), (dmkl.stability, "stability"))
+        ),
+        (dmkl.permutation_test, "permute", "permute"),
+    ],
+)
+def test_keyword_arguments_are_keys(output_of, store, tmp_path, question, output, table):
+    np.savetxt(tmp_path / "groups.txt", np.arange(45) // 3, fmt="%d")
+    names = signature(question).parameters.keys() - {"estimator", "K", "y", "grid"}
+    given = {name: VALUES[name] for name in names}
+    sections = {"data": {"store": store}, table: given, "outputs": {output: "result"}}
+    (tmp_path / "job.toml").write_text(as_toml(sections, {}, "All of them."))
+    shown = tomllib.loads(output_of("run", tmp_path / "job.toml", "--dry-run"))[table]
+    read = {"scoring": ["accuracy"], "rule": "one-standard-error", "kernel_groups": ["good=clear,fair"]}
+    read |= {name: str(VALUES[name]) for name in ("cv", "outer", "inner")}
+    read |= {name: str(tmp_path / str(VALUES[name])) for name in ("state", "groups", "blocks")}
+    assert {name: shown[name] for name in names} == given | {name: read[name] for name in names & read.keys()}
 
 
 WRONG_SEARCHES = [
