@@ -764,6 +764,10 @@ def _by_columns(
     wanted, at = () if old is None else tuple(old[k] for k in used), used
     new = _find(str(recipes[0].source), wanted, given.blocks, training)
     what, names, samples = f"features {new.name!r}", new.columns, given.samples
+    if new.holds:
+        found = "a vector or a matrix of pairs" if new.holds == "distances" else "a kernel"
+        way_out = "one sample as values.reshape(1, -1)" if width > 1 else "one column as values.reshape(-1, 1)"
+        refuse(f"{what} are {found}, expected (samples, columns); give {way_out}")
     if names is None or old is None or (counts(names) and counts(old)):
         if new.shape[1] != width:
             rule = "columns without names are matched by position"

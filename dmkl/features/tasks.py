@@ -263,10 +263,11 @@ def resolve_bandwidths(
         mean = means[recipe.statistic]
         if not mean > 0 or not np.isfinite(1.0 / (bandwidth * mean)):
             columns = f"the columns of {recipe.feature!r} that it takes" if recipe.columns else repr(recipe.feature)
+            fault = f"all of them are equal in {columns}" if mean == 0 else f"that of {columns} is out of range"
+            way_out = "Leave the kernel out, or give gamma as a number" if mean == 0 else "Scale these features"
             refuse(
                 f"kernel {recipe.name!r}: the bandwidth is a multiple of the mean distance between training samples, "
-                f"but all of them are equal in {columns} (mean distance {mean:g}). Leave the kernel out, or give gamma "
-                "as a number"
+                f"but {fault} (mean distance {mean:g}). {way_out}"
             )
         parameters["gamma"] = 1.0 / (bandwidth * mean)
         made = {"bandwidth": bandwidth, "mean_distance": mean, "training_rows": len(train)}
@@ -313,11 +314,12 @@ def _mean_squared_distances(planned: Sequence[Recipe], table: FeatureTable, rows
     total, squares = np.zeros(table.shape[1]), np.zeros(table.shape[1])
     # Relative to one of the rows, so that the difference below loses few digits and is exactly zero for equal rows.
     first = table.read(rows[:1]).astype(np.float64)
-    for start in range(0, len(rows), _STRIP):
-        values = table.read(rows[start : start + _STRIP]).astype(np.float64) - first
-        total += values.sum(axis=0)
-        squares += np.einsum("ik,ik->k", values, values)
-    by_column = 2.0 / (len(rows) - 1.0) * (squares - total**2 / len(rows))
+    with np.errstate(over="ignore", invalid="ignore"):  # `resolve_bandwidths` refuses means that are no numbers
+        for start in range(0, len(rows), _STRIP):
+            values = table.read(rows[start : start + _STRIP]).astype(np.float64) - first
+            total += values.sum(axis=0)
+            squares += np.einsum("ik,ik->k", values, values)
+        by_column = 2.0 / (len(rows) - 1.0) * (squares - total**2 / len(rows))
     parts = [by_column if recipe.columns is None else by_column[list(recipe.columns)] for recipe in planned]
     scales = [np.square(recipe.parameters.get("scale", 1.0)) for recipe in planned]
     return [float((part / scale).sum()) for part, scale in zip(parts, scales, strict=True)]

@@ -95,11 +95,13 @@ def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def axis_names(values: Any, axis: int) -> Names:
     """Return the names along an axis of an object of pandas or xarray; None if it has none, or they only count."""
+    if axis >= getattr(values, "ndim", 0):
+        return None
     if is_instance(values, "pandas", "Series", "DataFrame"):
         index = values.axes[axis]
         only_counts = is_instance(index, "pandas", "RangeIndex") and index.start == 0 and index.step == 1
         return None if only_counts else tuple(map(as_text, index))
-    if not is_instance(values, "xarray", "DataArray") or axis >= values.ndim:
+    if not is_instance(values, "xarray", "DataArray"):
         return None
     dim = values.dims[axis]
     if dim in values.coords:

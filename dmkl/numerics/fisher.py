@@ -203,6 +203,8 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         classes, index = np.unique(labels, return_inverse=True)
     except TypeError as error:
         refuse(f"the labels in y cannot be sorted: {error}; use integers or strings throughout", error)
+    if any(isinstance(name, Sequence) and not isinstance(name, str | bytes) for name in classes.tolist()):
+        refuse(f"a class is an integer or a string, found {plain_repr(classes[0])}; join its parts into one string")
     if len(classes) < 2:
         refuse(f"y holds a single class, {plain_repr(classes[0])}; a discriminant needs at least two")
     if len(classes) == 2:

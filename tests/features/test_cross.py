@@ -170,6 +170,11 @@ WRONG = {
     ),
     "NaN": ({"b": np.where(np.eye(NEW, 5), np.nan, 1)}, r"'b'.*NaN"),
     "negative": ({"b": -np.ones((NEW, 5))}, "is for histograms.* 'b' has -1 at sample"),
+    "one sample as a vector": (
+        {"b": np.ones(NEW * (NEW - 1) // 2)},
+        r"'b' are a vector .* one sample as values\.reshape\(1, -1\)",
+    ),
+    "a series": ({"b": pd.Series(np.ones(5))}, r"shape \(5,\), expected two dimensions"),
     "lengths": ({"b": np.ones((NEW + 1, 5))}, "15"),
     "fewer distances": ({"D": np.ones((NEW, M - 1))}, "'D' has 32 columns, expected the distances to the 33 training"),
     "more distances": ({"D": np.ones((NEW, M + 1))}, "'D' has 34 columns, expected the distances to the 33 training"),

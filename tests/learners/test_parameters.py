@@ -113,6 +113,7 @@ CASES = [
     (dmkl.MKRidge(steps=5), VALUES, "steps takes names of steps .* got 5"),
     # --- labels ---
     (dmkl.MKFDA(), [[1, 2], [3]] * 30, "the rows of the labels are no matrix"),
+    (dmkl.MKFDA(), pd.Series([(1, 2), (3, 4)] * 30), r"a class is an integer or a string, found \(1, 2\)"),
     (dmkl.MKFDA(), xr.Dataset({name: ("sample", TWO) for name in "ab"}), "one array or table, got a Dataset of sev"),
     (dmkl.MKRidge(), np.full(M, 2.0), "y has a single value, 2, in training"),
     (dmkl.MKRidge(), np.where([True, False], 2.0, VALUES), "target '0' has a single value"),

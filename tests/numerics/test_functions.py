@@ -176,6 +176,12 @@ def test_samples_at_one_place_have_no_bandwidth(function):
         built(np.concatenate([varied, np.ones((16, 1))], axis=1), {**asked, "columns": [5]})
 
 
+@pytest.mark.parametrize("scale", [1e200, 1e-160])
+def test_mean_distances_that_are_no_numbers_are_refused(scale):
+    with pytest.raises(InputError, match=r"that of 'x' is out of range \(mean distance .* Scale these features"):
+        built(np.random.default_rng(1).normal(size=(8, 5)) * scale, {"function": "rbf"})
+
+
 @pytest.mark.parametrize(("case", "dtype"), [("rbf", "f4"), ("laplacian", "f8")])
 def test_far_from_the_origin(case, dtype):
     X = np.random.default_rng(0).normal(1e4, 1, (60, 21)).astype(dtype)
