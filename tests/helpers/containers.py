@@ -1,12 +1,29 @@
 """Files of several named arrays, and 10x Genomics' of counts; words are written as each format has them."""
 
+from functools import partial
+
 import h5py
 import numpy as np
 import scipy.io
 import scipy.sparse
 import zarr
 
-from helpers.matlab import write_v5
+from helpers.matlab import write_v5, write_v73
+
+
+def write(path, content):
+    """Write text, one array, or named arrays in the format of the extension; v73.mat is of MATLAB 7.3."""
+    if isinstance(content, str | bytes):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    elif isinstance(content, dict):
+        of_matlab = write_v73 if path.stem == "v73" else write_v5
+        of_zarr = partial(write_zarr, zarr_format=3)
+        writers = {".npz": np.savez, ".h5": write_hdf5, ".mat": of_matlab, ".zarr": of_zarr}
+        writers[path.suffix](path, **content)
+    elif path.suffix == ".npy":
+        np.save(path, content)
+    else:
+        zarr.create_array(path, data=content)
 
 
 def write_hdf5(path, **arrays):

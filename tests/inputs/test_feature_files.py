@@ -1,6 +1,5 @@
 """Features from all supported inputs: equal numbers, reads in parts, order of samples, refusals."""
 
-from functools import partial
 from uuid import uuid4
 
 import dask
@@ -12,8 +11,7 @@ import pytest
 import scipy.sparse
 import xarray as xr
 import zarr
-from helpers.containers import write_hdf5, write_zarr
-from helpers.matlab import write_v5, write_v73
+from helpers.containers import write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -220,19 +218,11 @@ def test_what_is_missing_is_noted():
 
 
 # --- files ---------------------------------------------------------------------------------------------------
-WRITERS = {
-    "x.npz": np.savez,
-    "v5.mat": write_v5,
-    "v73.mat": write_v73,
-    "x.h5": write_hdf5,
-    "x.zarr": partial(write_zarr, zarr_format=3),
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", ["x.npz", "v5.mat", "v73.mat", "x.h5", "x.zarr"])
 def test_arrays_of_a_file(tmp_path, name):
     path = tmp_path / name
-    WRITERS[name](path, a=A, b=B, label=Y, splits=SPLITS, sample=SAMPLES, ages=np.arange(7.0), cube=np.ones((2, 2, 2)))
+    labeled = {"a": A, "b": B, "label": Y, "splits": SPLITS, "sample": SAMPLES}
+    write(path, {**labeled, "ages": np.arange(7.0), "cube": np.ones((2, 2, 2))})
     features = as_features(path)
     assert list(features.blocks) == ["a", "b"]
     same(features.blocks["a"], A)
@@ -360,13 +350,9 @@ REFUSED_FILES = [
 
 @pytest.mark.parametrize(("name", "content", "message"), REFUSED_FILES)
 def test_files_that_are_refused(tmp_path, name, content, message):
-    path = tmp_path / name
-    if isinstance(content, dict):
-        WRITERS[name](path, **content)
-    else:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    write(tmp_path / name, content)
     with pytest.raises(InputError, match=message):
-        as_features(path)
+        as_features(tmp_path / name)
 
 
 # --- refusals ------------------------------------------------------------------------------------------------

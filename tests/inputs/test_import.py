@@ -3,7 +3,6 @@
 import gzip
 import re
 from functools import partial
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 import zarr
-from helpers.containers import write_hdf5, write_zarr
+from helpers.containers import write, write_hdf5, write_zarr
 from helpers.damage import flip
 from helpers.faults import interrupted
 from helpers.matlab import write_v5, write_v73
@@ -54,23 +53,11 @@ def check_taken(paths, out, more, expected):
             np.testing.assert_array_equal(getattr(made, name), value)
 
 
-WRITERS = {
-    ".npy": np.save,
-    ".npz": lambda path, arrays: np.savez(path, **arrays),
-    ".h5": lambda path, nodes: write_hdf5(path, **nodes),
-    ".mat": lambda path, arrays: (write_v73 if path.stem == "v73" else write_v5)(path, **arrays),
-    ".zarr": lambda path, values: zarr.create_array(path, data=values),
-    ".csv": lambda path, content: path.write_bytes(content if isinstance(content, bytes) else content.encode()),
-    ".gz": Path.write_bytes,
-    ".txt": lambda path, content: path.write_text(content),
-}
-
-
 def written(folder, files, more=None):
     """Write files by name; return the paths of those to import, and `more` with the paths of its files."""
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        WRITERS[(folder / name).suffix](folder / name, content)
+        write(folder / name, content)
     more = {key: folder / value if key in ("labels", "samples") else value for key, value in (more or {}).items()}
     return [path for name in files if (path := folder / name) not in more.values()], more
 
