@@ -5,7 +5,9 @@ import numpy as np
 import scipy.io
 import scipy.sparse
 
-_CLASSES = {"float64": "double", "float32": "single", "uint8": "logical"}
+OBJECT = np.array([[0xDD000000, 2, 1, 1, 1, 1]], "u4")
+"""What MATLAB writes in the place of an object of any class, whose values are elsewhere."""
+_CLASSES = {"uint32": "string", "float64": "double", "float32": "single", "uint8": "logical"}
 
 
 def write_v5(path, **variables):

@@ -14,7 +14,7 @@ import zarr
 from helpers.containers import write, write_hdf5, write_zarr
 from helpers.damage import flip
 from helpers.faults import interrupted
-from helpers.matlab import write_v5, write_v73
+from helpers.matlab import OBJECT, write_v5, write_v73
 from helpers.reading import imported, kernels_in
 from helpers.references import memory_below, psd
 from hypothesis import given
@@ -275,6 +275,23 @@ def test_matlab_cells_of_equal_vectors_are_labels(tmp_path):
     write_v5(tmp_path / "k.mat", K=list(K), truelabel=[labels, labels + 1])
     with pytest.raises(InputError, match=r"'truelabel' .* is a cell array of parts that differ"):
         read_file(f"{tmp_path / 'k.mat'}:truelabel")
+
+
+def test_objects_of_matlab_are_left_out_and_no_labels(tmp_path):
+    """String arrays and tables, for example, in whose place are numbers that only MATLAB understands."""
+    write_v73(tmp_path / "v73.mat", K=K[0], labels=OBJECT, names=[OBJECT, OBJECT])
+    scipy.io.savemat(tmp_path / "v5.mat", {"K": K[0], "labels": np.ones((1, 7))})
+    data = bytearray((tmp_path / "v5.mat").read_bytes())
+    data[data.rindex(b"\6\0\0\0\10\0\0\0\6") + 8] = 17  # the class of the last variable: mxOPAQUE_CLASS
+    (tmp_path / "v5.mat").write_bytes(data)
+    for name in ("v73.mat", "v5.mat"):
+        kernels, source, known = kernels_in(tmp_path / name)
+        np.testing.assert_array_equal(kernels, K[:1])
+        assert known.labels is None
+        assert re.search(r"left out .*object whose values only MATLAB reads: save cellstr\(x\)", source.notes[0])
+    for name in ("v73.mat:labels", "v73.mat:names"):
+        with pytest.raises(InputError, match=r"is a .*string, an object whose values only MATLAB reads: save cellstr"):
+            read_file(tmp_path / name)
 
 
 # --- HDF5 and Zarr -------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from dmkl.inputs.formats.file_arrays import (
     sparse_array,
     unreadable,
 )
-from dmkl.inputs.formats.scipy_files import NUMBERS, TEXT, cell_array, items_of
+from dmkl.inputs.formats.scipy_files import NUMBERS, OBJECT, TEXT, cell_array, items_of
 from dmkl.inputs.formats.text_kernels import of_10x
 from dmkl.names import as_text
 from dmkl.settings import check_memory
@@ -227,11 +227,10 @@ def _variable(path: Path, name: str, node: h5py.Group | h5py.Dataset | None) -> 
         return FileArray(path, name, array.shape[:1], TEXT, lambda: _characters(array))
     if h5py.check_ref_dtype(node.dtype) is h5py.Reference:
         return _cell_array(path, name, node)
-    problem = ""
-    if array.dtype.kind == "c" or array.dtype.names == ("real", "imag"):
-        problem = "complex"
-    elif array.dtype.kind not in "fiub" or kind not in ("", *NUMBERS):
-        problem = kind or "not numbers"
+    is_complex = array.dtype.kind == "c" or array.dtype.names == ("real", "imag")
+    if kind not in ("", *NUMBERS) and not is_complex:  # its data set tells where the values are
+        return unreadable(path, name, array.shape, f"a {kind}, {OBJECT}", matlab=True)
+    problem = "complex" if is_complex else "" if array.dtype.kind in "fiub" else "not numbers"
     return FileArray(path, name, array.shape, array.dtype, partial(copy, array), problem=problem, matlab=True)
 
 
@@ -249,7 +248,10 @@ def _cell_array(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         texts = ["" if none else "".join(_characters(part)) for part, none in zip(arrays, empty, strict=True)]
         return np.array(texts, dtype=str)
 
-    if {as_text(target.attrs.get("MATLAB_class", "")) for target in targets} <= {"char"}:
+    classes = {as_text(target.attrs.get("MATLAB_class", "")) for target in targets}
+    if objects := classes - {"", "char", "cell", "struct", *NUMBERS}:
+        return unreadable(path, name, node.shape[::-1], f"a cell array of {min(objects)}, {OBJECT}", matlab=True)
+    if classes <= {"char"}:
         return FileArray(path, name, (len(targets),), TEXT, strings)
     whole = len(arrays) == len(targets) and not any(empty)
     if whole and all(array.dtype.kind in "fiub" and set(array.shape) == {1} for array in arrays):

@@ -23,6 +23,7 @@ NUMBERS = {
     "logical": "u1",
     **{f"{kind}int{bits}": f"{code}{bits // 8}" for kind, code in (("", "i"), ("u", "u")) for bits in (8, 16, 32, 64)},
 }
+OBJECT = "an object whose values only MATLAB reads: save cellstr(x) of a string array x, its parts of any other"
 _WAY_OUT = "save it as version 7.3, which is read in parts, or allow more"
 _OTHER = "is neither numbers nor text, nor a cell array of either; save its parts as variables of their own"
 _HDF5, _MATLAB_HEADER = b"\x89HDF\r\n\x1a\n", 512
@@ -62,8 +63,8 @@ def _v5_array(path: Path, name: str, shape: tuple[int, ...], kind: str) -> FileA
             return cell_array(path, name, shape, parts, lambda: _read_v5(path, name)[1])
         kind, shape = "double" if content == "numbers" else "char", parts[0].shape
     if kind not in (*NUMBERS, "char"):
-        problem = "a struct: save its fields as variables of their own" if kind == "struct" else kind
-        return unreadable(path, name, shape, problem, _OTHER, matlab=True)
+        problem = {"struct": "a struct: save its fields as variables of their own", "opaque": OBJECT}.get(kind, kind)
+        return unreadable(path, name, shape, problem, "" if kind == "opaque" else _OTHER, matlab=True)
     dtype = np.dtype(NUMBERS.get(kind, TEXT))
 
     def read() -> Array:
@@ -88,7 +89,18 @@ def _v5_variables(file: str) -> tuple[list[tuple[str, list[int], str]], list[Arr
     """Return name, shape and MATLAB's class of each variable (in the child process)."""
     import scipy.io
 
-    return [(name, list(map(int, shape)), kind) for name, shape, kind in scipy.io.whosmat(file, appendmat=False)], []
+    try:
+        listed = scipy.io.whosmat(file, appendmat=False)
+    except TypeError:  # SciPy lists no file with an object, such as a string array; before 1.18 objects have no names
+        listed = []
+        with open(file, "rb") as stream:
+            parts: Any = scipy.io.matlab.varmats_from_mat(stream)
+        for name, part in parts:
+            try:
+                listed += scipy.io.whosmat(part)
+            except TypeError:
+                listed.append(("an object" if name == "None" else name, (), "opaque"))
+    return [(name, list(map(int, shape)), kind) for name, shape, kind in listed], []
 
 
 def _v5_variable(file: str, name: str) -> tuple[str, list[Array]]:
