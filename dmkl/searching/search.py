@@ -337,8 +337,8 @@ class GridResult(Result):
             variables["sample_group"] = ("sample", data["sample_group"].values[samples])
         predictions = held_out.drop_vars(["sample", "fold"]).rename(held_out="sample").assign(variables)
         # Scores of two classes are of the second, which only the coordinate names.
-        classes = {"class": data["class"].values} if "class" in data.coords else {}
-        predictions = predictions.assign_coords(sample=data["sample"].values[samples], **classes).drop_attrs()
+        coords = {"class": data["class"].values} if "class" in data.coords else {}
+        predictions = predictions.assign_coords(coords | {"sample": data["sample"].values[samples]}).drop_attrs()
         once = len(np.unique(samples)) == len(samples)
         return describe(predictions.isel(sample=np.argsort(samples)) if once else predictions)
 
