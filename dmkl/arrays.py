@@ -197,6 +197,10 @@ def fingerprint(matrix: Matrix) -> str:
     return digest.hexdigest()
 
 
+TileKey = tuple[int, int, int]
+"""(kernel, tile row, tile column)"""
+
+
 @dataclass(frozen=True)
 class Tiling:
     """A rows × cols matrix cut into tiles of side `tile`; the last row and column of tiles may be ragged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import xarray as xr
 from zarr import Array as ZarrArray
 from zarr.abc.store import Store
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, TileKey
 from dmkl.errors import CorruptTileError, DamagedFileError, StoreError, refuse
 from dmkl.features.stored import FactorReader
 from dmkl.files.arrays import crc32c
@@ -27,7 +27,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import check_memory, machine, run_tasks
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Want, sweep
-from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
+from dmkl.passes.view import Lens, TileSource, Unit, View
 from dmkl.store.format import FORMAT, PER_KERNEL, kept_as_factors
 from dmkl.store.reader import StoreReader
 from dmkl.store.zarr_groups import CHECKSUM, differing_metadata, open_group
@@ -174,8 +174,7 @@ def _examine_all(
 ) -> list[Figures]:
     host = machine()
     tiling = source.tiling
-    rows = np.arange(tiling.rows)
-    view = View(source, kernels[:1], rows, rows if source.symmetric else np.arange(tiling.cols))
+    view = replace(View.of(source), kernels=kernels[:1])
     n_tiles = len(view.tile_tasks())
     needed = {
         "tiles in double precision": 6 * tiling.tile**2 * 8,
@@ -380,8 +379,7 @@ class _Examined:
 
     def product(self, vectors: Array, want: Want) -> Array:
         """The kernel times vectors (samples, b)."""
-        rows = np.arange(self.source.tiling.rows)
-        view = View(self.source, self.index, rows, rows)
+        view = replace(View.of(self.source), kernels=self.index)
         unit = Unit(np.array([0]), () if view.factor_widths is not None else tuple(view.tile_tasks()), first=True)
         columns = [Columns(vectors, want, None, np.dtype(np.float64))]
         return np.asarray(sweep([Lens(view, Fitted())], unit, columns, self.plan.tasks_per_machine, self.kept)[0][0])

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, TileKey
 from dmkl.errors import StoreError, refuse
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import FACTORED, FeatureFactors, FeatureTiles, SampleAxis, table_of
 from dmkl.passes.execute import on_disk
-from dmkl.passes.view import READ_BYTES, TileKey, strips
+from dmkl.passes.view import READ_BYTES, strips
 from dmkl.store.features import content_of, read_tables
 from dmkl.store.reader import SMALL_BYTES, StoreReader
 

@@ -12,14 +12,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index, Mask, Tiling
+from dmkl.arrays import Array, Float, Index, Mask, TileKey, Tiling
 from dmkl.errors import refuse
 from dmkl.features.functions import WORDS
 from dmkl.features.recipes import Recipe, single
 from dmkl.numerics import functions
 from dmkl.numerics.cholesky import mirrored
 from dmkl.passes.sweep import Buffers, Workbench
-from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable, strips
 
 FACTORED = ("linear", "cosine")

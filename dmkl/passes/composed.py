@@ -10,10 +10,10 @@ import numpy as np
 from dask.base import tokenize
 
 from dmkl import settings
-from dmkl.arrays import Array, Index, Tiling
+from dmkl.arrays import Array, Index, TileKey, Tiling
 from dmkl.errors import refuse
 from dmkl.passes.elements import raw_block
-from dmkl.passes.view import Factors, TileKey, TileSource, View
+from dmkl.passes.view import Factors, TileSource, View
 
 
 class Composed:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from dask.delayed import delayed
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, TileKey
 from dmkl.passes.execute import active_client, check_memory, execute, machine
-from dmkl.passes.view import TileKey, TileSource, Unit, View, units_of
+from dmkl.passes.view import TileSource, Unit, View, units_of
 
 
 class HeldTiles:

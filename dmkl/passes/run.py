@@ -19,7 +19,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dmkl import settings
-from dmkl.arrays import Array
+from dmkl.arrays import Array, TileKey
 from dmkl.errors import DegenerateKernelError, DmklError, IndefiniteKernelError, refuse
 from dmkl.numerics.steps import Fitted
 from dmkl.passes.execute import (
@@ -53,7 +53,7 @@ from dmkl.passes.sweep import (
     merge_partials,
     sweep,
 )
-from dmkl.passes.view import Lens, TileKey, Unit, View, covering, units_of
+from dmkl.passes.view import Lens, Unit, View, covering, units_of
 from dmkl.store.reader import StoreReader
 
 Then = Callable[[int, tuple[int, ...]], Last]

@@ -35,10 +35,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Array, Float, Index, Tiling
+from dmkl.arrays import Array, Float, Index, TileKey, Tiling
 from dmkl.numerics.compiling import SMALL, gather
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.view import Lens, TileKey, TileSource, TileTask, Unit, strips
+from dmkl.passes.view import Lens, TileSource, TileTask, Unit, strips
 
 # --- blocks of right-hand sides ------------------------------------------------------------------------------------
 

@@ -11,15 +11,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index, Tiling
+from dmkl.arrays import Array, Float, Index, TileKey, Tiling
 from dmkl.numerics.steps import STEPS, Fitted, Residualize, Step, Take, Weighing, restricted, unpenalized
 from dmkl.passes.execute import machine
 
 # --- views ---------------------------------------------------------------------------------------------------------
-
-
-TileKey = tuple[int, int, int]
-"""(kernel, tile row, tile column)"""
 
 
 class Factors(Protocol):

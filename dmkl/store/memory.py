@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, TileKey
 from dmkl.files.arrays import crc32c
 from dmkl.inputs.labels import labels_in
 from dmkl.store.format import Header, content_id, text_array
-from dmkl.store.reader import TileKey
 
 
 class MemorySet:

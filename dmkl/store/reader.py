@@ -18,7 +18,7 @@ import numpy.typing as npt
 from zarr.abc.store import Store
 
 from dmkl import settings
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Index, TileKey
 from dmkl.errors import (
     CorruptTileError,
     DamagedFileError,
@@ -36,9 +36,6 @@ from dmkl.files.writing import current
 from dmkl.store.format import FORMAT, FORMAT_VERSION, Header, check_metadata, kept_as_factors, text_array
 from dmkl.store.tiles import FileVersion, chunk_folder, chunk_reader, root_version
 from dmkl.store.zarr_groups import CHECKSUM, Location, as_location, check_version, open_group, partial_path
-
-TileKey = tuple[int, int, int]
-"""(kernel, tile row, tile column)"""
 
 
 def _refuse_other_set(location: str | Store, before: str, now: str) -> NoReturn:
