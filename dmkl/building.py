@@ -25,7 +25,7 @@ from dmkl.features.transforms import Transform, transform_tables, warn_of_scale
 from dmkl.inputs.columns import counts
 from dmkl.inputs.features import FeatureMatrix, Features, as_features
 from dmkl.inputs.kernels import as_source
-from dmkl.inputs.label_tables import given_data, mask_in_order
+from dmkl.inputs.label_tables import given_data, is_labelled_mask, matched
 from dmkl.inputs.labels import Labels, SideData, labels_in
 from dmkl.kernelset import KernelSet
 from dmkl.names import Join, listed_names, places
@@ -170,8 +170,8 @@ def build(
     n_samples = next(iter(given.blocks.values())).shape[0]
     named = replace(given.labels, samples=given.samples)
     nodes = named.checked(n_samples, n_samples, rectangular=False)
-    if nodes["sample"] is not None:
-        train = mask_in_order("train", train, nodes["sample"], named=given.samples is not None)
+    if is_labelled_mask(train) and nodes["sample"] is not None:
+        train = matched("train", train, nodes["sample"], named=given.samples is not None).values
     rows = _training_rows(train, nodes["split"], n_samples)
     planned, blocks, learned = transform_tables(single(wanted), given.blocks, given.samples, rows)
     used = {recipe.feature for recipe in planned if recipe.feature is not None}

@@ -18,7 +18,7 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import SampleOrderWarning, refuse, warn
 from dmkl.files.urls import as_given
 from dmkl.inputs.kernels import as_source
-from dmkl.inputs.label_tables import given_data, mask_in_order, matched
+from dmkl.inputs.label_tables import given_data, is_labelled_mask, matched
 from dmkl.inputs.labels import Labels, labels_in
 from dmkl.names import Join, sample_names, unique_names
 from dmkl.numerics.alignment import sign_probes
@@ -221,13 +221,17 @@ class KernelSet:
         if not isinstance(key, tuple) or len(key) != 2:
             refuse("a kernel set is indexed by rows and columns, K[rows, cols]; choose kernels with select(names)")
         _, n_rows, n_cols = self.shape
-        row_key, col_key = (
-            mask_in_order("the mask", of_axis, samples, named=self.view.has_names)
-            for of_axis, samples in zip(key, (self.samples, self.train_samples), strict=True)
-        )
-        rows = positions(row_key, n_rows, "row")
-        cols = rows if key[0] is key[1] and n_rows == n_cols else positions(col_key, n_cols, "column")
+        rows = positions(self._in_order(key[0], "row"), n_rows, "row")
+        same = key[0] is key[1] and n_rows == n_cols
+        cols = rows if same else positions(self._in_order(key[1], "column"), n_cols, "column")
         return self._with(self._view.taking(rows, cols))
+
+    def _in_order(self, key: Any, what: str) -> Any:
+        """A mask with names of samples in the order of the rows or columns; any other index as it is."""
+        if not is_labelled_mask(key):
+            return key
+        samples = self.samples if what == "row" else self.train_samples
+        return matched(f"the {what} mask", key, samples, named=self.view.has_names).values
 
     def select(self, names: str | int | slice | Iterable[str | int]) -> KernelSet:
         """Some of the kernels, by name or position, in this order; InputError if one is missing, or none is chosen."""

@@ -102,10 +102,10 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
     return ordered
 
 
-def mask_in_order(where: str, key: Any, samples: Array, *, named: bool) -> Any:
-    """Return a boolean mask of pandas or xarray in the order of samples, by name; any other choice of them as it is."""
+def is_labelled_mask(key: Any) -> bool:
+    """Whether a choice of samples is a boolean mask of pandas or xarray, which may have their names."""
     is_labelled = is_instance(key, "pandas", "Series") or is_instance(key, "xarray", "DataArray")
-    return matched(where, key, samples, named=named).values if is_labelled and key.dtype == bool else key
+    return is_labelled and bool(key.dtype == bool)
 
 
 def matched_to(array: Any, y: Any) -> Array:
