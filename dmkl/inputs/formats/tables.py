@@ -497,8 +497,9 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
 def _delimiter(lines: Sequence[str], expected: Expected) -> str | None:
     """Return the delimiter; None for white space, "" if lines are single cells."""
     split: dict[str | None, list[list[str]]] = {m: [_cells(line, m) for line in lines] for m in (*_MARKS, None)}
+    is_even = any(len(rows[0]) > 1 and len(set(map(len, rows))) == 1 for rows in split.values())
     for mark, rows in split.items():
-        if len(rows) > 2 and all(np.diff([len(row) for row in rows]) == 1):
+        if not is_even and len(rows) > 2 and all(np.diff([len(row) for row in rows]) == 1):
             return mark  # a triangle
     shares: dict[str | None, float] = {}
     for mark, rows in split.items():
