@@ -256,7 +256,8 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
     if words and len(words) < len(features):
         _refuse_columns(table, words)
     if table.titles is None and isinstance(table, Text):
-        numerals = [cell for cell in table.head_row() if is_numeral(cell)]
+        decimal = "," if table.decimal_comma else "."
+        numerals = [cell for cell in table.head_row() if is_numeral(cell.replace(decimal, "."))]
         if 0 < len(numerals) < table.n_columns and all(cell.isdecimal() for cell in numerals):
             table.refuse_first_line(table.head_row())
     if words or not features:

@@ -313,6 +313,7 @@ def test_parquet_of_other_programs(tmp_path):
         ('"u","v"\n"a",1,2\n"b",3,4\n', ("u", "v"), ["a", "b"], [[1, 2], [3, 4]]),
         ("\ufeffs1,1.5,2\ns2,2.5,1\n", None, ["s1", "s2"], [[1.5, 2], [2.5, 1]]),
         ("who,u\na,1\nb,\n", ("u",), ["a", "b"], [[1], [np.nan]]),
+        ("3\t0,5\n7\t1,25\n3\t2,5\n", None, None, [[3, 0.5], [7, 1.25], [3, 2.5]]),
         ("id;u\na b;1\na b c;2\n", ("u",), ["a b", "a b c"], [[1], [2]]),  # no triangle of cells between blanks
         ("who,u\na,1\n,\nb,2\n,\n", ("u",), ["a", "b"], [[1], [2]]),  # as spreadsheets write emptied rows
         ("u,v\n1,2\n,\n3,4\n", ("u", "v"), None, [[1, 2], [np.nan, np.nan], [3, 4]]),

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from itertools import combinations, permutations
 from pathlib import Path
 
 import dask
@@ -290,6 +291,15 @@ def test_a_pair_has_one_value(tmp_path):
     text(path, "".join(lines[1:]))  # a pair that is missing is no zero
     with pytest.raises(InputError, match=r"(?i)\bpairs?\b"):
         kernels_in(path)
+
+
+@pytest.mark.parametrize(("titles", "order"), [("", permutations), ("sample1 sample2 distance\n", combinations)])
+def test_all_pairs_of_four_numbers_are_distances(titles, order, tmp_path):
+    lines = [f"{NUMBERS[i]} {NUMBERS[k]} {DISTANCES[i, k]}\n" for i, k in order(range(4), 2)]
+    features = as_features(text(tmp_path / "pairs.txt", "".join([titles, *lines])))
+    (block,) = features.blocks.values()
+    at = [NUMBERS.index(name) for name in features.samples]
+    np.testing.assert_array_equal(block.read(slice(0, 4)), DISTANCES[np.ix_(at, at)])
 
 
 def test_each_column_of_pairs_is_a_kernel_by_its_title(tmp_path):

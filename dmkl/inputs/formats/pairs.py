@@ -105,11 +105,13 @@ def _layout_of(text: Text) -> _Layout | None:
 def _are_pairs(layout: _Layout, n: int, first: Index, second: Index) -> bool:
     """Whether the positions of both names of each row among n are pairs of samples, maybe not all of them."""
     n_shared = np.logical_and(*(np.bincount(places, minlength=n) for places in (first, second))).sum()
-    if layout.by_title:  # numbers that are no names are hardly in both columns
-        return not layout.numeric or 2 * n_shared > n
-    if not layout.numeric and 2 * n_shared > n and len(first) > 2 * n:
+    if 2 * n_shared > n and (layout.by_title or (not layout.numeric and len(first) > 2 * n)):
         return True
-    each = len(first) in (n * (n + 1) // 2, n * n, n * (n - 1) // 2) and not (layout.numeric and n == 3)
+    if layout.by_title and not layout.numeric:  # numbers that are no names are hardly in both columns
+        return True
+    # In one order or in both, with each sample itself or without.
+    lengths = (n * (n + 1) // 2, n * n, n * (n - 1) // 2, n * (n - 1))
+    each = len(first) in lengths and not (layout.numeric and n == 3)
     return each and len(first) > 3 and int(np.bincount(first * n + second).max()) == 1
 
 
