@@ -15,7 +15,7 @@ from dask.base import tokenize
 from dask.delayed import Delayed
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import SampleOrderWarning, refuse, warn
+from dmkl.errors import InputError, SampleOrderWarning, refuse, warn
 from dmkl.files.urls import as_given
 from dmkl.inputs.kernels import as_source
 from dmkl.inputs.label_tables import given_data, is_labelled_mask, matched
@@ -77,6 +77,7 @@ class KernelSet:
         self._view, self._fitted = view, fitted
         self._labels, self._tasks, self._splits, self._provenance = labels, tasks, splits, provenance
         self._labels_given = ""  # the place of other labels than the stored ones; "..." if they were in memory
+        self._label_notes: tuple[str, ...] = ()  # on choices of their reader that could have been otherwise
 
     # --- properties ----------------------------------------------------------------------------------------------
 
@@ -343,8 +344,13 @@ class KernelSet:
         named = self._view.has_names
         given.expected = tuple(map(str, self.samples)) if named else None
         table = matched(given.where, given.table, self.samples, named=named)
-        nodes = Labels(labels=table.values, tasks=table.columns).checked(n, n, rectangular=False)
+        labeled = Labels(given.expected, labels=table.values, tasks=table.columns)
+        try:
+            nodes = labeled.checked(n, n, rectangular=False)
+        except InputError as error:
+            refuse(". ".join([str(error), *table.notes]), error)
         K = self._with(self._view, self._fitted)
+        K._label_notes = table.notes
         K._labels, K._tasks = labels_in(nodes), nodes["task"]
         K._labels_given = as_given(labels) if isinstance(labels, str | os.PathLike) else "..."
         return K

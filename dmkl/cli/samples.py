@@ -107,7 +107,10 @@ def open_kernels(
             refuse(f"--records needs the column that names the sample of each record, {records}:NAME; {columns}")
         at = find_names(K.samples, table.values, str(records), repeated=True)
         K = K.repeat(at, range(len(at)) if table.row_names is None else table.row_names)
-    return K if labels is None else K.with_labels(labels)
+    K = K if labels is None else K.with_labels(labels)
+    for note in K._label_notes:
+        say_aside("note", note)
+    return K
 
 
 def find_names(samples: Array, names: Array | Sequence[str], source: str, *, repeated: bool = False) -> Index:

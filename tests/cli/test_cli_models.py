@@ -209,6 +209,17 @@ def test_a_regression_on_a_set_of_classes_scores_nothing(json_of, notes_of, tmp_
     assert note in notes_of("predict", tmp_path / "model", "--features", tmp_path / "new.npz")
 
 
+def test_what_is_taken_for_missing_among_given_labels_is_told(error_of, notes_of, tmp_path, store):
+    samples, fit = dmkl.open(store).samples, ("fit", store, tmp_path / "model", "--labels")
+    (tmp_path / "y.phen").write_text("FID IID y\n" + "".join(f"f {name} {k % 3}\n" for k, name in enumerate(samples)))
+    err = error_of(*fit, tmp_path / "y.phen")
+    assert "the labels of 15 of the 45 samples are missing ('s00', 's03', 's06' …" in err
+    assert "0 in column 'y' was taken for missing: the others are 1 and 2, as in PLINK" in err
+    lines = (f"f {name} {k / 7} {-9 if k % 5 == 0 else k}\n" for k, name in enumerate(samples))
+    (tmp_path / "two.phen").write_text("FID IID y z\n" + "".join(lines))
+    assert "-9 was taken for missing, as in PLINK" in notes_of(*fit, tmp_path / "two.phen", "--model", "mkridge")
+
+
 def test_exposures_of_counts_are_the_column_of_a_file(error_of, output_of, tmp_path):
     rng = np.random.default_rng(0)
     X, years = rng.standard_normal((45, 5)), rng.uniform(1, 9, 45)

@@ -54,6 +54,12 @@ def test_a_missing_label_is_said_to_be_missing(labels):
         dmkl.MKFDA().fit(dmkl.create(None, K), labels)
 
 
+def test_classes_of_one_word_and_of_several_are_single_cells(tmp_path):
+    K = dmkl.create(None, [np.eye(6)])
+    classes = ["may be", "no", "yes", "may be", "no", "may be"]
+    assert K.with_labels(written(tmp_path / "y.txt", "class", *classes)).labels.tolist() == classes
+
+
 @pytest.mark.parametrize("word", ["NA", "nan", "None", "", "<NA>", "NULL"])
 def test_a_missing_label_in_a_file(tmp_path, word):
     pd.DataFrame(K[0], NAMES, NAMES).to_csv(tmp_path / "named.csv")

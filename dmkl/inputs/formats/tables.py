@@ -523,6 +523,9 @@ def _are_columns(rows: Sequence[Sequence[str]], expected: Expected, lines: Seque
     """Whether blanks separate cells; names and classes may also contain blanks."""
     if matched_share([line.strip() for line in lines[1:] or lines], expected) > 0.5:
         return False
+    firsts = [row[0] for row in rows[1:]]
+    if len({len(row) for row in rows[1:]}) > 1 and len(set(firsts)) < len(firsts):
+        return False  # classes of one word and of several
     whole = [row for row in rows if len(row) == len(rows[-1])]
     columns = list(zip(*(row for row in rows[1:] or rows if len(row) == len(rows[-1])), strict=True))
     if all(map(are_numbers, columns)) or '"' in lines[-1] or len(rows[0]) == len(rows[-1]) - 1:
