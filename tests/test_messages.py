@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.references import Counting, digits, in_memory, labels, over
+from helpers.references import Counting, digit_set, digits, labels, over
 from sklearn.linear_model import LogisticRegression
 
 import dmkl
@@ -24,7 +24,7 @@ QUESTIONS = {
 }
 """The arguments of each question that are not refused, but for kernels and labels."""
 M = 90
-K, SOURCE = over(in_memory(digits()[0], M), Counting)
+K, SOURCE = over(digit_set(), Counting)
 NAMES = list(K.names)
 OVERLAP = {"a": NAMES[:2], "b": NAMES[1:2]}
 SITES = np.repeat(["north", "south", "west"], 30)

@@ -206,6 +206,11 @@ def digits():
     return np.stack(kernels), y
 
 
+def digit_set(tile=90, kernels=slice(None)):
+    """The kernels of `digits`, or some of them, as a set in memory."""
+    return in_memory(digits()[0][kernels], tile)
+
+
 def labels(kind):
     """Labels of the samples of `digits`, for each kind of problem."""
     y = digits()[1]

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.references import digits, in_memory, labels
+from helpers.references import digit_set, labels
 from scipy.stats import rankdata
 from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
@@ -18,10 +18,6 @@ from dmkl.inference.stability import agreement, draw_resamples, error_bound, sel
 pytestmark = pytest.mark.usefixtures("rounds")
 
 TIGHT = 1e-8
-
-
-def kernels(tile=90):
-    return in_memory(digits()[0], tile)
 
 
 # --- against a loop of fits --------------------------------------------------------------------------------------
@@ -36,7 +32,7 @@ def kernels(tile=90):
     ],
 )
 def test_each_resample_is_a_fit_of_its_own(estimator, kind, how, tile):
-    K, y = kernels(tile), labels(kind)
+    K, y = digit_set(tile), labels(kind)
     result = dmkl.stability(estimator, K, y, 2, how=how, random_state=3)
     folds = draw_resamples(how, 2, 3, y, classes=kind != "regression")
     for k, fold in enumerate(folds):
@@ -54,7 +50,7 @@ def test_each_resample_is_a_fit_of_its_own(estimator, kind, how, tile):
 
 
 def test_all_resamples_share_the_passes():
-    K, y, model = kernels(), labels("binary"), dmkl.MKFDA(p=1.5)
+    K, y, model = digit_set(), labels("binary"), dmkl.MKFDA(p=1.5)
     alone = [clone(model).fit(K[f.train, f.train], y[f.train]).n_passes_ for f in draw_resamples("half", 4, 0, y)]
     assert dmkl.stability(model, K, y, 4).n_passes_ <= np.mean(alone) + 3
 
@@ -120,7 +116,7 @@ def test_draws_that_lack_a_class_are_drawn_again(how):
 
 def test_few_distinct_resamples_are_told():
     y, groups = labels("binary"), np.arange(90) % 6
-    result = dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), y, 20, groups=groups)
+    result = dmkl.stability(dmkl.MKFDA(p=1.0), digit_set(), y, 20, groups=groups)
     n_distinct = len({row.tobytes() for row in result.data["weight"].values})
     assert n_distinct < 20
     assert result.data.attrs["n_distinct"] == n_distinct
@@ -166,13 +162,13 @@ def test_agreement_is_kendalls():
 # --- results -----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def result():
-    K, y = kernels(), labels("multiclass")
+    K, y = digit_set(), labels("multiclass")
     return dmkl.stability(dmkl.MKFDA(p=1.0), K, y, 6, n_selected=2, scoring=["accuracy", "matthews"])
 
 
 @pytest.fixture(scope="module")
 def of_tasks():
-    return dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), labels("multilabel"), 3, how="folds")
+    return dmkl.stability(dmkl.MKFDA(p=1.0), digit_set(), labels("multilabel"), 3, how="folds")
 
 
 def test_what_the_weights_tell(result):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.references import Counting, digits, in_memory, labels, over
+from helpers.references import Counting, digit_set, digits, labels, over
 from sklearn.metrics import confusion_matrix, precision_score, recall_score
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
@@ -15,14 +15,10 @@ GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
 OUTER, INNER = (StratifiedKFold(n, shuffle=True, random_state=n) for n in (3, 2))
 
 
-def kernels():
-    return in_memory(digits()[0], 90)
-
-
 @pytest.fixture(scope="module")
 def result():
     model, scoring = dmkl.MKFDA(tol=TIGHT), ["accuracy", "matthews"]
-    return dmkl.evaluate(model, kernels(), labels("multiclass"), GRID, outer=OUTER, inner=INNER, scoring=scoring)
+    return dmkl.evaluate(model, digit_set(), labels("multiclass"), GRID, outer=OUTER, inner=INNER, scoring=scoring)
 
 
 # --- scores --------------------------------------------------------------------------------------------------
@@ -36,7 +32,7 @@ def result():
     ],
 )
 def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
-    K, y = kernels(), labels(kind)
+    K, y = digit_set(), labels(kind)
     outer, inner = (StratifiedKFold(2), INNER) if kind != "multilabel" else (KFold(2), KFold(2))
     options = {"scoring": "accuracy", "baselines": "none"}
     together = dmkl.evaluate(estimator, K, y, grid, outer=outer, inner=inner, **options)
@@ -62,7 +58,7 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
 )
 def test_the_plain_sum_is_an_evaluation_of_its_own(learner, grid, lams):
     """Also where no parameter of the grid is one of the sum, whose ridge is that of the learner."""
-    given, more = (kernels(), labels("multiclass")), {"outer": OUTER, "inner": INNER}
+    given, more = (digit_set(), labels("multiclass")), {"outer": OUTER, "inner": INNER}
     more["scoring"] = ["accuracy", "matthews"]
     result = dmkl.evaluate(learner, *given, grid, **more)
     alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), *given, {"lam": lams}, baselines="none", **more)
@@ -82,7 +78,7 @@ def test_an_evaluation_that_lost_a_part_is_damaged(result, tmp_path):
 
 
 def test_all_folds_share_the_passes():
-    K, source = over(kernels(), Counting)
+    K, source = over(digit_set(), Counting)
     y = labels("binary")
     grid = {"p": [1.5, 2.0], "lam": [1e-2, 1.0]}  # nonzero weights, so that every pass reads every kernel
     plain = dmkl.search(dmkl.MKFDA(), K, y, grid, OUTER, refit=False, baselines="none")
@@ -144,7 +140,7 @@ def test_class_wise_measures_are_scikit_learns(result):
 # --- measures of a model -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("y", [labels("binary"), labels("binary") == "large"], ids=["texts", "booleans"])
 def test_assess(y):
-    K = kernels()
+    K = digit_set()
     train, test = np.arange(60), np.arange(60, 90)
     model = dmkl.MKFDA().fit(K[train, train], y[train])
     measured = dmkl.assess(model, K[test, train], y[test], scoring=["accuracy", "roc_auc"])

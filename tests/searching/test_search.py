@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dask.base import tokenize
 from helpers.interruption import cut_off
-from helpers.references import digits, in_memory, labels
+from helpers.references import digit_set, digits, in_memory, labels
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 
@@ -30,10 +30,6 @@ search = partial(dmkl.search, baselines="none")  # test_baselines_of_results.py 
 
 
 # --- data, and reference fits of each point -----------------------------------------------------------------
-def kernel_set():
-    return in_memory(digits()[0], 40)
-
-
 def margin(estimator, X, y):
     """The margin of the true class over the mean score, which is sensitive to small differences."""
     return float(margins(np.asarray(estimator.decision_function(X)), y, estimator.classes_))
@@ -110,7 +106,7 @@ OF_LAM = {"lam": [1e-2, 1.0]}
 )
 def test_scores_are_those_of_fits_one_by_one(model, kind, grid):
     """Points with different normalisation have different kernels; each equals a separate fit."""
-    K, y = kernel_set(), labels(kind)
+    K, y = digit_set(40), labels(kind)
     result = search(model, K, y, grid, TWO, scoring=SCORING, refit=False)
     assert result.grid == grid
     assert result.n_passes_ < check_scores(result, model, K, y, list(TWO.split(y))) / 3
@@ -176,7 +172,7 @@ def test_stored_splits_with_test_rows(tmp_path, kind, solver):
 @pytest.mark.parametrize("solver", ["auto", "direct"])
 def test_a_class_may_be_missing_from_a_fold(solver):
     """The first fold has two classes, the second three; each fold learns its own classes."""
-    K, y = kernel_set(), digits()[1] % 3
+    K, y = digit_set(40), digits()[1] % 3
     few = np.flatnonzero(y != 2)
     folds = [(few[:40], few[40:]), (np.arange(60), np.arange(60, 90))]
     model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
@@ -188,7 +184,7 @@ def test_sets_with_steps_and_of_some_samples(solver):
     """Steps applied before the folds keep their statistics; rows refer to the set passed to the search."""
     rng = np.random.default_rng(4)
     some = rng.permutation(90)[:70]
-    K = kernel_set().normalize("cosine")[some, some].center()[:50, :50].select([3, 0, 2])
+    K = digit_set(40).normalize("cosine")[some, some].center()[:50, :50].select([3, 0, 2])
     y = labels("multiclass")[some][:50]
     model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
     result = search(model, K, y, {"lam": [1e-1]}, TWO, scoring=SCORING)
@@ -199,7 +195,7 @@ def test_sets_with_steps_and_of_some_samples(solver):
 
 def test_the_same_sample_in_two_rows_is_the_same_sample():
     rows = np.concatenate([np.arange(40), np.arange(10)])
-    K, y, parts = kernel_set()[rows, rows], labels("binary")[rows], (np.arange(40), np.arange(40, 50))
+    K, y, parts = digit_set(40)[rows, rows], labels("binary")[rows], (np.arange(40), np.arange(40, 50))
     with pytest.raises(InputError, match="fold 0 has 10 training rows that are validation rows too"):
         search(dmkl.MKFDA(), K, y, GRID, parts)
     with pytest.raises(InputError, match="outer fold 0 has 10 training rows that are test rows too"):
@@ -209,7 +205,7 @@ def test_the_same_sample_in_two_rows_is_the_same_sample():
 # --- the choice ---------------------------------------------------------------------------------------------
 def test_each_task_has_its_own_choice():
     noise = np.random.default_rng(0).permutation(digits()[1] % 3 == 0)  # another point is best for it
-    K, y = kernel_set(), np.column_stack([labels("multilabel"), noise])
+    K, y = digit_set(40), np.column_stack([labels("multilabel"), noise])
     result = search(dmkl.MKFDA(tol=TIGHT), K, y, GRID, FOLDS, scoring="average_precision")
     chosen = result.best_params_
     assert list(chosen) == ["0", "1", "2"]
@@ -240,7 +236,7 @@ def test_rows_that_are_tested_on_choose_nothing(question):
     more = {"cv": tuple(THREE), "baselines": "all", "refit": False}
     if question == "evaluate":
         more = {"outer": (np.concatenate([train, validation]), test), "inner": TWO}
-    first, other = (getattr(dmkl, question)(model, kernel_set(), each, GRID, **more) for each in (y, others))
+    first, other = (getattr(dmkl, question)(model, digit_set(40), each, GRID, **more) for each in (y, others))
     for one, two in ((first.scores, other.scores), (first.baselines, other.baselines)):
         differ = {str(name) for name, values in one.variables.items() if not values.equals(two[name].variable)}
         assert "test_score" in differ
@@ -249,18 +245,18 @@ def test_rows_that_are_tested_on_choose_nothing(question):
 
 def test_one_choice_for_mirrored_splits_is_refused():
     """Its score on random labels would be above chance: half of its validation rows are test rows."""
-    question = dmkl.MKFDA(), kernel_set(), NOISE, GRID
+    question = dmkl.MKFDA(), digit_set(40), NOISE, GRID
     with pytest.raises(InputError, match=r"^30 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
         search(*question, MIRRORED, choice="joint")
     with pytest.raises(InputError, match=r"without test rows, or .*choice=.fold. of dmkl.search"):
-        dmkl.auto(kernel_set(), NOISE, ["sum"], cv=MIRRORED)
+        dmkl.auto(digit_set(40), NOISE, ["sum"], cv=MIRRORED)
     alone = [search(*question, split, refit=False).best_params_ for split in MIRRORED]
     assert list(search(*question, MIRRORED, refit=False).best_params_.values()) == alone
 
 
 def test_a_joint_choice_where_no_row_that_chooses_is_tested():
     train, validation, test = THREE
-    question = dmkl.MKFDA(), kernel_set(), NOISE, GRID, [(train, validation, test), (validation, train, test)]
+    question = dmkl.MKFDA(), digit_set(40), NOISE, GRID, [(train, validation, test), (validation, train, test)]
     result = search(*question, choice="joint", refit=False)
     assert result.choosers == ()
     assert set(result.best_params_) == {"p", "lam"}
@@ -278,7 +274,7 @@ def test_a_state_of_another_search_is_refused(tmp_path):
     options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": folder, "refit": False, "baselines": "none"}
 
     def given(K=None, rows=first):
-        return (kernel_set() if K is None else K)[rows, rows].center()[:60, :60]
+        return (digit_set(40) if K is None else K)[rows, rows].center()[:60, :60]
 
     with cut_off(2):
         dmkl.search(dmkl.MKFDA(tol=1e-5, solver="subspace"), given(), y, **options)
@@ -292,7 +288,7 @@ def test_a_state_of_another_search_is_refused(tmp_path):
         (r"the labels\..* the labels had other content", {"y": other}),
         ("the folds", {"cv": 3}),
         ("content", {"K": given(in_memory(kernels, 25))}),
-        ("the kernels chosen", {"K": given(kernel_set().select([1, 0, 2, 3, 4]))}),
+        ("the kernels chosen", {"K": given(digit_set(40).select([1, 0, 2, 3, 4]))}),
         ("the samples", {"K": given()[1:, 1:], "y": y[1:]}),
         ("the samples", {"K": given(rows=others)}),
         ("the steps before", {"K": given().center()}),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.conformance import unseal
-from helpers.references import digits, in_memory, psd
+from helpers.references import digit_set, digits, in_memory, psd
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -310,7 +310,7 @@ SMALL = digits()[1] < 5
     ],
 )
 def test_a_choice_at_an_end_of_the_grid_is_told(learner, name, values, choice):
-    K, more = in_memory(digits()[0], 90), {"choice": choice, "refit": False, "baselines": "none"}
+    K, more = digit_set(), {"choice": choice, "refit": False, "baselines": "none"}
     result = dmkl.search(learner, K, SMALL, {name: values}, 2, **more)
     edges = list(expected_edges(name, values, result.chosen[name], result.scores["score"]))
     assert result.notes() == edges
