@@ -127,6 +127,13 @@ def note_of_code(what: str, values: npt.ArrayLike) -> str:
     return ""
 
 
+def refuse_dates(values: Array) -> None:
+    """Refuse dates and durations as labels: they would be numbers of an unknown unit, or names of classes."""
+    if values.dtype.kind in "Mm":
+        way_out = "give numbers in a unit of yours, such as (y - y.min()) / np.timedelta64(1, 'D')"
+        refuse(f"the labels are dates or durations ({values.dtype}), expected classes or numbers; {way_out}")
+
+
 def refuse_codes(what: str, values: npt.ArrayLike, way_out: str) -> None:
     """Refuse texts among numbers that most likely stand for missing values: "-", ".", "<LOD", "#DIV/0!".
 

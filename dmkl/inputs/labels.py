@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dmkl import settings
-from dmkl.arrays import Array, is_known, note_of_code, refuse_codes
+from dmkl.arrays import Array, is_known, note_of_code, refuse_codes, refuse_dates
 from dmkl.errors import first_names, refuse
 from dmkl.inputs.columns import counts, without_codes
 from dmkl.names import (
@@ -119,6 +119,7 @@ def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) 
 def _checked_labels(labels: Array, samples: Array) -> Array:
     """Return classes, numbers, or labels of several tasks: int8 if all are 0 or 1, else float64 with NaN if unknown."""
     rows = len(samples)
+    refuse_dates(labels)
     if labels.ndim not in (1, 2) or labels.shape[0] != rows:
         refuse(f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample")
     missing = ~is_known(labels)

@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index, is_known, plain_repr, refuse_codes
+from dmkl.arrays import Array, Float, Index, is_known, plain_repr, refuse_codes, refuse_dates
 from dmkl.errors import refuse
 
 # From this value on p counts as infinite: every weight of the optimum is one to within 1e-5.
@@ -248,6 +248,7 @@ def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
     InputError is raised if labels are numbers and the code is not, and for other codes of missing values among numbers.
     """
     values = np.asarray(labels)
+    refuse_dates(values)
     if values.dtype.kind not in "biuf":
         if code is not None:
             values = values.astype(object)

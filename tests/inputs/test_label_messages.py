@@ -60,6 +60,19 @@ def test_classes_of_one_word_and_of_several_are_single_cells(tmp_path):
     assert K.with_labels(written(tmp_path / "y.txt", "class", *classes)).labels.tolist() == classes
 
 
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])
+def test_dates_and_durations_are_no_labels(tmp_path, kind):
+    """They were numbers of nanoseconds."""
+    days = pd.Series(np.arange(M).astype(kind), NAMES, name="day")
+    days.rename_axis("sample").reset_index().to_parquet(tmp_path / "y.parquet")
+    for labels in (days, days.to_numpy(), f"{tmp_path / 'y.parquet'}:day"):
+        with pytest.raises(InputError, match=r"dates or durations .*; give numbers in a unit of yours"):
+            dmkl.create(None, K, samples=NAMES, labels=labels)
+    for learner in (dmkl.MKFDA(), dmkl.MKRidge()):
+        with pytest.raises(InputError, match="dates or durations"):
+            learner.fit(dmkl.create(None, K, samples=NAMES), days)
+
+
 @pytest.mark.parametrize("word", ["NA", "nan", "None", "", "<NA>", "NULL"])
 def test_a_missing_label_in_a_file(tmp_path, word):
     pd.DataFrame(K[0], NAMES, NAMES).to_csv(tmp_path / "named.csv")
