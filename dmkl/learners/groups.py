@@ -395,10 +395,13 @@ class GSMKL(LocalWeights):
             {f"{k}.{name}": v.tolist() for k, made in enumerate(part.groups) for name, v in made.arrays().items()}
             for part in self._prepared
         ]
-        return {**super()._state(), "groups": arrays}
+        state, kernels = {**super()._state(), "groups": arrays}, self._prepared[0].kernels
+        # All, unless some are constant over the training samples; files of earlier versions have none.
+        return state if len(kernels) == len(self.kernel_names_) else {**state, "grouped_kernels": kernels.tolist()}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         groups = state.pop("groups")
+        kernels = np.arange(len(self.kernel_names_))[state.pop("grouped_kernels", slice(None))]
         super()._set_state(state)
         if isinstance(groups, dict):  # written when all problems had common groups
             groups = [{f"0.{key}": value for key, value in groups.items()}]
@@ -409,7 +412,7 @@ class GSMKL(LocalWeights):
                 number, key = name.split(".")
                 arrays.setdefault(int(number), {})[key] = np.array(values)
             several = tuple(groups_from_arrays(arrays[k]) for k in sorted(arrays))
-            self._prepared.append(_Grouped(several, np.arange(len(self.kernel_names_)), self._given))
+            self._prepared.append(_Grouped(several, kernels, self._given))
         self._label_groups()
 
 
