@@ -10,7 +10,6 @@ from sklearn.metrics import normalized_mutual_info_score
 
 import dmkl
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError, IndefiniteKernelWarning, InputError
-from dmkl.solvers import in_memory
 
 M, N_CLUSTERS = 60, 3
 CLASSES = np.arange(M) % N_CLUSTERS
@@ -20,13 +19,6 @@ FEATURES = RNG.normal(size=(4, M, 12))
 FEATURES += np.array([3.0, 1.0, 0.5, 0.0])[:, None, None] * RNG.normal(size=(4, N_CLUSTERS, 12))[:, CLASSES]
 BLOBS = np.exp(-np.sum((FEATURES[:, :, None] - FEATURES[:, None]) ** 2, axis=-1) / 40)
 """Kernels with clear, fair and poor clusters, and a kernel of noise."""
-
-
-@pytest.fixture(params=["memory", "passes"])
-def place(request, monkeypatch):
-    """A kernel set whose products are computed in a task with all kernels, or in passes over stored tiles."""
-    if request.param == "passes":
-        monkeypatch.setattr(in_memory, "suits", lambda *_, **__: False)
 
 
 def alternate(K, k, gamma):
@@ -42,7 +34,6 @@ def alternate(K, k, gamma):
     return gamma**2, H, np.array(objectives)
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("start", [None, [4.0, 1.0, 0.0, 9.0]])
 def test_weights_and_objective_are_those_of_eigenvectors_of_dense_matrices(start):
     model = dmkl.MultipleKernelKMeans(N_CLUSTERS, weights=start, tol=1e-9).fit(BLOBS)
@@ -60,7 +51,6 @@ def test_weights_and_objective_are_those_of_eigenvectors_of_dense_matrices(start
     assert dmkl.cluster_agreement(model.labels_, CLASSES) == pytest.approx({"nmi": 1, "purity": 1, "accuracy": 1})
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("k", [2, 3, 7])
 def test_given_weights(k):
     weights = np.array([1.0, 0.0, 2.0, 0.5])

@@ -138,13 +138,9 @@ def test_a_budget_for_one_factor_takes_the_labels_in_turn():
 
 # --- passes -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_n_passes_counts_what_is_read(solver):
-    K, source = over(DIGITS.training[0], Counting)
-    model = dmkl.MKFDA(2.0, solver=solver).fit(K, DIGITS.y[DIGITS.train])
-    tiles = len(K) * len(K.view.tile_tasks())
-    assert K.bytes_per_pass == tiles * 40 * 40 * 8
-    assert source.reads.total() == model.n_passes_ * tiles
-
+def test_passes_of_predictions_read_the_kernels_of_weight(solver):
+    model = fitted("digits", solver)
+    assert DIGITS.training[0].bytes_per_pass == 5 * len(DIGITS.training[0].view.tile_tasks()) * 40 * 40 * 8
     K, source = over(DIGITS.testing, Counting)
     model.decision_function(K)
     used = np.count_nonzero(model.weights_)

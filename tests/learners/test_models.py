@@ -39,6 +39,7 @@ LABELS = {
 MODELS = {
     "MKFDA": lambda: dmkl.MKFDA(1.0, 0.5, steps=("center", "cosine"), solver=dmkl.CG(master="exact"), max_iter=300),
     "MKFDA p=inf": lambda: dmkl.MKFDA(np.inf, 0.5),
+    "MKFDA groups": lambda: dmkl.MKFDA(kernel_groups={"a": "*_[01]", "b": ("kernel_2",)}, sigma={"kernel_0": 2.0}),
     "MKFDA penalty": lambda: dmkl.MKFDA(2.0, 0.5, solver=dmkl.Dual(mu=0.5)),
     "MKFDA bare": lambda: dmkl.MKFDA(np.float64(1.5), np.float32(0.5), steps=()),
     "GMKL": lambda: dmkl.GMKL(4.0, [1.0, 2.0, 3.0], A=np.eye(3)[:2], b=[0.1, 0.2], steps=("multiplicative",)),

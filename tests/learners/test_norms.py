@@ -121,10 +121,6 @@ def test_a_saved_model_predicts_and_keeps_the_text(tmp_path):
     assert "known" in loaded.constraints
     with pytest.raises(InputError, match="give the function again"):
         loaded.fit(K, y)
-    dmkl.MKFDA(lam=LAM, kernel_groups=GROUPS, sigma=SIGMA).fit(K, y).save(tmp_path / "groups")
-    loaded = dmkl.load(tmp_path / "groups")
-    assert loaded.sigma == SIGMA
-    assert loaded.kernel_groups == {"pixels": "kernel_[01]", "others": tuple(NAMES[2:4])}
 
 
 def test_what_tells_constraints_apart_is_the_same_everywhere():

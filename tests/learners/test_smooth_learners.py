@@ -1,8 +1,7 @@
-"""Learners with a smooth convex loss: logistic regression, probabilities, covariates, and paths of solving."""
+"""Learners with a smooth convex loss: logistic regression, probabilities, covariates, and losses of one's own."""
 
 from functools import partial
 
-import dask
 import numpy as np
 import pytest
 from helpers.references import dense_view, in_memory
@@ -234,14 +233,3 @@ def test_options_of_a_loss_are_saved_and_labels_checked(tmp_path):
     f = margin.predict(K).values
     of_kernels = (f - margin.intercept_.values) @ margin.dual_coef_[:, 0].values
     assert margin.objective_ == pytest.approx(SquaredHinge().value(np.sign(eta), f).sum() + of_kernels, rel=1e-7)
-
-
-def test_passes_find_what_memory_finds():
-    _, _, K, y, _ = data("logistic", 6)
-    learner = dmkl.MKLogistic(1.25, 0.7, tol=1e-9)
-    memory = learner.fit(K, y)
-    assert memory.n_passes_ <= 3
-    with dask.config.set({"dmkl.memory": "200KB"}):  # less than all kernels and more than three matrices
-        passes = dmkl.MKLogistic(1.25, 0.7, tol=1e-9).fit(K, y)
-    assert passes.n_passes_ > memory.n_passes_
-    np.testing.assert_allclose(passes.weights_, memory.weights_, atol=1e-5)

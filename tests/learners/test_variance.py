@@ -64,14 +64,6 @@ def test_the_maximum_is_that_of_dense_algebra(seed):
     np.testing.assert_allclose(model.weights_, known.variances[:-1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.usefixtures("in_passes", "scheduler")
-@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)], indirect=True)
-def test_passes_find_what_memory_finds():
-    kernels, y, Z = made(7)
-    model = dmkl.VarianceComponents(steps=steps_of(Z), tests=False).fit(in_memory(kernels, 50), y)
-    check_maximum(model, known_maximum(7))
-
-
 @pytest.mark.parametrize("seed", [1, 4])
 @pytest.mark.parametrize("n_bytes", [0, 2**28])
 def test_haseman_elston_is_dense_regression(seed, n_bytes, monkeypatch):

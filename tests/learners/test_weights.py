@@ -16,7 +16,6 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import InputError
 from dmkl.learners.decisions import HeldOut, class_weights
-from dmkl.numerics.discriminant import excess, indicators, leave_one_out
 from dmkl.solvers.fisher.registry import SOLVERS
 
 M, NEW = 30, 12
@@ -164,30 +163,6 @@ def test_the_least_ridge_is_the_size_of_weighted_rounding(heavy):
         E = E + np.triu(E, 1).T
         sizes.append(np.linalg.norm(np.sqrt(np.outer(d, d)) * E, 2))
     assert 0.5 < least / np.mean(sizes) < 2.5
-
-
-# --- leaving samples out --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_a_sample_is_left_out_with_all_its_weight(n_classes):
-    """Leave-one-out estimates are those of a regression with a free bias on all other samples, solved for each one."""
-    d, lam = np.random.default_rng(2).uniform(0.2, 3.0, M), 0.05
-    K, root = weighted_kernels(KERNELS[:1, :M, :M], d, ("center", "trace"))[0], np.sqrt(d)
-    index = np.digitize(X[:M, 0], [0.3] if n_classes == 2 else [-0.5, 0.5])
-    sizes = np.bincount(index, d)
-    Y, scale = indicators(index, n_classes), excess(sizes)
-    share = (sizes[1:] if n_classes == 2 else sizes) / d.sum()
-    A = 0.5 * (np.eye(M) + K / lam)
-    alpha = root[:, None] * np.linalg.solve(A, root[:, None] * (Y - share) / scale)
-    result = leave_one_out(alpha, np.linalg.inv(A).diagonal(), index, n_classes, root[:, None], d)
-    plain = K / np.outer(root, root)
-    for i in range(M):
-        rest = np.delete(TRAIN, i)
-        n = len(rest)
-        # (K + λD⁻¹)c + b = Y, 1ᵀc = 0.
-        system = np.block([[plain[np.ix_(rest, rest)] + lam * np.diag(1 / d[rest]), np.ones((n, 1))], [np.ones(n), 0]])
-        solved = np.linalg.solve(system, np.vstack([Y[rest], np.zeros((1, Y.shape[1]))]))
-        estimate = plain[i, rest] @ solved[:-1] + solved[-1]
-        np.testing.assert_allclose(result[i], estimate - np.average(Y[rest], axis=0, weights=d[rest]), atol=1e-9)
 
 
 # --- against scikit-learn -------------------------------------------------------------------------------------------

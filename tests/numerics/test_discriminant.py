@@ -50,23 +50,32 @@ def test_it_is_the_linear_discriminant(sizes, columns, priors):
 
 @pytest.mark.parametrize("sizes", [(9, 12, 6), (9, 14)])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_left_out_scores_without_centering_are_those_of_training_without_the_row(sizes, weighted):
-    """Targets are encoded anew; for centered kernels see tests/learners/test_weights.py."""
+@pytest.mark.parametrize("centered", [False, True])
+def test_left_out_scores_are_those_of_training_without_the_row(sizes, weighted, centered):
+    """Targets are encoded anew; a row is left out with all its weight; on centered kernels a bias is free."""
     x, index = sample(sizes)
     d = np.random.default_rng(2).uniform(0.2, 3.0, len(x)) if weighted else np.ones(len(x))
     kernel, lam, totals = rbf_kernel(x, gamma=0.1), 0.1, np.bincount(index, d)
+    if centered:
+        around = np.eye(len(x)) - d / d.sum()
+        kernel = around @ kernel @ around.T
     scale, shares = excess(totals), (totals if len(sizes) > 2 else totals[1:]) / d.sum()
     h = (indicators(index, len(sizes)) - shares) / scale
     system = 0.5 * (np.diag(1 / d) + kernel / lam)
     root = np.sqrt(d)
     inverse = np.linalg.inv(system * np.outer(root, root))
-    given = np.linalg.solve(system, h), inverse.diagonal(), index, len(sizes), None, d if weighted else None
-    left_out = leave_one_out(*given, inverse @ root)
+    null, beside = (root[:, None], None) if centered else (None, inverse @ root)
+    given = np.linalg.solve(system, h), inverse.diagonal(), index, len(sizes), null, d if weighted else None
+    left_out = leave_one_out(*given, beside)
     for i in range(len(x)):
         rest = np.delete(np.arange(len(x)), i)
-        targets = indicators(index[rest], len(sizes))
-        dual = np.linalg.solve(system[np.ix_(rest, rest)], targets - np.average(targets, axis=0, weights=d[rest]))
-        np.testing.assert_allclose(left_out[i], kernel[i, rest] @ dual / (2.0 * lam), rtol=1e-6, atol=1e-8)
+        targets, bias = indicators(index[rest], len(sizes)), np.ones((len(rest), int(centered)))
+        targets -= np.average(targets, axis=0, weights=d[rest])
+        # (K + λD⁻¹)c + b = Y, 1ᵀc = 0.
+        bordered = np.block([[2 * lam * system[np.ix_(rest, rest)], bias], [bias.T, np.zeros((bias.shape[1],) * 2)]])
+        solved = np.linalg.solve(bordered, np.vstack([targets, np.zeros((bias.shape[1], targets.shape[1]))]))
+        expected = kernel[i, rest] @ solved[: len(rest)] + solved[len(rest) :].sum(axis=0)
+        np.testing.assert_allclose(left_out[i], expected, rtol=1e-6, atol=1e-9)
 
 
 # --- Fisher's functions and the scores themselves -------------------------------------------------------------------
