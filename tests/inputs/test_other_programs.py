@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 import shutil
 
 import dask
@@ -83,6 +84,10 @@ def test_compressed_files_are_read_as_their_content(tmp_path, end, pack):
         packed.write_bytes(pack(b"1,2\n" * 1000)[:-9])
         with pytest.raises(InputError, match=rf"{packed.name} is not a whole \{end} file"):
             kernels_in(packed)
+        packed.write_bytes(pack(b"damaged"))
+        with pytest.raises(InputError, match=re.escape(str(packed))) as caught:
+            kernels_in(packed)
+        assert "dmkl-unpacked" not in str(caught.value)
     phenotypes = "".join(f"{c} {c} {i}.5\n" for i, c in enumerate(CELLS))
     (tmp_path / f"y.pheno{end}").write_bytes(pack(phenotypes.encode()))
     labels = read_file(tmp_path / f"y.pheno{end}")

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from dmkl.errors import refuse
+from dmkl.arrays import Matrix
+from dmkl.errors import DmklError, refuse
 from dmkl.files.regular import check_regular
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, Columns, plain_title
@@ -78,11 +79,22 @@ class Format:
     def of_packed(self) -> Format:
         """Return the format of compressed files of this format."""
 
+        def of_copy(path: Path, read: Callable[..., Any], *more: Any) -> Any:
+            """Read the copy of a compressed file, which errors name in its place."""
+            copy = unpacked(path)
+            try:
+                return read(copy, *more)
+            except DmklError as error:
+                raise type(error)(str(error).replace(str(copy), str(path))) from error
+
         def arrays(path: Path) -> list[FileArray]:
-            return [replace(array, path=path) for array in self.arrays(unpacked(path))]
+            def opening(array: FileArray) -> Callable[[], Matrix]:
+                return lambda: of_copy(path, lambda _: array.open())
+
+            return [replace(array, path=path, open=opening(array)) for array in of_copy(path, self.arrays)]
 
         columns, labels = (
-            None if read is None else lambda path, *more, read=read: read(unpacked(path), *more)
+            None if read is None else lambda path, *more, read=read: of_copy(path, read, *more)
             for read in (self.columns, self.labels)
         )
         return self if self.streams else replace(self, arrays=arrays, columns=columns, labels=labels)
