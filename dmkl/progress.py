@@ -66,7 +66,7 @@ class Watch:
     _n_bytes = _total_bytes = 0  # of the stage
     _n_passes = 0
     _n_expected: float | None = None  # passes that have ended, and those to come
-    _part = _note = _title = ""
+    _part = _note = _remark = _title = ""
 
     def begin(self, title: str, total_bytes: int) -> None:
         """A stage begins that reads `total_bytes` of kernels."""
@@ -92,12 +92,12 @@ class Watch:
     def part(self, title: str) -> None:
         """A part of the work begins, such as a model of a comparison, which later notes are about."""
         LOGGER.info("%s", title)
-        self._part, self._note = title, ""
+        self._part, self._note, self._remark = title, "", ""
 
     def plan(self, n_problems: int) -> None:
         """So many more problems are to be solved; all earlier ones count as solved."""
         self.n_solved, self.n_planned = self.n_planned, self.n_planned + n_problems
-        self._note, self._n_expected = "", None
+        self._note, self._remark, self._n_expected = "", "", None
 
     def solved(self, n_problems: int) -> None:
         """So many more problems are solved."""
@@ -107,10 +107,10 @@ class Watch:
         self._n_expected = None if self.n_solved == self.n_planned else self._n_expected
         self._tell()
 
-    def note(self, text: str) -> None:
-        """A line about the whole work, such as the certified gap so far; a remark may follow a semicolon."""
-        LOGGER.info("%s", text)
-        self._note = text
+    def note(self, text: str, remark: str = "") -> None:
+        """A line about the whole work, such as the certified gap so far, and a remark at its end."""
+        LOGGER.info("%s", "; ".join(filter(None, (text, remark))))
+        self._note, self._remark = text, remark
         self._tell()
 
     def _show(self) -> None:
@@ -242,8 +242,7 @@ class ConsoleWatch(Watch):
 
     def _line(self) -> str:
         seconds, share = time.monotonic() - self._started, min(1.0, self._n_bytes / max(1, self._total_bytes))
-        text, semicolon, remark = self._note.partition("; ")
-        expected, n_passes = self._n_expected, self._n_passes + share
+        text, expected, n_passes = self._note, self._n_expected, self._n_passes + share
         counts = [f"{self.n_solved:,} of {self.n_planned:,} solved"] if self.n_planned > 1 else []
         if self.n_planned or (self._n_passes and not text):
             counts.append(f"{n_passes:.1f} passes")
@@ -253,7 +252,7 @@ class ConsoleWatch(Watch):
         line = f"{', '.join(counts)} {after}: {words}" if counts else f"{words} {after}"
         if expected is not None and 0 < n_passes < expected:
             line += f", {_duration(seconds / n_passes * (expected - n_passes))} left"
-        return f"{line}{semicolon}{remark}"
+        return "; ".join(filter(None, (line, self._remark)))
 
 
 def _duration(seconds: float) -> str:

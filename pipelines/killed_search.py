@@ -79,7 +79,7 @@ class PassLog(dmkl.ConsoleWatch):
     def end(self) -> None:
         """Do nothing."""
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, remark: str = "") -> None:
         """Do nothing."""
 
 

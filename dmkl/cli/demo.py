@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _LAM = 1e-3
+_NORMS = {"p = 1": 1.0, "p = 1.5": 1.5, "p = 2": 2.0, "p = ∞": math.inf}
 _SAVED = "MK-FDA, p = 1"
 
 
@@ -69,8 +70,7 @@ def demo(
             where = f"a Dask cluster of {count(n_processes, 'process')} at {scheduler.address}"
         say(f"Learning on {where}.")
         models, seconds, accuracy = _learn(K)
-    prefix = "MK-FDA, "
-    learned = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
+    learned = {name: models[f"MK-FDA, {name}"].weights_ for name in _NORMS}
     weights = xr.Dataset(learned).to_array("norm").transpose("kernel", "norm")
     out.print()
     show_tables(weights_table(weights, MOST_COLUMNS), models_table(models, seconds, accuracy))
@@ -95,10 +95,8 @@ def demo(
 
 def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, float]]:
     """Every model with its time and its accuracy on the test samples."""
-    import numpy as np
-
     models: dict[str, Any] = {
-        **{f"MK-FDA, p = {p:g}".replace("inf", "∞"): dmkl.MKFDA(p, _LAM) for p in (1, 1.5, 2, np.inf)},
+        **{f"MK-FDA, {name}": dmkl.MKFDA(p, _LAM) for name, p in _NORMS.items()},
         "uniform sum": dmkl.Uniform(_LAM),
         "single best": dmkl.SingleBest(_LAM),
         "product": dmkl.Product(_LAM),

@@ -224,6 +224,7 @@ class DeclaredLearner:
     name: str  # of its class
     title: str  # the first line of its documentation
     parameters: Mapping[str, Parameter]  # those of its constructor that have options, by name
+    needs_labels: bool = True
 
     def make(self, **values: Any) -> Any:
         """An instance of the class, which is imported for it."""
@@ -353,7 +354,9 @@ def inspect_class(kind: type) -> DeclaredLearner:
         type_name = next(iter(named), "")
         default = None if item.default is item.empty else item.default
         parameters[name] = Parameter(name, type_name, choices, default, _description(kind, name))
-    return DeclaredLearner(kind.__name__, (inspect.getdoc(kind) or "").partition("\n")[0].rstrip("."), parameters)
+    title = (inspect.getdoc(kind) or "").partition("\n")[0].rstrip(".")
+    of_class: Any = kind
+    return DeclaredLearner(kind.__name__, title, parameters, of_class.traits.needs_labels)
 
 
 # --- descriptions of parameters, from docstrings -------------------------------------------------------------------
@@ -466,7 +469,7 @@ def _list(command: str) -> str:
     """The learners of a command, as wide as a terminal of 80 characters shows them: by `dmkl fit` with their titles."""
     titles = {name: learner.title for name, learner in learners().items()}
     if command != "fit":  # other commands compare with labels, and have more options
-        named = ", ".join(name for name, title in titles.items() if "without labels" not in title)
+        named = ", ".join(name for name, learner in learners().items() if learner.needs_labels)
         text = textwrap.fill(f"{named}; described by dmkl fit --help", 72, break_on_hyphens=False)
         return textwrap.indent(text, "    ")
     width = max(len(name) for name in titles if len(name) <= _LONG) + 2

@@ -319,7 +319,7 @@ def _several(results: Sequence[Any], source: str | Sequence[str] = "") -> Page:
     warnings = [text for part in others for text in _differences(first, part)]
     # An evaluation of the same search answers the question that a warning of the search raises.
     evaluated = not warnings and any(isinstance(part.result, EvaluationResult) for part in parts)
-    warnings += [text for part in parts for text in part.page.warnings if not (evaluated and "dmkl.evaluate" in text)]
+    warnings += [text for part in parts for text in part.page.warnings if not (evaluated and text == _TOO_GOOD)]
     sections: list[Section] = []
     for part in parts:
         own = [replace(section, title=f"{part.heading}: {section.title}") for section in part.page.sections]

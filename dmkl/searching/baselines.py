@@ -395,12 +395,12 @@ def compare(compared: pd.DataFrame) -> list[str]:
     return lines
 
 
-def verdict(difference: float, margin: float, limits: tuple[float, float]) -> str:
-    """A paired difference over folds in words; `margin` is half the width of its 95 % interval."""
+def verdict(difference: float, margin: float, limits: tuple[float, float], of: str = "the choice") -> str:
+    """A paired difference over folds in words, `of` one minus another; `margin` is half the width of its interval."""
     if not np.isfinite(difference):
         return "no difference is known"
     if abs(difference) <= 1e-12:
-        return "it has the same score as the choice"
+        return f"it has the same score as {of}"
     lower, upper = abs(difference) - margin, abs(difference) + margin
     cut = lower < limits[0] or upper > limits[1]
     interval = ends_text(lower, upper, limits) if cut else f"±{margin:.2g}"
@@ -408,5 +408,5 @@ def verdict(difference: float, margin: float, limits: tuple[float, float]) -> st
     chance = np.isfinite(margin) and not 0 < margin < abs(difference)
     note = "; between procedures a difference of this size may be chance" if chance else ""
     if difference < 0:
-        return f"it scores higher than the choice by {by}, paired over folds{note}"
-    return f"the choice scores higher by {by}, paired over folds{note}"
+        return f"it scores higher than {of} by {by}, paired over folds{note}"
+    return f"{of} scores higher by {by}, paired over folds{note}"

@@ -143,7 +143,7 @@ class ModelComparison(Result):
             lines = [f"{scoring} is undefined in the test rows of all folds: take larger ones, or another scorer"]
         for row in others:
             value = with_error(row["score"], row["standard_error"])
-            text = verdict(row["difference"], row["margin"], ends).replace("the choice", best["model"])
+            text = verdict(row["difference"], row["margin"], ends, best["model"])
             lines.append(f"{row['model']}: {value}; {text}")
         sentences: dict[Key, list[str]] = {
             "scores": lines[:1],

@@ -139,6 +139,15 @@ def test_every_parameter_is_described_also_where_a_docstring_refers_to_another()
     assert all(item.description for name in OWN for item in learners()[name].parameters.values())
 
 
+@pytest.mark.usefixtures("models", "narrow")
+def test_commands_that_need_labels_list_no_learner_without(output_of):
+    class Splitting(dmkl.KernelKMeans):
+        """Clusters of halves."""
+
+    assert "splitting" in output_of("fit", "--help")
+    assert "splitting" not in output_of("search", "--help").split("Learners")[1].split("described by")[0]
+
+
 @pytest.mark.usefixtures("models")
 def test_a_new_learner_is_there_at_once(error_of, json_of, output_of, tmp_path, store):
     exec(TOY, {})

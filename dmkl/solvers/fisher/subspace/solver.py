@@ -494,8 +494,9 @@ class SubspaceSolver:
         first, *_, last = np.log(np.clip([*self._worst[:1], worst, worst], self.options.tol, 100.0))
         rate = (math.log(3.0) + first - last) / (len(self._worst) + 1)
         watch.expect(float((last - math.log(self.options.tol)) / max(rate, 0.01)))
-        if text := "; ".join(filter(None, (progress.error_text(worst) if 0 < worst < np.inf else "", self._lacking))):
-            watch.note(text)
+        texts = [progress.error_text(worst) if 0 < worst < np.inf else "", self._lacking]
+        if any(texts):
+            watch.note(*filter(None, texts))
 
     def _record(self, kind: str) -> None:
         """Count a pass that is over, and save the state."""
