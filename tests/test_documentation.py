@@ -146,9 +146,14 @@ def test_the_lines_with_a_client_run_on_workers(cluster, tmp_path, monkeypatch):
 
 def test_paths_named_in_commands_are_there():
     named = r"(?:python(?: -m pytest)?) ((?:pipelines|tests|storage)[\w/.]*)"
-    paths = re.findall(named, "\n".join([README, *PAGES.values()]))
+    pages = "\n".join([*(path.read_text(encoding="utf-8") for path in ROOT.glob("[A-Z]*.md")), *PAGES.values()])
+    paths = re.findall(named, pages)
     assert len(paths) > 5
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    made = set(re.findall(r"(?:^ {4}|`)make ([\w-]+)", pages, flags=re.MULTILINE))
+    assert len(made) > 10
+    assert made <= {*targets}
 
 
 def test_sections_of_pipelines_that_pages_name_are_there():
