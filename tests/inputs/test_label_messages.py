@@ -9,7 +9,7 @@ from helpers.references import psd
 import dmkl
 from dmkl.cli.parsing import parse_steps
 from dmkl.errors import InputError, LabelWarning
-from dmkl.inputs import open_files, read_covariates
+from dmkl.inputs import open_files, read_covariates, read_names
 
 M = 6
 K = psd(1, M).round(3)
@@ -54,9 +54,18 @@ def test_a_missing_label_is_said_to_be_missing(labels):
         dmkl.MKFDA().fit(dmkl.create(None, K), labels)
 
 
-def test_classes_of_one_word_and_of_several_are_single_cells(tmp_path):
+def test_names_of_a_word_and_a_number_are_whole(tmp_path):
+    names = [f"P {k}" for k in (3, 1, 2)]
+    assert read_names(written(tmp_path / "names.txt", *names), names) == tuple(names)
+    ages = written(tmp_path / "ages.csv", "sample,age", *(f"{name},2{k}" for k, name in enumerate(names)))
+    assert read_covariates(ages, names).to_dict() == {"age": dict(zip(names, (20.0, 21.0, 22.0), strict=True))}
+
+
+@pytest.mark.parametrize(
+    "classes", [["may be", "no", "yes", "may be", "no", "may be"], ["x", "g 1", "g 2", "x", "x", "x"]]
+)
+def test_classes_of_one_word_and_of_several_are_single_cells(tmp_path, classes):
     K = dmkl.create(None, [np.eye(6)])
-    classes = ["may be", "no", "yes", "may be", "no", "may be"]
     assert K.with_labels(written(tmp_path / "y.txt", "class", *classes)).labels.tolist() == classes
 
 

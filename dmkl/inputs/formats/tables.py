@@ -496,6 +496,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
 
 def _delimiter(lines: Sequence[str], expected: Expected) -> str | None:
     """Return the delimiter; None for white space, "" if lines are single cells."""
+    if matched_share([line.strip() for line in lines[1:] or lines], expected) > 0.5:
+        return ""  # names with blanks
     split: dict[str | None, list[list[str]]] = {m: [_cells(line, m) for line in lines] for m in (*_MARKS, None)}
     is_even = any(len(rows[0]) > 1 and len(set(map(len, rows))) == 1 for rows in split.values())
     for mark, rows in split.items():
@@ -506,7 +508,7 @@ def _delimiter(lines: Sequence[str], expected: Expected) -> str | None:
         length, times = Counter(map(len, rows[1:] or rows)).most_common(1)[0]
         shares[mark] = times / len(rows[1:] or rows) if length > 1 else 0.0
     for mark in ("|", None):
-        commas = [cell for row in split[mark][1:] or split[mark] for cell in row if "," in cell]
+        commas = [cell for row in split[mark] for cell in row if "," in cell]  # also of titles
         are_decimal = bool(commas) and all(map(_DECIMAL_COMMA.fullmatch, commas))
         if shares[mark] > 0.5 and are_decimal and not shares["\t"] + shares[";"]:
             return mark
@@ -514,15 +516,15 @@ def _delimiter(lines: Sequence[str], expected: Expected) -> str | None:
     if shares[best] == 0 or (best is None and not _are_columns(split[None], expected, lines)):
         marks = [mark for mark in _MARKS if any(mark in line for line in lines)]
         blank = split[None][1:] or split[None]
+        words = [row[0] for row in blank if not is_number(row[0])]  # names, unless they repeat
         ragged = max(map(len, blank)) > 1 and all(is_number(cell) for row in blank for cell in row[1:])
+        ragged &= len(set(words)) == len(words)
         return marks[0] if marks else None if ragged else ""
     return best
 
 
 def _are_columns(rows: Sequence[Sequence[str]], expected: Expected, lines: Sequence[str]) -> bool:
     """Whether blanks separate cells; names and classes may also contain blanks."""
-    if matched_share([line.strip() for line in lines[1:] or lines], expected) > 0.5:
-        return False
     firsts = [row[0] for row in rows[1:]]
     if len({len(row) for row in rows[1:]}) > 1 and len(set(firsts)) < len(firsts):
         return False  # classes of one word and of several
