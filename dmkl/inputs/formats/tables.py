@@ -73,7 +73,7 @@ class Text(Columns):
     titles: Names = None  # "" above the names of the rows, where R writes none
     _unpacked: IO[bytes] | None = None
     _trailing = False  # whether delimiters end the rows
-    _has_names = False  # whether a column names the rows, so that a row of empty cells is none
+    _filled: Sequence[Sequence[str]] | None = None  # the first rows with a value, once the titles are known
 
     def __init__(self, path: Path, expected: Expected = None, title: str | None = None) -> None:
         self.path, self.where, self._has_codes = path, str(path), bool(settings.get("unknown"))
@@ -117,9 +117,9 @@ class Text(Columns):
         self._first, is_taken = head[0][0], self._take_titles_of(comments)
         filled = [row for row in rows if any(row)] if any(rows[0]) else rows
         has_titles, doubtful = (False, False) if is_taken else self._find_titles(filled, head[0], expected, title)
-        named = [row for row in filled[has_titles:] if len(row) == self.n_columns > 1]
-        self._has_names = bool(self.delimiter and named) and name_rows(self.titles, named, expected)
-        rows = filled if self._has_names else rows
+        self._expected = expected
+        self._filled = [row for row in filled[has_titles:] if len(row) == self.n_columns > 1]
+        rows = filled if len(filled) < len(rows) and self._has_names else rows
         for comment in comments[:3]:
             self._note(*comment, "a comment")
         self._begin = max(self._first + has_titles, types[0] + 1)  # the number of the line after titles
@@ -178,7 +178,12 @@ class Text(Columns):
         """Whether a line is no comment: a line that begins so is a row if it has the usual number of cells."""
         is_comment = text.lstrip().startswith(_COMMENTS)
         is_row = not is_comment or len(self._split(text)) - self._trailing == self.n_columns
-        return is_row and not (self._has_names and self._is_empty(text))
+        return is_row and not (self._filled is not None and self._is_empty(text) and self._has_names)
+
+    @cached_property
+    def _has_names(self) -> bool:
+        """Whether a column names the rows, so that a row of empty cells is none."""
+        return bool(self.delimiter and self._filled) and name_rows(self.titles, self._filled or (), self._expected)
 
     def _is_empty(self, text: str) -> bool:
         """Whether a line has delimiters and nothing between them."""
