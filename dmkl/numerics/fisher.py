@@ -379,7 +379,8 @@ def relative_gap(upper: float, lower: float, size: float, part: float = np.inf) 
     """
     size = abs(size) or _TINY
     gap, scale = upper - lower, gap_scale(size, part)
-    return max(gap, 0.0) / scale if gap >= -max(_CROSSING * scale, _RESOLVED * size) else np.inf
+    is_proof = gap >= -max(_CROSSING * scale, _RESOLVED * size) and np.isfinite(size)
+    return max(gap, 0.0) / scale if is_proof else np.inf
 
 
 def gap_scale(size: float, part: float) -> float:

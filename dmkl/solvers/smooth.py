@@ -256,7 +256,8 @@ class Column:
         delta = np.linalg.lstsq(basis.T @ basis, balance, rcond=None)[0] if basis.size else self.b
         step = (step - solve(problem.fixed @ delta)) / lam
         along = K @ step
-        t = self.search(along + problem.fixed @ delta, lam * float(self.alpha @ along), lam * float(step @ along))
+        bend = max(lam * float(step @ along), 0.0)
+        t = self.search(along + problem.fixed @ delta, lam * float(self.alpha @ along), bend)
         self.alpha, self.b, self.f = self.alpha + t * step, self.b + t * delta, self.f + t * along
         self.fit_fixed()
         falls = before - self.primal > _ROUNDING * abs(before)
@@ -300,9 +301,11 @@ def minimize_convex(along: Callable[[float], tuple[float, float, float]]) -> flo
         low, high, t = 0.0, np.inf, 1.0
         for _ in range(_MOST_STEPS if first < 0 else 0):
             at, slope, bend = along(t)
-            if abs(slope) <= 0.1 * abs(first) and (slope <= 0 or at <= value + _ROUNDING * abs(value)):
+            is_finite = np.isfinite(at + slope)  # not where predictors are too far apart for numbers
+            falls = slope <= 0 or at <= value + _ROUNDING * abs(value)
+            if is_finite and falls and abs(slope) <= 0.1 * abs(first):
                 return t
-            low, high = (low, t) if slope > 0 or not np.isfinite(slope) else (t, high)
+            low, high = (low, t) if slope > 0 or not is_finite else (t, high)
             newton = t - slope / bend if bend > 0 else np.nan
             wide = 10.0 * max(t, 1e-300) if np.isinf(high) else high
             inside = low + 0.05 * (wide - low) < newton < wide - 0.05 * (wide - low)
@@ -353,7 +356,7 @@ class SmoothOracle:
         q = np.einsum("mc,nmc->n", u, products, dtype=np.float64) / (2.0 * lam)
         check_forms(q, problem.facts, float(np.sum(u * u)) / (2.0 * lam), self._noise)
         linear = linear_part(self.columns)
-        left = max(float(excess.sum()), 0.0)
+        left = float(np.abs(excess).sum())  # a negative form is rounding, of which it shows the size
         # With P = left − S: rest + βᵀq is P at f = 0 less P, which is what kernels, and so their weights, change.
         certificate = Certificate.of(beta, q, linear, problem.weights, left, self.null + linear - left)
         pairs = zip(self.columns, products.transpose(2, 0, 1), strict=True)

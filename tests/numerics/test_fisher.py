@@ -128,6 +128,7 @@ def test_bounds_that_contradict_each_other_prove_nothing():
     assert relative_gap(1.0, 1.1, 1.0) == np.inf
     assert relative_gap(0.0, 0.0, 0.0) == 0.0
     assert relative_gap(np.nan, 0.0, 1.0) == np.inf
+    assert relative_gap(1.0, 0.0, np.inf) == np.inf
 
 
 @pytest.mark.parametrize("gap", [np.nan, np.inf, -1.0])

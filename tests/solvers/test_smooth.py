@@ -146,6 +146,18 @@ def test_ridges_far_below_the_kernels_are_certified(name, p):
     assert len(solution.steps) <= 6
 
 
+@pytest.mark.parametrize("seed", [1, 8, 10])
+@pytest.mark.parametrize("lam", [1e-4, 1e-6])
+def test_levels_that_are_far_apart_are_no_proof_of_anything_else(seed, lam):
+    """Predictors beyond all numbers ended in an error of the SVD, or in an infinite loss with a gap of zero."""
+    X = 100 * np.random.default_rng(seed).standard_normal((2, 30, 10))
+    X -= X.mean(axis=1, keepdims=True)
+    solution = dmkl.solve_mkglm(X @ X.transpose(0, 2, 1), np.arange(30) % 3, "ordinal", 2.0, lam)
+    assert 0 < solution.objective < 0.01
+    assert solution.bound <= solution.objective
+    assert solution.gap < 0.02
+
+
 def test_whole_weights_are_copies_of_samples():
     """Copies of an event are ties, which Breslow counts as events one after another."""
     X, labels, Z, d = problem(3)
