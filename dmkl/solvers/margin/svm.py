@@ -363,6 +363,7 @@ FIRST_EPS = 1e-3
 """Violation of optimality to which SMO runs first, in units of the margin; each further run divides it by ten."""
 # SMO steps for each variable between two Newton steps, and the largest number of such runs.
 _STEPS_A_TURN, _MAX_TURNS = 10, 100
+_LOW_RANK = 300  # Rank of kernels that a factor takes little time and memory for, whatever the number of samples
 
 
 # --- a kernel in memory -----------------------------------------------------------------------------------------------
@@ -382,8 +383,8 @@ def solve_dense(K: Float, y: Float, C: Bounds, tol: float = 1e-6, start: Float |
     SMO in float64 alternates with Newton steps of the free vectors; its tolerance is reduced until the relative gap (P
     − D)/|P|, recomputed from Ku, is within tol. (LIBSVM stores kernels in float32, and for large C it gets no closer to
     the optimum than 1e-3.) The gap of the result is above tol if the arithmetic resolves no more (the primal contains C
-    times the rounding error of every score), or if SMO used all of its 1,000 m steps and the rank of K is above m/2:
-    below that `solve_linear` goes on.
+    times the rounding error of every score), or if SMO used all of its 1,000 m steps and the rank of K is above m/2
+    and 300: up to that `solve_linear` goes on.
 
     K (m, m) is symmetric; positive semidefinite, or the result is only a point that no small change improves. y are
     labels 1 and −1, (m,), both present. `start` is the initial u, (m,), from any weights or C; zeros by default.
@@ -399,7 +400,7 @@ def solve_dense(K: Float, y: Float, C: Bounds, tol: float = 1e-6, start: Float |
         u, f = best.u.copy(), y - best.scores
         converged = optimize(K, lower, upper, u, f, eps)
         best = min(best, certify(u, K @ u, y, C), key=lambda solution: solution.gap)
-        if not converged and 2 * (Z := pivoted_root(K)).shape[1] <= len(y):
+        if not converged and (Z := pivoted_root(K)).shape[1] <= max(_LOW_RANK, len(y) // 2):
             # Pairs of samples take many steps along few long directions, and an interior point method does not.
             u = solve_linear(Z, y, C, tol).u
             best = min(best, certify(u, K @ u, y, C), key=lambda solution: solution.gap)

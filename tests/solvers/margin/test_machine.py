@@ -68,11 +68,13 @@ def test_repeated_samples():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_few_directions_that_are_long_have_the_optimum_too(seed):
-    """Features in large units: after 1,000 steps of pairs for each sample gaps are a tenth and more."""
+@pytest.mark.parametrize(("unit", "C", "beside"), [(100.0, 10.0, 0.0), (1e3, 30.0, 1.0)])
+def test_few_directions_that_are_long_have_the_optimum_too(seed, unit, C, beside):
+    """Features in large units, alone and beside a kernel of full rank: steps of pairs end at gaps of 0.03 to 1."""
     rng = np.random.default_rng(seed)
-    X, y = 100 * rng.standard_normal((60, 3)), np.where(rng.permutation(60) % 2, 1.0, -1.0)
-    assert checked_machine(solve_dense(X @ X.T, y, 10.0, 1e-6), X @ X.T, y, 10.0).gap <= 1e-6
+    X, y = unit * rng.standard_normal((60, 3)), np.where(rng.permutation(60) % 2, 1.0, -1.0)
+    kernel = X @ X.T + beside * rbf(60)[0]
+    assert checked_machine(solve_dense(kernel, y, C, 1e-6), kernel, y, C).gap <= 1e-6
 
 
 @pytest.mark.parametrize("C", [0.1, 100.0])
