@@ -488,6 +488,7 @@ def export(
     records: options.Records = None,
     covariates: options.Covariates = None,
     weights: bool = flag("Write the weights of the kernels: .csv, .parquet or .zarr.", "--weights"),
+    coordinates: int | None = option("The former name of dmkl transform --components.", "N", min=1, hidden=True),
     anndata: Path | None = _anndata_option("Copy the contents of this .h5ad file too.", "FILE"),
     key: str = _anndata_option("Name of the kernel in obsp.", "NAME", default="dmkl"),
     overwrite: Overwrite = False,
@@ -510,16 +511,25 @@ def export(
     """
     from dmkl.outputs import check_kernel_file, check_table, write_kernel, write_table
 
+    if coordinates is not None:
+        given: Any = {"of": of, "rows": rows, "records": records, "covariates": covariates}
+        options_of_both: Any = {"overwrite": overwrite, "as_json": as_json, "plot": None, "features": None}
+        transform(model, resources, out, store, components=coordinates, **given, **options_of_both)
+        return
     place, is_hsq = as_place(out), out.lower().endswith(".hsq")
     if weights:
         check_table(place)
     elif not is_hsq:
         check_kernel_file(place, overwrite=overwrite)
     lock_output(place, overwrite=overwrite, what="file")
+    facts: dict[str, Any] = {"model": model, "store": store, "out": out}
     if weights:
         of_kernels = _select_label(_load_model(model).weights_, of).reset_coords(drop=True).rename("weight")
         write_table(place, of_kernels.to_dataframe().reset_index(), of_kernels.to_dataset(), overwrite=overwrite)
-        say(f"The weights of the kernels: {out}.")
+        if as_json:
+            print_json(facts | {"dims": list(of_kernels.dims), "shape": list(of_kernels.shape)})
+        else:
+            say(f"The weights of the kernels: {out}.")
         return
     if is_hsq:
         from dmkl.files.writing import replacing
@@ -531,7 +541,10 @@ def export(
         text = estimator.hsq_table(of).to_csv(sep="\t", index=False, float_format="%.7g", na_rep="nan")
         with replacing(place, "w", encoding="utf-8") as file:
             file.write(text.replace("\tnan\n", "\n"))
-        say(f"Variances, shares and their test, as GCTA writes them: {out}.")
+        if as_json:
+            print_json(facts)
+        else:
+            say(f"Variances, shares and their test, as GCTA writes them: {out}.")
         return
     if anndata is not None and not out.lower().endswith(".h5ad"):
         refuse(f"--anndata is for a kernel in a file that ends in .h5ad, got {out}; leave it out, or name OUT so")
@@ -546,7 +559,7 @@ def export(
         annotated: dict[str, Any] = {"key": key, "source": anndata} if out.lower().endswith(".h5ad") else {}
         write_kernel(place, array, overwrite=overwrite, **annotated)
     if as_json:
-        print_json({"model": model, "store": store, "out": out, "dims": list(array.dims), "shape": list(array.shape)})
+        print_json(facts | {"dims": list(array.dims), "shape": list(array.shape)})
         return
     *_, n_rows, n_cols = array.shape
     say(f"The weighted kernel of {n_rows:,} × {n_cols:,} samples: {out}.")

@@ -30,7 +30,8 @@ def test_npy_and_zarr(error_of, json_of, output_of, tmp_path, store, model, weig
     assert list(table.index) == list(table.columns) == list(weighted["sample"].values)
     assert "k.npy exists already" in error_of(*export, tmp_path / "k.npy")
     output_of(*export, tmp_path / "k.zarr", "--overwrite")
-    output_of(*export, tmp_path / "weights.csv", "--weights")
+    printed = json_of(*export, tmp_path / "weights.csv", "--weights")
+    assert (printed["dims"], printed["out"]) == (["kernel"], str(tmp_path / "weights.csv"))
     of_kernels = pd.read_csv(tmp_path / "weights.csv", index_col="kernel")["weight"]
     np.testing.assert_allclose(of_kernels[list(K.names)], estimator.weights_, rtol=1e-8)
     output_of(*export, tmp_path / "rows.npy", "--rows", "40:,3")  # columns: the training samples
@@ -91,6 +92,11 @@ def test_coordinates_as_csv_parquet_and_zarr(output_of, tmp_path, store, model):
     with xr.open_zarr(tmp_path / "c.zarr") as opened:
         np.testing.assert_array_equal(opened["principal"].values, expected.values)
     output_of("transform", model, store, "--out", tmp_path / "some.csv", "--components", 1, "--rows", "7")
+    # The command of earlier versions.
+    assert "coordinate of 1 sample" in output_of(
+        "export", model, store, tmp_path / "former.csv", "--coordinates", 1, "--rows", "7"
+    )
+    assert (tmp_path / "former.csv").read_text() == (tmp_path / "some.csv").read_text()
     some = pd.read_csv(tmp_path / "some.csv")
     assert some["sample"].tolist() == ["s07"]
     np.testing.assert_allclose(some["component 1"], expected.values[7, 0], rtol=1e-8)
