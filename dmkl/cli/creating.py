@@ -110,7 +110,8 @@ def import_(
     place, written, tile = as_place(out), out, given.tile
     if add:
         before = dmkl.open(out)
-        written, dtype = str(place.with_name(f"{place.name}.added")), dtype or before.dtype.name  # type: ignore[assignment]
+        # A hidden name, which no set of a user has; always the same one, so that the same command resumes.
+        written, dtype = str(place.with_name(f".{place.name}.added")), dtype or before.dtype.name  # type: ignore[assignment]
         tile = before.view.source.tiling.tile
     source, side_data = open_files(
         files,

@@ -124,6 +124,7 @@ def test_what_cannot_be_combined_is_refused(sets, tmp_path):
 def test_import_adds_kernels_to_a_set(sets, output_of, error_of, json_of):
     np.savez("more.npz", more=gram(8).astype(np.float32))
     Path("names.txt").write_text("\n".join(NAMES))
+    Path("a.zarr.added").mkdir()  # of the user
     assert "3 kernels of 7" in output_of("import", "a.zarr", "more.npz", "--add", "--samples", "names.txt")
     K = dmkl.open("a.zarr")
     assert (K.names, K.dtype) == (("a", "b", "more"), np.float64)
@@ -133,4 +134,4 @@ def test_import_adds_kernels_to_a_set(sets, output_of, error_of, json_of):
     assert Path(made[2]["path"]).name == "more.npz"  # the file that it was read from, after two more sets
     assert [of.keys() for of in made] == [set(), set(), {"path", "variable"}, set()]  # others are of arrays in memory
     assert "unique" in error_of("import", "a.zarr", "more.npz", "--add", "--samples", "names.txt")
-    assert sorted(os.listdir()) == ["a.zarr", "all.zarr", "b.zarr", "more.npz", "names.txt"]
+    assert sorted(os.listdir()) == ["a.zarr", "a.zarr.added", "all.zarr", "b.zarr", "more.npz", "names.txt"]
