@@ -75,7 +75,7 @@ def test_scores_are_those_of_machines_on_the_composite_kernel(n_groups, grouping
     check_descent(model)
 
 
-@pytest.mark.parametrize("grouping", ["kernel", "kmeans", "plsa"])
+@pytest.mark.parametrize("grouping", ["kmeans", "plsa"])
 def test_saved_and_predicting_from_features(grouping, tmp_path):
     views = {name: np.abs(view) for name, view in VIEWS.items()}
     K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)

@@ -111,6 +111,11 @@ CASES = [
     (dmkl.MKRidge(steps=tuple(map(dmkl.residualize, (AGE, NORTH)))), VALUES, "put all covariates into one table"),
     (dmkl.MKRidge(steps=[["center"]]), VALUES, r"steps takes names of steps .* got \['center'\]"),
     (dmkl.MKRidge(steps=5), VALUES, "steps takes names of steps .* got 5"),
+    # --- losses and their labels ---
+    (dmkl.MKGLM("ordinal"), VALUES[:, 0], "of 2 to 50 levels"),
+    (dmkl.MKGLM("ordinal"), TASKS, "one column of levels, got 2"),
+    (dmkl.MKGLM("poisson"), -VALUES[:, 0], "counts or rates, 0 or more"),
+    (dmkl.MKGLM("poisson", offset=np.full(M, -np.inf)), TWO, "offset is a finite number, and that of '0' is -inf"),
     # --- labels ---
     (dmkl.MKFDA(), [[1, 2], [3]] * 30, "the rows of the labels are no matrix"),
     (dmkl.MKFDA(), pd.Series([(1, 2), (3, 4)] * 30), r"a class is an integer or a string, found \(1, 2\)"),

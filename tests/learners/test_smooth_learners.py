@@ -149,8 +149,6 @@ def test_counts_have_the_logarithm_of_an_exposure_as_offset(tmp_path):
     with pytest.raises(InputError, match="15 of 15 have none, the first being '45'"):
         model.predict(K[TEST, TRAIN])
     everywhere = dmkl.MKGLM("poisson", offset=np.log(exposure), **EXACT)
-    with pytest.raises(InputError, match="offset is a finite number, and that of '0' is -inf"):
-        dmkl.MKGLM("poisson", offset=np.full(M, -np.inf)).fit(K, y)
     found = dmkl.search(everywhere, K, y, {"lam": [4.0]}, [(TRAIN, TEST)], scoring="d2_poisson", baselines="none")
     np.testing.assert_allclose(found.predictions["prediction"], counts, rtol=1e-4)
     assert found.best_score_ == pytest.approx(d2_tweedie_score(y[TEST], counts, power=1), abs=1e-4)
@@ -160,7 +158,7 @@ def test_counts_have_the_logarithm_of_an_exposure_as_offset(tmp_path):
 
 def test_ordered_levels_have_thresholds_and_probabilities(tmp_path):
     """With one kernel, p = ∞, against SciPy's optimum over a linear predictor and thresholds."""
-    X, _, K, y, Z = data("ordinal", 7)
+    X, _, K, y, _ = data("ordinal", 7)
     K, lam = K.select([0]), 2.0
     model = dmkl.MKGLM("ordinal", np.inf, lam, **EXACT).fit(K[TRAIN, TRAIN], y[TRAIN])
 
@@ -188,10 +186,6 @@ def test_ordered_levels_have_thresholds_and_probabilities(tmp_path):
     np.testing.assert_array_equal(found.predictions["prediction"], levels)
     assert found.best_score_ == pytest.approx(cohen_kappa_score(y[TEST], levels, weights="quadratic"))
     assert not hasattr(dmkl.MKGLM("huber"), "predict_proba")
-    with pytest.raises(InputError, match="of 2 to 50 levels"):
-        dmkl.MKGLM("ordinal").fit(K, Z[:, 0])
-    with pytest.raises(InputError, match="one column of levels, got 2"):
-        dmkl.MKGLM("ordinal").fit(K, np.stack([y, y], axis=1))
 
 
 class Square(dmkl.Loss):
@@ -220,15 +214,13 @@ def test_a_loss_of_ones_own_is_ridge_regression():
     assert model.objective_ == pytest.approx(-0.5 * ridge.objective_, rel=1e-7)
 
 
-def test_options_of_a_loss_are_saved_and_labels_checked(tmp_path):
+def test_options_of_a_loss_are_saved(tmp_path):
     _, _, K, eta, _ = data("numbers", 5)
     model = dmkl.MKGLM(dmkl.Huber(delta=2.5)).fit(K, eta)
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
     assert loaded.loss == dmkl.Huber(delta=2.5)
     np.testing.assert_array_equal(loaded.predict(K), model.predict(K))
-    with pytest.raises(InputError, match="counts or rates, 0 or more"):
-        dmkl.MKGLM("poisson").fit(K, eta)
     margin = dmkl.MKGLM("squared_hinge", lam=2.0, **EXACT).fit(K, np.sign(eta))
     f = margin.predict(K).values
     of_kernels = (f - margin.intercept_.values) @ margin.dual_coef_[:, 0].values
