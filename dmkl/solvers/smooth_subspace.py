@@ -146,7 +146,7 @@ class _SmoothRestriction(Restriction):
         bounds = [(of_u / (2.0 * problem.lam), linear) for of_u, linear in zip(forms, linears, strict=True)]
         q, linear = min(bounds, key=lambda bound: point.support(bound[0]) + bound[1])
         a, beta, primal = solution.alpha[0], solution.beta, sum(column.primal for column in columns)
-        left = max(0.0, primal + linear + float(beta @ q))
+        left = abs(primal + linear + float(beta @ q))  # rounding where it is negative
         rest = sum(column.null for column in columns) + linear - left
         certificate = Certificate.of(beta, q, linear, point, left, rest)
         residual = np.stack([c.residual(c.eta) - problem.lam * c.alpha for c in columns], axis=1)
