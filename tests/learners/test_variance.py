@@ -48,12 +48,6 @@ def known_maximum(seed):
     return reml(kernels, y, design(Z))
 
 
-@pytest.fixture
-def in_passes(monkeypatch):
-    """Kernels are read in passes, although they fit in memory."""
-    monkeypatch.setattr(memory, "_SMALL_BYTES", 0)
-
-
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))])
 def test_the_maximum_is_that_of_dense_algebra(seed):
     kernels, y, Z = made(seed)
@@ -65,9 +59,7 @@ def test_the_maximum_is_that_of_dense_algebra(seed):
 
 
 @pytest.mark.parametrize("seed", [1, 4])
-@pytest.mark.parametrize("n_bytes", [0, 2**28])
-def test_haseman_elston_is_dense_regression(seed, n_bytes, monkeypatch):
-    monkeypatch.setattr(memory, "_SMALL_BYTES", n_bytes)
+def test_haseman_elston_is_dense_regression(seed):
     kernels, y, Z = made(seed)
     X, n = design(Z), len(kernels)
     M = np.eye(len(y)) - X @ np.linalg.pinv(X)
@@ -129,8 +121,8 @@ def test_p_values_are_those_of_likelihood_ratios_at_the_boundary():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("in_passes")
-def test_probes_come_as_near_as_they_say():
+def test_probes_come_as_near_as_they_say(monkeypatch):
+    monkeypatch.setattr(memory, "_SMALL_BYTES", 0)  # kernels that do not fit in memory
     kernels, y, Z = made(16)
     K = in_memory(kernels, 25)
     exact = dmkl.VarianceComponents(steps=steps_of(Z)).fit(K, y)
