@@ -26,6 +26,7 @@ from dmkl.cli.main import main
 from dmkl.errors import InputError
 from dmkl.kernelset import KernelSet
 from dmkl.learners.learner import KernelLearner
+from dmkl.searching.grid import as_grid
 
 
 def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
@@ -40,8 +41,8 @@ def check_learner(learner: type[KernelLearner] | KernelLearner) -> None:
     search                   its predictions and scores are those of a model fitted to the same rows
     weights of samples       2 is a repeated row, for a learner without steps, and 0 one that is left out; or they are
                              refused
-    tasks                    each has the scores that it has alone, to which contributions add up; a sample with an
-                             unknown label is left out; or they are refused
+    tasks                    each has the scores that it has alone, to which contributions add up, and its own values of
+                             `traits.by_problem`; a sample with an unknown label is left out; or they are refused
     files                    a loaded model has the same attributes, and predicts the same to the last bit
     command line             `dmkl fit` fits the same model; parameters that are numbers, texts or truths are options
     state of a search        an interrupted search continues, and ends as one that was not interrupted
@@ -286,6 +287,12 @@ def _check_tasks(case: _Case) -> None:
         return
     both = _scores(model, case.new)
     _check_contributions(case, model, both)
+    searched = [name for name in as_grid(None, case.learner) if name in case.learner.traits.by_problem]
+    given = {name: getattr(case.learner, name) for name in searched}
+    of_each = {name: [value, value] for name, value in given.items() if isinstance(value, int | float)}
+    each = case.copy(**of_each).fit(case.K[_TRAIN, _TRAIN], tasks[_TRAIN])
+    rule = f"a task has its own value of {' and '.join(of_each)}, as a search chooses it"
+    case.expect_close(_scores(each, case.new), both, 1e-6, f"{rule}; otherwise leave it out of traits.by_problem")
     case.expect(both.dims[1] == ("target" if case.is_regression else "task"), "scores of tasks are over their names")
     rows = _TRAIN
     if case.learner.traits.takes_unknown_labels:

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, refuse
 from dmkl.learners.learner import KernelClassifier, KernelRegressor
 from dmkl.learners.saving import models as all_models
 from dmkl.numerics.fisher import uniform_weights
@@ -176,12 +176,23 @@ def test_check_learner_names_what_is_broken(learner_of):
         check(_set_attributes=lambda self, outcome: setattr(self, "trail", [1, 2]))
     with pytest.raises(AssertionError, match="Broken: classes_ are the labels in order"):
         check(_set_attributes=lambda self, outcome: setattr(self, "classes_", self.classes_[::-1]))
+    with pytest.raises(InputError, match=r"lam must be a number, got \[1.0, 1.0\]"):
+        check(
+            __init__=lambda self, lam=1.0, steps=(): vars(self).update(lam=lam, steps=steps),
+            traits=KernelClassifier.traits.but(rules={"lam": one_number}),
+            share=0.5,
+        )
     with pytest.raises(AssertionError, match="Broken: labels are those of training"):
         check(labels_of=lambda self, scores: np.full(len(scores), "ant"))
     with pytest.raises(ValueError, match=r"dual variables are \(samples, columns\), got shape \(31,\)"):
         check(_solve=lambda self, signs, n: returned(Outcome(Status.CONVERGED, np.ones(n), signs, np.nan)))
     with pytest.raises(AssertionError, match="MKFDA: its name is that of no other learner"):
         check_learner(type("MKFDA", (learner_of(FIXED, "FixedWeights"),), {}))
+
+
+def one_number(name, value):
+    if not isinstance(value, float):
+        refuse(f"{name} must be a number, got {value!r}")
 
 
 def returned(outcome):
