@@ -12,6 +12,7 @@ from scipy.stats import rankdata
 
 from dmkl.arrays import Float, Index, Mask, is_known
 from dmkl.errors import refuse
+from dmkl.learners.saving import model_class
 from dmkl.store.saved import task_dim
 from dmkl.variables import describe
 
@@ -85,7 +86,7 @@ def compare_predictions(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
     Raises
     ------
     InputError
-        If the predictions are not of the same rows, or their true labels differ.
+        If the predictions are not of the same rows, their true labels differ, or they are log hazard ratios.
 
     Notes
     -----
@@ -112,6 +113,12 @@ def compare_predictions(first: xr.Dataset, second: xr.Dataset) -> xr.Dataset:
             refuse(
                 "compare_predictions takes the predictions of two searches or evaluations, result.predictions, got a "
                 f"Dataset of {', '.join(map(str, each.data_vars)) or 'nothing'}"
+            )
+        kind = model_class(str(each.attrs.get("estimator")))
+        if kind is not None and not kind._has_errors():
+            refuse(
+                "log hazard ratios are not compared with times row by row; compare the models by the concordance index "
+                "over folds, as dmkl.compare does"
             )
         ordered.append(each.isel(sample=np.lexsort((_codes(each["sample_fold"]), _codes(each["sample"])))))
     names, others = (each["sample"].values for each in ordered)

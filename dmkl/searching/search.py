@@ -340,7 +340,8 @@ class GridResult(Result):
         coords = {"class": data["class"].values} if "class" in data.coords else {}
         predictions = predictions.assign_coords(coords | {"sample": data["sample"].values[samples]}).drop_attrs()
         once = len(np.unique(samples)) == len(samples)
-        return describe(predictions.isel(sample=np.argsort(samples)) if once else predictions)
+        predictions = predictions.isel(sample=np.argsort(samples)) if once else predictions
+        return describe(predictions.assign_attrs(estimator=data.attrs["estimator"]))
 
 
 class SearchResult(GridResult):

@@ -251,6 +251,8 @@ def test_hazards_have_no_errors_whatever_scores_them(study):
     assert not any("paired_loss" in name for name in result.scores)
     with pytest.raises(InputError, match="log hazard ratios have no intervals"):
         result.predict(K, coverage=0.9)
+    with pytest.raises(InputError, match="log hazard ratios are not compared with times"):
+        dmkl.compare_predictions(result.predictions, result.predictions)
     years = np.sign(y) * np.clip(np.ceil(np.abs(y) / 15), 1, 3)  # events at three times
     assert "integrated_brier_score" in dmkl.evaluate(dmkl.MKCox(), K, years, baselines="none", **options).summary()
     once = np.sign(y)
