@@ -99,6 +99,9 @@ def axis_names(values: Any, axis: int) -> Names:
         return None
     if is_instance(values, "pandas", "Series", "DataFrame"):
         index = values.axes[axis]
+        if [str(level).casefold() for level in index.names] == ["fid", "iid"]:  # a MultiIndex, as GCTA and PLINK name
+            families, individuals = (map(as_text, index.get_level_values(level)) for level in (0, 1))
+            return Individual.of(individuals, families)
         only_counts = is_instance(index, "pandas", "RangeIndex") and index.start == 0 and index.step == 1
         return None if only_counts else tuple(map(as_text, index))
     if not is_instance(values, "xarray", "DataArray"):

@@ -196,6 +196,16 @@ def test_default_indices_that_are_shuffled_are_matched():
     same_models(fit(created(None, shuffled), labels), fit(created(labels, shuffled)))
 
 
+def test_an_index_of_families_and_individuals_is_matched_by_them():
+    names = [f"s{i}" for i in range(len(DX))]
+    pairs = pd.MultiIndex.from_arrays([[f"f{i // 2}" for i in range(len(DX))], names], names=["FID", "IID"])
+    labels = pd.Series(DX, pairs).iloc[SHUFFLED]
+    for index in (pairs, names):
+        K = built(labels, FEATURES.set_axis(index))
+        assert K.labels.tolist() == DX.tolist()
+        assert set(K.samples) == set(names)
+
+
 @pytest.mark.parametrize(("title", "index"), [("code", "shuffled"), ("patient", "counting"), ("sample", "counting")])
 def test_names_in_a_later_column_of_a_data_frame(title, index, store):
     labels = pd.DataFrame({"dx": DX, title: WORDS}).iloc[SHUFFLED]
