@@ -290,9 +290,14 @@ def _check_tasks(case: _Case) -> None:
     searched = [name for name in as_grid(None, case.learner) if name in case.learner.traits.by_problem]
     given = {name: getattr(case.learner, name) for name in searched}
     of_each = {name: [value, value] for name, value in given.items() if isinstance(value, int | float)}
-    each = case.copy(**of_each).fit(case.K[_TRAIN, _TRAIN], tasks[_TRAIN])
     rule = f"a task has its own value of {' and '.join(of_each)}, as a search chooses it"
-    case.expect_close(_scores(each, case.new), both, 1e-6, f"{rule}; otherwise leave it out of traits.by_problem")
+    rule = f"{rule}; otherwise leave it out of traits.by_problem"
+    try:
+        each = case.copy(**of_each).fit(case.K[_TRAIN, _TRAIN], tasks[_TRAIN])
+    except Exception as error:
+        msg = f"{type(case.learner).__name__}: {rule}; got {error!r}"
+        raise AssertionError(msg) from error
+    case.expect_close(_scores(each, case.new), both, 1e-6, rule)
     case.expect(both.dims[1] == ("target" if case.is_regression else "task"), "scores of tasks are over their names")
     rows = _TRAIN
     if case.learner.traits.takes_unknown_labels:

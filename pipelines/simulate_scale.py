@@ -169,7 +169,7 @@ def plan(options: argparse.Namespace, folder: Path) -> None:
     """Build the graph of the pass, and print its number of tasks and planning time."""
     load = block_list(Source(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
     started = time.process_time()
-    graph = run.pass_graph(*directions._columns(load), "extend-pass", then=run.alone)
+    graph = run.pass_graph(*directions._columns(load), "extend-pass")
     spent = time.process_time() - started
     tasks = {
         key for delayed in [*(unit for unit, _ in graph.units), *(d for _, d in graph.groups)] for key in delayed.dask

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 import textwrap
 from pathlib import Path
 
@@ -175,6 +176,8 @@ def made(tmp_path_factory):
 def execute(request, succeed, made, tmp_path, monkeypatch):
     """Run commands one after another in a folder where the files that they read are made before."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # --learners adds the folder of a file,
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # which another test may have imported from its own
     monkeypatch.setitem(dask.config.config, "jobqueue", yaml.safe_load(JOBQUEUE.read_text())["jobqueue"])
     store = "kernels.zarr"
 

@@ -151,14 +151,24 @@ def test_a_regression_may_have_a_parameter_of_machines():
             self.C, self.steps = C, steps
 
         def _problem(self, data, number):
-            return partial(self._solve, data.problems.h[number], data.n_kernels)
+            C = self._of_problems("C", len(data.problems))[number]
+            return partial(self._solve, C * data.problems.h[number], data.n_kernels)
 
-        def _solve(self, h, n):
+        def _solve(self, dual, n):
             yield from ()
             weights = np.full(n, 1 / n)
-            return Outcome(Status.CONVERGED, weights, self.C * h, np.nan, steps=[Step(weights, {})])
+            return Outcome(Status.CONVERGED, weights, dual, np.nan, steps=[Step(weights, {})])
 
     check_learner(Slopes)
+
+    class Crude(Slopes):
+        """Dual variables in proportion to the targets, by one factor."""
+
+        def _problem(self, data, number):
+            return partial(self._solve, self.C * data.problems.h[number], data.n_kernels)
+
+    with pytest.raises(AssertionError, match="Crude: a task has its own value of C, as a search chooses it"):
+        check_learner(Crude)
 
 
 @pytest.mark.slow
@@ -176,7 +186,7 @@ def test_check_learner_names_what_is_broken(learner_of):
         check(_set_attributes=lambda self, outcome: setattr(self, "trail", [1, 2]))
     with pytest.raises(AssertionError, match="Broken: classes_ are the labels in order"):
         check(_set_attributes=lambda self, outcome: setattr(self, "classes_", self.classes_[::-1]))
-    with pytest.raises(InputError, match=r"lam must be a number, got \[1.0, 1.0\]"):
+    with pytest.raises(AssertionError, match=r"own value of lam, .*lam must be a number, got \[1.0, 1.0\]"):
         check(
             __init__=lambda self, lam=1.0, steps=(): vars(self).update(lam=lam, steps=steps),
             traits=KernelClassifier.traits.but(rules={"lam": one_number}),
