@@ -92,9 +92,13 @@ def _v5_variables(file: str) -> tuple[list[tuple[str, list[int], str]], list[Arr
     try:
         listed = scipy.io.whosmat(file, appendmat=False)
     except TypeError:  # SciPy lists no file with an object, such as a string array; before 1.18 objects have no names
+        try:
+            from scipy.io.matlab import varmats_from_mat
+        except ImportError:  # of an older SciPy, where it was not public
+            from scipy.io.matlab._mio5 import varmats_from_mat
         listed = []
         with open(file, "rb") as stream:
-            parts: Any = scipy.io.matlab.varmats_from_mat(stream)
+            parts: Any = varmats_from_mat(stream)
         for name, part in parts:
             try:
                 listed += scipy.io.whosmat(part)
