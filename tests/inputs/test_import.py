@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import struct
 from functools import partial
 
 import h5py
@@ -280,10 +281,16 @@ def test_matlab_cells_of_equal_vectors_are_labels(tmp_path):
 def test_objects_of_matlab_are_left_out_and_no_labels(tmp_path):
     """String arrays and tables, for example, in whose place are numbers that only MATLAB understands."""
     write_v73(tmp_path / "v73.mat", K=K[0], labels=OBJECT, names=[OBJECT, OBJECT])
-    scipy.io.savemat(tmp_path / "v5.mat", {"K": K[0], "labels": np.ones((1, 7))})
-    data = bytearray((tmp_path / "v5.mat").read_bytes())
-    data[data.rindex(b"\6\0\0\0\10\0\0\0\6") + 8] = 17  # the class of the last variable: mxOPAQUE_CLASS
-    (tmp_path / "v5.mat").write_bytes(data)
+    scipy.io.savemat(tmp_path / "v5.mat", {"K": K[0]})
+    scipy.io.savemat(tmp_path / "numbers.mat", {"x": OBJECT})
+
+    def element(kind, content):
+        return struct.pack("<II", kind, len(content)) + content.ljust(-(-len(content) // 8) * 8, b"\0")
+
+    # mxOPAQUE_CLASS as MATLAB writes it: flags, no shape, the names of the variable, the system and the class, numbers.
+    parts = [element(6, struct.pack("<II", 17, 0)), *(element(1, name) for name in (b"labels", b"MCOS", b"string"))]
+    with open(tmp_path / "v5.mat", "ab") as file:
+        file.write(element(14, b"".join(parts) + (tmp_path / "numbers.mat").read_bytes()[128:]))
     for name in ("v73.mat", "v5.mat"):
         kernels, source, known = kernels_in(tmp_path / name)
         np.testing.assert_array_equal(kernels, K[:1])
