@@ -257,7 +257,7 @@ def import_base() -> None:
 
 
 def import_file(path: Path) -> None:
-    """Import a file of Python and, if it names them, its neighbors: learners register themselves."""
+    """Import a Python file, which may import others of its folder; its learners register themselves."""
     if path.suffix != ".py" or not path.is_file():
         refuse(f"--learners takes a file of Python that is there, as mine.py, got {path}")
     if str(path.parent) not in sys.path:

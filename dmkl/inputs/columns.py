@@ -99,7 +99,7 @@ def axis_names(values: Any, axis: int) -> Names:
         return None
     if is_instance(values, "pandas", "Series", "DataFrame"):
         index = values.axes[axis]
-        if [str(level).casefold() for level in index.names] == ["fid", "iid"]:  # a MultiIndex, as GCTA and PLINK name
+        if [str(level).casefold() for level in index.names] == ["fid", "iid"]:  # levels titled as in GCTA and PLINK
             families, individuals = (map(as_text, index.get_level_values(level)) for level in (0, 1))
             return Individual.of(individuals, families)
         only_counts = is_instance(index, "pandas", "RangeIndex") and index.start == 0 and index.step == 1
@@ -232,7 +232,7 @@ def counts(names: Sequence[str], first: int = 0, letter: str = "") -> bool:
 
 
 def name_rows(titles: Names, rows: Sequence[Sequence[str]], expected: Expected) -> bool:
-    """Whether a column has another name in each row: one of words, with a title for names, or of known names."""
+    """Whether a column names the rows: all its cells differ, and are words, have a title for names, or are known."""
     columns = zip(*rows, strict=True)
     for title, cells in zip(titles or [None] * len(rows[0]), columns, strict=True):
         titled = title is not None and plain_title(title) in {"", *_NAMES, *_UNIQUE_NAMES}

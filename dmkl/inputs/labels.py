@@ -175,7 +175,7 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
 
 
 def in_columns(values: Array, columns: Iterable[Any] | None, wanted: Iterable[Any] | None) -> Array:
-    """Return the columns of a table that bear the names of tasks or targets, in this order, or all if one has none."""
+    """Return the columns of tasks or targets by their names, in this order; all columns if a name is not among them."""
     at = {str(name): k for k, name in enumerate(columns if columns is not None else ())}
     names = [str(name) for name in (wanted if wanted is not None else ())]
     return values[:, [at[name] for name in names]] if values.ndim == 2 and names and set(names) <= set(at) else values

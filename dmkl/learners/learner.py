@@ -415,7 +415,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _has_errors(cls) -> bool:
-        """Whether predictions are compared with labels one by one, as log hazard ratios are not."""
+        """Whether predictions and labels have differences; log hazard ratios and times have none."""
         return cls.traits.scorer is None or not issubclass(cls, RegressorMixin)
 
     def _regress(self, design: Float, labels: Float, new: Float, samples: Array) -> tuple[Float, Float]:

@@ -250,7 +250,7 @@ class EvaluationResult(GridResult):
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             rows = "in test, on rows that no choice depends on" if k == 0 else "in test"
             of_scores.append(f"{name} {with_error(*mean_over_folds(over_tasks))} {rows}")
-        with suppress(InputError):  # of other learners, and of events at a single time
+        with suppress(InputError):  # other learners, or all events at one time
             of_times = self.survival_scores()
             names = ("integrated_brier_score", "mean_dynamic_auc")
             of_scores += [f"{name} {with_error(*mean_over_folds(of_times[name]))} in test" for name in names]
